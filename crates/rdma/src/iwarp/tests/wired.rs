@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use weft_machine::sim::{Cut, CutHow, Faults, Side, Sim};
-use weft_machine::{Stream, rt};
+use weft_machine::{Peer, Stream, rt};
 
 use super::*;
 use crate::iwarp::{Config, Provider};
@@ -344,4 +344,33 @@ fn closing_towards_a_dead_peer_ends_in_time() {
         assert!(rt::now() - start <= Config::default().close_timeout * 2);
     });
     assert_eq!(pool.in_use_bytes(), 0);
+}
+
+#[test]
+fn a_peer_that_has_reset_before_it_is_accepted_keeps_its_address() {
+    // The simulation keeps addresses for ever: only a socket of the kernel forgets its peer.
+    rt::block_on(async {
+        let pool = Pool::new(16 << 20);
+        let provider = provider(&pool, Config::default());
+        let listener = provider.listen(any_port()).await.unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr()).unwrap();
+        let addr = client.local_addr().unwrap();
+        // A close that does not linger is a reset.
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let incoming = listener.accept().await.unwrap();
+        assert_eq!(incoming.peer(), Peer::Rdma(addr));
+        assert!(incoming.request().await.is_err(), "the connection was reset");
+        // Whoever comes next is served.
+        let connect = provider.connect(listener.local_addr(), ConnectParams::default());
+        let accept = async {
+            let request = listener.accept().await.unwrap().request().await.unwrap();
+            let peer = request.peer();
+            (peer, request.accept(ConnectParams::default(), Vec::new()).await.unwrap())
+        };
+        let (connected, (peer, _served)) = futures_util::join!(connect, accept);
+        let _connected = connected.unwrap();
+        assert!(matches!(peer, Peer::Rdma(other) if other.ip() == addr.ip() && other != addr), "{peer}");
+    })
+    .unwrap();
 }
