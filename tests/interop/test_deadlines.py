@@ -1,11 +1,14 @@
 """How long a server keeps those who connect and then say nothing, or no more than a beginning: on every port that it has."""
 
 import contextlib
+import os
 import pathlib
 import selectors
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -141,6 +144,48 @@ class Deadlines(unittest.TestCase):
                     self.assertLess(kept[case], limit + LATER)
                     # Time enough for who has something to say.
                     self.assertGreater(kept[case], limit - 1)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "it makes networks of its own")
+class Vanished(unittest.TestCase):
+    """An SMB client that is there no more, and said nothing: its connection is idle, and its file open for nobody else."""
+
+    # `SILENCE` of the server; without it TCP's own questions take 60 s.
+    SILENCE, LATER = 30, 15
+    CLIENT = """
+import sys
+from impacket.smbconnection import SMBConnection
+peer = SMBConnection(sys.argv[1], sys.argv[1], sess_port=int(sys.argv[2]))
+peer.login(sys.argv[3], sys.argv[4])
+peer.createFile(peer.connectTree("data"), "held", shareMode=0)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+    def test_its_open_is_gone_in_time(self):
+        self.enterContext(weft.own_network())
+        server = self.enterContext(weft.serving(listen="0.0.0.0"))
+        elsewhere = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(elsewhere.communicate)
+        elsewhere.stdout.readline()
+        there = ["nsenter", "--net", "--target", str(elsewhere.pid)]
+        weft.run("ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", str(elsewhere.pid))
+        for command in (["ip", "address", "add", "198.51.100.1/24", "dev", "here"], ["ip", "link", "set", "here", "up"],
+                        [*there, "ip", "address", "add", "198.51.100.2/24", "dev", "there"], [*there, "ip", "link", "set", "there", "up"]):
+            weft.run(*command)
+        client = subprocess.Popen(
+            [*there, sys.executable, "-c", self.CLIENT, "198.51.100.1", str(server.smb_port), weft.USER, weft.PASSWORD],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(client.communicate)
+        self.assertEqual(client.stdout.readline(), "open\n")
+        # From now on nothing of the client's arrives, and its link is up: nothing tells the server.
+        weft.run(*there, "ip", "route", "add", "blackhole", "198.51.100.1/32")
+        begun = time.monotonic()
+        while "NT_STATUS_SHARING_VIOLATION" in (said := weft.smbclient(server, "get held /dev/null", check=False)):
+            self.assertLess(time.monotonic() - begun, self.SILENCE + self.LATER, said)
+            time.sleep(0.2)
+        self.assertNotIn("NT_STATUS", said)
+        self.assertGreater(time.monotonic() - begun, self.SILENCE / 2, "a client that is slow is not given up")
 
 
 if __name__ == "__main__":
