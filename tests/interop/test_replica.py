@@ -744,6 +744,7 @@ class Replica(Hosts):
         here.replica("switch", "vol1")
         there.wait_until("source")
         self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
+        self.assertIn("group vol1: replication stops, and so do writes: the roles were exchanged", here.log_text())
 
     def test_a_volume_whose_file_is_gone_stops_its_group_and_nothing_else(self):
         here = self.host("here", {"vol1": 16 * MIB, "vol2": 4 * MIB})

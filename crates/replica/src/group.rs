@@ -294,7 +294,9 @@ impl Group {
         let partner = host.partners().into_iter().next();
         let source = partner.map_or("its source".to_owned(), |partner| partner.name);
         self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
-        let opened = Destination::open(side, host.destination()).await;
+        let config =
+            destination::Config { group: self.name.clone(), source: source.clone(), ..host.destination() };
+        let opened = Destination::open(side, config).await;
         let destination = opened.map_err(|e| self.stopped(&e, e.to_string()))?;
         host.lead(Behind::Destination(destination.clone()));
         self.set(host, State::Destination(destination.clone()));
@@ -316,7 +318,8 @@ impl Group {
     }
 
     async fn live_as_source(&self, host: &dyn Host, side: Side, state: Remembered) -> Result<(), Stopped> {
-        let opened = Source::open(side.clone(), host.source()).await;
+        let config = source::Config { group: self.name.clone(), ..host.source() };
+        let opened = Source::open(side.clone(), config).await;
         let source = opened.map_err(|e| {
             let why = match &e {
                 Error::Log(_) => self.damaged_log(&e),

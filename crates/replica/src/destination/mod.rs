@@ -47,6 +47,10 @@ const MAX_CHECK_BYTES: u64 = 64 << 20;
 /// How a destination behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What messages call the group,
+    pub group: String,
+    /// and its source.
+    pub source: String,
     /// Payload that was logged and not applied yet, in memory.
     pub memory_bytes: usize,
     /// Whether the sum of every payload is checked when it comes. Without it, damage on the way is found only when the log
@@ -62,7 +66,14 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         let silence = Duration::from_secs(10);
-        Config { memory_bytes: 64 << 20, check_payloads: true, mode: None, silence }
+        Config {
+            group: "replica".into(),
+            source: "its source".into(),
+            memory_bytes: 64 << 20,
+            check_payloads: true,
+            mode: None,
+            silence,
+        }
     }
 }
 
@@ -174,7 +185,8 @@ impl Destination {
         let applied = log.fill().durable;
         if let Some(damage) = damage {
             tracing::error!(
-                "{damage}; this copy cannot be promoted until its source has made it equal again"
+                "group {}: {damage}; this copy cannot be promoted until its source has made it equal again",
+                config.group
             );
             // The volumes may be further than the log, which begins anew: nothing behind the damage is met again.
             replay::flush(&side).await?;
@@ -242,9 +254,10 @@ impl Destination {
         {
             let mut core = self.core();
             if core.failed.is_none() {
+                let Config { group, source, .. } = &self.config;
                 match core.ends {
-                    true => tracing::debug!("the destination of a replica ends: {why}"),
-                    false => tracing::error!("the destination of a replica stops: {why}"),
+                    true => tracing::debug!("group {group}: the copy of {source} ends: {why}"),
+                    false => tracing::error!("group {group}: the copy of {source} stops: {why}"),
                 }
                 core.failed = Some(why);
                 core.phase = Phase::Failed;
@@ -526,7 +539,8 @@ impl Destination {
 
     /// What a failing medium is called on the wire. Space may come back; nothing else does.
     fn medium(&self, e: &Error) -> Refusal {
-        tracing::warn!("the destination of a replica: {e}");
+        let Config { group, source, .. } = &self.config;
+        tracing::warn!("group {group}: the copy of {source}: {e}");
         match e {
             Error::Store(weft_store::Error::NoSpace) => Refusal::NoSpace,
             _ => Refusal::Io,

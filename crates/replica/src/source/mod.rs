@@ -67,6 +67,8 @@ pub enum OnFull {
 /// How a source behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What messages call the group.
+    pub group: String,
     /// What messages call the group's volumes; they are numbered where it says nothing.
     pub volumes: Vec<String>,
     /// Payload in memory, on its way to the log and the volumes; as much again on its way to destinations.
@@ -94,6 +96,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            group: "replica".into(),
             volumes: Vec::new(),
             memory_bytes: 64 << 20,
             on_loss: OnLoss::Continue,
@@ -407,8 +410,19 @@ impl Source {
             (greeted || core.halted.is_some()).then_some(())
         });
         // Connecting, a hello, and what follows it.
-        if rt::timeout(self.config.timeout.saturating_mul(3), all).await.is_err() {
-            tracing::warn!("a destination has not said in time whether this side is its source still");
+        let limit = self.config.timeout.saturating_mul(3);
+        if rt::timeout(limit, all).await.is_err() {
+            let core = self.core();
+            let silent = core.peers.iter().zip(&core.state.peers).filter_map(|pair| match pair {
+                (Some(partner), Some(state)) if !partner.greeted => Some(&*state.name),
+                _ => None,
+            });
+            let silent: Vec<&str> = silent.collect();
+            tracing::warn!(
+                "group {}: {} did not say within {limit:?} whether this side is the source still; it goes on as the source",
+                self.config.group,
+                silent.join(", ")
+            );
         }
     }
 
@@ -451,11 +465,14 @@ impl Source {
         {
             let mut core = self.core();
             if core.halted.is_none() {
+                let group = &self.config.group;
                 match phase {
                     // In order.
-                    Phase::Suspended => tracing::debug!("replication ends: {why}"),
-                    Phase::Superseded => tracing::warn!("replication stops, and so do writes: {why}"),
-                    _ => tracing::error!("replication stops, and so do writes: {why}"),
+                    Phase::Suspended => tracing::debug!("group {group}: replication ends: {why}"),
+                    Phase::Superseded => {
+                        tracing::warn!("group {group}: replication stops, and so do writes: {why}");
+                    }
+                    _ => tracing::error!("group {group}: replication stops, and so do writes: {why}"),
                 }
                 core.halted = Some(Halt { phase, why, by });
             }

@@ -43,7 +43,10 @@ impl Source {
         };
         let what = format!("{volume}: {len} bytes at {offset} cannot be read: {e}");
         if self.core().failed_reads.add(&what, rt::now()) {
-            tracing::error!("{what}; a copy may have them: `weft replica switch` makes it the source");
+            let group = &self.config.group;
+            tracing::error!(
+                "group {group}: {what}; a copy may have them: `weft replica switch {group}` makes it the source"
+            );
         }
     }
 }

@@ -164,12 +164,12 @@ impl Source {
         let now = self.side.wall.now_ms();
         if let Ok((partner, state)) = self.core().peer(n) {
             if partner.phase != phase {
-                tracing::info!("replication to {}: {phase:?}", state.name);
+                tracing::info!("group {}: replication to {}: {phase:?}", self.config.group, state.name);
                 (partner.phase, partner.since_ms) = (phase, now);
             }
             if let Some(e) = error {
                 if partner.last_error.as_ref() != Some(&e) {
-                    tracing::warn!("replication to {}: {e}", state.name);
+                    tracing::warn!("group {}: replication to {}: {e}", self.config.group, state.name);
                 }
                 partner.last_error = Some(e);
             }
@@ -226,9 +226,10 @@ impl Source {
             certain || (fill.last > after && !strict)
         };
         let phase = if split { Phase::SplitBrain } else { Phase::Superseded };
+        let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
         let why = match split {
-            true => format!("{refusal}; writes that were answered here are missing there"),
-            false => format!("{refusal}; this side can become its destination"),
+            true => format!("{name} says: {refusal}; writes that were answered here are missing there"),
+            false => format!("{name} says: {refusal}; this side can become its destination"),
         };
         self.halt(phase, why, Some(by));
         if split && !same(&by, &own) {
@@ -551,7 +552,7 @@ impl Source {
         let now = self.side.wall.now_ms();
         if let Ok((partner, state)) = self.core().peer(n) {
             let why = format!("{damage}; what changed since is copied from the volumes");
-            tracing::error!("replication to {}: {why}", state.name);
+            tracing::error!("group {}: replication to {}: {why}", self.config.group, state.name);
             (partner.unreadable, partner.last_error, partner.heard_ms) = (damage.last, Some(why), now);
         }
         End::Again

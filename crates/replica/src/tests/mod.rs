@@ -3,6 +3,7 @@
 mod damage;
 mod link;
 mod logs;
+mod messages;
 mod seeds;
 mod servers;
 mod stories;
