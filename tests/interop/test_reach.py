@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -99,6 +100,21 @@ class Reach(unittest.TestCase):
                 said = self.said("ls", url.format(peer.port), within=40)
                 self.assertIn("waiting for", said)
                 self.assertIn("takes connections, and does not answer", said)
+
+    def test_what_is_told_is_when_it_ends(self):
+        """A silent port: one limit is told, and it is kept."""
+        environment = dict(os.environ, WEFT_PASSWORD="x")
+        for url in ["smb://a@127.0.0.1:{}/s", "nfs://127.0.0.1:{}/s", "nfs://127.0.0.1:{}/s?vers=3"]:
+            with self.subTest(url=url), self.peer(is_silent) as peer:
+                command = [weft.WEFT, "ls", url.format(peer.port)]
+                process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+                told = []
+                with process.stderr:
+                    for line in process.stderr:
+                        told += [(time.monotonic(), int(seconds)) for seconds in re.findall(r"(\d+) s at most", line)]
+                process.wait(timeout=30)
+                [(at, seconds)] = told
+                self.assertAlmostEqual(time.monotonic() - at, seconds, delta=1.5)
 
     def test_other_servers(self):
         for behave, name in [(speaks_http, "speaks HTTP"), (greets_as_nbd, "speaks NBD")]:

@@ -45,8 +45,13 @@ pub(crate) const WEFT_SMB_PORT: u16 = 4450;
 const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
 /// How long it takes at most to set up RDMA.
 const RDMA_LIMIT: Duration = Duration::from_secs(20);
-/// How long a server may take to let a client in, once it is connected: domain controllers may be asked meanwhile.
+/// How long a server may take to let a client in, once it is connected: domain controllers may be asked meanwhile. What speaks at
+/// a port that does not answer is looked at within it.
 const LOGON_LIMIT: Duration = Duration::from_secs(20);
+/// How long that look takes at most.
+const LOOK_LIMIT: Duration = Duration::from_millis(1500);
+/// By so much a wait for a connection is longer than those of its addresses, whose errors say more.
+const CONNECT_SLACK: Duration = Duration::from_millis(500);
 /// How long the end of a session may take: a server that is gone is why some commands fail.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Symbolic links one behind the other.
@@ -477,6 +482,32 @@ async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
     Ok(url.clone())
 }
 
+/// A log-on or mount by a connection to `addr`, with the limit that both have: nobody below tells of waits meanwhile. Who does
+/// not answer is looked at.
+async fn let_in<T>(
+    dial: &Dial<'_>,
+    medium: Medium,
+    addr: SocketAddr,
+    step: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let name = match dial.url.scheme {
+        Scheme::Smb => "SMB",
+        Scheme::Nfs => "NFS",
+    };
+    let whom = format!("{name} at {}", reach::authority(&dial.url.host, addr.port()));
+    if medium != Medium::Tcp {
+        return reach::patiently(LOGON_LIMIT, whom, step).await;
+    }
+    let looked_at = async {
+        let answered = reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step).await;
+        match answered {
+            Err(e) => Err(explained(dial.url, addr, e).await),
+            done => done,
+        }
+    };
+    reach::patiently(LOGON_LIMIT, &whom, looked_at).await
+}
+
 /// Why no session or mount came of a connection: says what speaks at the port, where the server did not answer as it should.
 async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
     let answered = failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| match e {
@@ -493,7 +524,8 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
         Scheme::Smb => (Spoken::Smb, "SMB"),
         Scheme::Nfs => (Spoken::Nfs, "NFS"),
     };
-    let found = match probe::probe(addr).await {
+    let Ok(spoken) = rt::timeout(LOOK_LIMIT, probe::probe(addr)).await else { return failure };
+    let found = match spoken {
         spoken if spoken == wanted => return failure,
         Spoken::Smb => format!("speaks SMB, not {other}; try smb://USER@{object}/{}", url.share),
         Spoken::Nfs => format!("speaks NFS, not {other}; try nfs://{object}/{}", url.share),
@@ -568,8 +600,9 @@ impl<'a> Dial<'a> {
                 }
             }
         };
-        // Each address has its own limit; the last begins a little after the first.
-        let limit = CONNECT_LIMIT + Duration::from_secs(5);
+        // Each address has its own limit, and begins a little after the one before.
+        let others = u32::try_from(self.ips.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let limit = CONNECT_LIMIT + reach::STAGGER.saturating_mul(others) + CONNECT_SLACK;
         let (addr, stream) = reach::patiently(limit, reach::authority(host, port), connecting).await?;
         self.reached.set(Some(addr.ip()));
         Ok((addr, stream))

@@ -597,9 +597,10 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
     let mut silent: Option<(u32, u64)> = None;
     loop {
         rt::sleep(step).await;
-        let (owed, received) = {
+        let (owed, received, logged_on) = {
             let state = shared.state.borrow();
-            (state.pending.values().any(|slot| slot.async_id.is_none()), state.received)
+            let owed = state.pending.values().any(|slot| slot.async_id.is_none());
+            (owed, state.received, state.security.is_some())
         };
         silent = match silent {
             _ if !owed => None,
@@ -615,8 +616,8 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
         };
         match silent {
             Some((n, _)) if n >= WATCH_STEPS => return shared.end(Error::TimedOut),
-            // Where others carry the session on, nobody waits.
-            Some((1, _)) if probe.is_none() => {
+            // Where others carry the session on, nobody waits. A log-on has a limit of its caller's, who tells it.
+            Some((1, _)) if probe.is_none() && logged_on => {
                 let left = limit.saturating_sub(step).as_secs();
                 tracing::warn!("the server does not answer; waiting for {left} s at most");
             }

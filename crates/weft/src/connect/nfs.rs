@@ -21,10 +21,9 @@ use weft_rdma::Traffic;
 use weft_transport::{Channel, record, rpcrdma};
 use weft_wire::mount::MountStatus;
 
-use super::reach::{self, authority, patiently};
+use super::reach;
 use super::{
-    Agreed, Answer, Dial, LOGON_LIMIT, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder,
-    RemoteStat, explained,
+    Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat, let_in,
 };
 use crate::Failure;
 use crate::providers;
@@ -63,7 +62,7 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
     let ((addr, channel), path) = (channel(dial, medium).await?, path(dial.url));
     let again = lasting(dial)?.map(|connections| (again(dial, medium), connections));
     let mounting = async { Ok(v4::Mount::connect(channel, &path, options(dial), again).await?) };
-    let e = match waited(dial, medium, addr, mounting).await {
+    let e = match let_in(dial, medium, addr, mounting).await {
         Ok(mount) => return Ok((Mounted::V4(mount), "")),
         Err(e) => match e.downcast::<Error>() {
             Ok(e) => e,
@@ -91,7 +90,7 @@ async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
     };
     let path = path(dial.url);
     let mounting = async { Ok(Mount::connect_with(channel, mountd, &path, options(dial)).await?) };
-    let mount = waited(dial, medium, addr, mounting).await.map_err(|e| match e.downcast::<Error>() {
+    let mount = let_in(dial, medium, addr, mounting).await.map_err(|e| match e.downcast::<Error>() {
         Ok(e) => refused(dial.url, "3", &e).into(),
         Err(e) => e,
     })?;
@@ -99,20 +98,6 @@ async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
         Some(connections) => mount.keep_connected(again(dial, medium), connections),
         None => mount,
     }))
-}
-
-/// A mount has a limit, and who does not answer it is looked at.
-async fn waited<T>(
-    dial: &Dial<'_>,
-    medium: Medium,
-    addr: SocketAddr,
-    mounting: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let server = authority(&dial.url.host, addr.port());
-    match patiently(LOGON_LIMIT, format_args!("NFS at {server}"), mounting).await {
-        Err(e) if medium == Medium::Tcp => Err(explained(dial.url, addr, e).await),
-        done => done,
-    }
 }
 
 /// Why an export is not mounted, and what to type.

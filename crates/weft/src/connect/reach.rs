@@ -15,7 +15,7 @@ use weft_machine::rt;
 use crate::Failure;
 
 /// How long an attempt has before the next address is tried as well (RFC 8305 section 8).
-const STAGGER: Duration = Duration::from_millis(250);
+pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 /// A wait that is longer than this is told.
 const UNTOLD: Duration = Duration::from_secs(2);
 /// How long the system's resolver may take: three servers of names that do not answer, by its defaults.
@@ -151,13 +151,28 @@ pub(crate) async fn patiently<T>(
             return done;
         }
     }
-    Err(Late(format!("no answer in {} s from {what}", limit.as_secs())).into())
+    Err(Late::new(limit, what).into())
+}
+
+/// Waits for a part of such a step, whose owner tells.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    what: impl fmt::Display,
+    step: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    rt::timeout(limit, step).await.unwrap_or_else(|_| Err(Late::new(limit, what).into()))
 }
 
 /// Nothing came in time.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Late(String);
+
+impl Late {
+    fn new(limit: Duration, what: impl fmt::Display) -> Late {
+        Late(format!("no answer in {} s from {what}", limit.as_secs()))
+    }
+}
 
 #[cfg(test)]
 mod tests {

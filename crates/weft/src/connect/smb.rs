@@ -22,10 +22,10 @@ use weft_wire::smb2::{Guid, NtStatus};
 use super::channels::{self, Keeper};
 use super::lasting::{Opened, Share};
 use super::links::{self, Through};
-use super::reach::{authority, patiently};
+use super::reach::authority;
 use super::{
-    Agreed, Answer, Dial, LOGON_LIMIT, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
-    RemoteStat, SMB_DIRECT_PORT,
+    Agreed, Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat,
+    SMB_DIRECT_PORT, let_in,
 };
 use crate::Failure;
 use crate::args::Transport;
@@ -160,12 +160,7 @@ async fn log_on(
         options.encryption = Wish::Required;
     }
     let logging_on = async { Ok(Session::connect(channel, options).await?) };
-    match patiently(LOGON_LIMIT, format_args!("SMB at {}", authority(&dial.url.host, port)), logging_on).await
-    {
-        Ok(session) => Ok((addr, session)),
-        Err(e) if medium == Medium::Tcp => Err(super::explained(dial.url, addr, e).await),
-        Err(e) => Err(e),
-    }
+    Ok((addr, let_in(dial, medium, addr, logging_on).await?))
 }
 
 /// Says whose log-on failed, and where.
