@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::LocalBoxFuture;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use weft_machine::{Time, rt};
 
@@ -253,7 +254,8 @@ impl fmt::Display for Said<'_> {
             ),
             Trouble::ReadOnly => write!(
                 f,
-                "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw; or serve it with --read-only"
+                "the disk of {folder} is read-only: see why (dmesg), then mount -o remount,rw {}; or serve it with --read-only",
+                self.folder.and_then(mount_point).as_deref().unwrap_or(Path::new("MOUNTPOINT")).display()
             ),
             Trouble::Failing => {
                 write!(
@@ -263,6 +265,16 @@ impl fmt::Display for Said<'_> {
             }
         }
     }
+}
+
+/// Where the file system of a folder is mounted, where the kernel tells (Linux 5.8).
+fn mount_point(folder: &Path) -> Option<PathBuf> {
+    let folder = folder.canonicalize().ok()?;
+    let is_root = |path: &&Path| {
+        let found = statx(CWD, *path, AtFlags::empty(), StatxFlags::TYPE);
+        found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    };
+    folder.ancestors().find(is_root).map(Path::to_owned)
 }
 
 /// A backend whose failures are heard.
