@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -49,6 +50,7 @@ class Disk(unittest.TestCase):
                 told = [line for line in server.faults() if "share data" in line]
                 self.assertEqual(len(told), 1, server.log_text())
                 self.assertIn("is read-only", told[0])
+                self.assertIn(f"mount -o remount,rw {disk};", told[0])
             finally:
                 server.stop()
 
@@ -75,6 +77,36 @@ class Neighbours(unittest.TestCase):
             self.assertIn(f"share data: {work}/data is served already", folder)
             self.assertIn(f"that of process {first.ready['pid']}", state)
             self.assertIn("another Weft serves", "".join(inside.faults()))
+
+    @unittest.skipUnless(os.geteuid() == 0, "it takes another user")
+    def test_another_user_cannot_pretend_to_be_a_second_server(self):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as work:
+            folder = pathlib.Path(work) / "data"
+            folder.mkdir()
+            found = folder.stat()
+            place = f"{found.st_dev:x}-{found.st_ino:x}"
+            # Under the name of root, that of the user himself, and that of the version before.
+            names = [f"weft-serves-0-{place}", f"weft-serves-65534-{place}", f"weft-serves-{place}"]
+            faked = """
+import os, socket, sys
+os.setuid(65534)
+held = []
+for name in sys.argv[1:]:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        held.append(socket.socket(socket.AF_UNIX, kind))
+        held[-1].bind("\\0" + name)
+        kind == socket.SOCK_STREAM and held[-1].listen()
+print("there", flush=True)
+sys.stdin.read()
+"""
+            other = subprocess.Popen(
+                [sys.executable, "-c", faked, *names], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(other.communicate)
+            self.assertEqual(other.stdout.readline(), "there\n")
+            server = weft.Server(folder, "--state-dir", pathlib.Path(work) / "state")
+            faults = server.faults()
+            server.stop()
+            self.assertEqual(faults, [])
 
 
 class Hints(unittest.TestCase):

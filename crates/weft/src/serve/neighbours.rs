@@ -2,19 +2,25 @@
 //!
 //! Each has a table of opens of its own: what one's clients have locked or cached, the other's clients change. Nothing
 //! forbids that, and the second server says so.
-//! Owns: a mark for each folder, an abstract socket named by the folder's device and inode, which goes with the process. Nothing
-//! is written into the folder, and nobody else's lock of it is in the way. Does not: see servers of other network namespaces.
+//! Owns: a mark for each folder, an abstract socket named by the server's user and the folder's device and inode, which goes with
+//! the process. Nothing is written into the folder, and nobody else's lock of it is in the way.
+//! Any user can make a socket of any abstract name, so a mark counts only where the kernel names its user as the one in its name,
+//! and only of our own user, root and the folder's owner: others could raise a false alarm.
+//! Does not: see servers of other network namespaces, or of further users.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::shares::Described;
 
 /// The marks of this server.
-pub(super) struct Marks(#[allow(dead_code, reason = "they work by being kept")] Vec<UnixDatagram>);
+pub(super) struct Marks(#[allow(dead_code, reason = "they work by being kept")] Vec<UnixListener>);
 
 /// Marks the folders of `shares`, and warns of those that another server has marked, and of those that lie in each other.
 pub(super) fn mark(shares: &[Described]) -> Marks {
@@ -66,13 +72,13 @@ fn look(folders: &[(&str, &Path)]) -> (Marks, Vec<String>) {
                 ));
             }
         }
-        match address(folder).and_then(|address| UnixDatagram::bind_addr(&address)) {
+        match make(folder) {
             Ok(mark) => marks.push(mark),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
                 let is_ours = folders.iter().take(n).any(|(_, other)| number(other) == number(folder));
                 let warning = taken(name, folder);
-                // A server that has started beside this one since the look.
-                if !is_ours && !warnings.contains(&warning) {
+                // A server that has started beside this one since the look; anybody else who took the name is of no account.
+                if !is_ours && is_marked(folder) && !warnings.contains(&warning) {
                     warnings.push(warning);
                 }
             }
@@ -103,9 +109,29 @@ pub(super) fn sharing_state(dir: &Path, named: bool) {
 const OTHER_SERVER: &str = "locks and caches of their clients do not know of each other, and writes can be lost; end one of the two (`weft status` lists them)";
 const OTHER_SHARE: &str = "locks and caches of their clients do not know of each other, and writes can be lost; serve one of the two";
 
+/// Whether a server whose word counts here has marked the folder.
 fn is_marked(folder: &Path) -> bool {
-    let connected = |address| UnixDatagram::unbound()?.connect_addr(&address);
-    address(folder).and_then(connected).is_ok()
+    let Ok(found) = std::fs::metadata(folder) else { return false };
+    let users = [own_uid(), 0, found.uid()];
+    users.into_iter().any(|uid| owner(&name(uid, &found)).is_ok_and(|owner| owner == uid))
+}
+
+/// The user of the process that listens at an abstract name, as the kernel knows it (SO_PEERCRED).
+fn owner(name: &str) -> io::Result<u32> {
+    // A queue that somebody has filled keeps nobody waiting.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    Ok(socket_peercred(&socket)?.uid.as_raw())
+}
+
+fn make(folder: &Path) -> io::Result<UnixListener> {
+    let name = name(own_uid(), &std::fs::metadata(folder)?);
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// What a folder is, whatever leads to it.
@@ -113,9 +139,9 @@ fn number(folder: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()))
 }
 
-fn address(folder: &Path) -> io::Result<SocketAddr> {
-    let found = std::fs::metadata(folder)?;
-    SocketAddr::from_abstract_name(format!("weft-serves-{:x}-{:x}", found.dev(), found.ino()))
+/// The name of a user's mark of a folder.
+fn name(uid: u32, folder: &std::fs::Metadata) -> String {
+    format!("weft-serves-{uid}-{:x}-{:x}", folder.dev(), folder.ino())
 }
 
 #[cfg(test)]
@@ -129,9 +155,9 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink(&folder, &link).unwrap();
         assert!(!is_marked(&folder));
-        let mark = UnixDatagram::bind_addr(&address(&folder).unwrap()).unwrap();
+        let mark = make(&folder).unwrap();
         assert!(is_marked(&folder) && is_marked(&link) && !is_marked(dir.path()));
-        let again = UnixDatagram::bind_addr(&address(&link).unwrap());
+        let again = make(&link);
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(mark);
         assert!(!is_marked(&folder));
