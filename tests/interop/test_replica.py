@@ -746,6 +746,24 @@ class Replica(Hosts):
         self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
         self.assertIn("group vol1: replication stops, and so do writes: the roles were exchanged", here.log_text())
 
+    def test_a_source_that_comes_back_is_told_that_its_copy_was_removed(self):
+        here, there = self.replicated()
+        here.crash()
+        there.replica("remove", "vol1")
+        self.assertEqual(there.status(), [])
+        here.start()
+        [group] = here.wait_for(
+            "told", lambda groups: "removed" in str((groups[0]["engine"] or {}).get("peers", [{}])[0].get("last_error"))
+        )
+        [peer] = group["engine"]["peers"]
+        self.assertIn("the other side has removed this partnership", peer["last_error"])
+        self.assertIn("`weft replica remove vol1 --to 127.0.0.1:vol1`", peer["last_error"])
+        # What it says helps.
+        here.replica("remove", "vol1", "--to", "127.0.0.1:vol1")
+        self.assertEqual(here.status(), [])
+        self.create(here, there, "--overwrite")
+        here.wait_until_following()
+
     def test_a_volume_whose_file_is_gone_stops_its_group_and_nothing_else(self):
         here = self.host("here", {"vol1": 16 * MIB, "vol2": 4 * MIB})
         there = self.host("there", {"vol1": 16 * MIB})

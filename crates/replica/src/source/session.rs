@@ -133,7 +133,7 @@ impl Source {
                         peer::Error::Refused(refusal) => self.refused(n, refusal).await,
                         _ => Phase::WaitingForDestination,
                     };
-                    self.phase(n, phase, Some(e.to_string()));
+                    self.phase(n, phase, Some(self.told(n, &e)));
                 }
             }
             self.lost(n).await;
@@ -191,6 +191,18 @@ impl Source {
         }
         self.changed.notify();
         had_it
+    }
+
+    /// What a destination has said, and what to type where nothing else helps.
+    fn told(&self, n: usize, e: &peer::Error) -> String {
+        let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
+        let group = &self.config.group;
+        match e {
+            peer::Error::Refused(Refusal::Partnership) => format!(
+                "{e}: `weft replica remove {group} --to {name}` ends it here, too, and `weft replica create` begins another"
+            ),
+            other => other.to_string(),
+        }
     }
 
     /// What a refusal means for the source itself.

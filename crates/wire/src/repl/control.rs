@@ -208,8 +208,8 @@ pub enum Refusal {
     /// The session is over: say hello again.
     #[error("the session is over")]
     Session,
-    /// Replicates something else.
-    #[error("it belongs to another partnership")]
+    /// Replicates something else: nobody is left there who knows the partnership.
+    #[error("the other side has removed this partnership, or has lost its state directory")]
     Partnership,
     /// Not the same number of volumes, or one that is too small.
     #[error("its volumes are {0} in number or too small")]
