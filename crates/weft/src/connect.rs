@@ -495,17 +495,19 @@ async fn let_in<T>(
         Scheme::Nfs => "NFS",
     };
     let whom = format!("{name} at {}", reach::authority(&dial.url.host, addr.port()));
+    // Large futures, which the stacks of a benchmark's threads would hold several times over.
+    let step = Box::pin(step);
     if medium != Medium::Tcp {
         return reach::patiently(LOGON_LIMIT, whom, step).await;
     }
     let looked_at = async {
         let answered = reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step).await;
         match answered {
-            Err(e) => Err(explained(dial.url, addr, e).await),
+            Err(e) => Err(Box::pin(explained(dial.url, addr, e)).await),
             done => done,
         }
     };
-    reach::patiently(LOGON_LIMIT, &whom, looked_at).await
+    reach::patiently(LOGON_LIMIT, &whom, Box::pin(looked_at)).await
 }
 
 /// Why no session or mount came of a connection: says what speaks at the port, where the server did not answer as it should.
