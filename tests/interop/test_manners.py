@@ -126,6 +126,12 @@ class Interrupts(Commands):
     def test_sigterm_where_the_server_reads_and_closes(self):
         self.all_end_by(signal.SIGTERM, reads_and_closes)
 
+    def test_the_terminal_that_goes_ends_them_in_order(self):
+        """SIGHUP is not left to its default, which ends a process where it stands."""
+        for command in [command for command, *_ in COMMANDS if command[0] in ("rdma", "bench", "cp", "sync")]:
+            with self.subTest(command=command):
+                self.assertGreater(self.ends_by(signal.SIGHUP, command, is_silent), 0)
+
     def all_end_by(self, number, behave):
         for command in [command for command, *_ in COMMANDS]:
             with self.subTest(command=command):
@@ -140,8 +146,10 @@ class Interrupts(Commands):
             time.sleep(0.1)
             begun = time.monotonic()
             process.send_signal(number)
-            self.assertNotEqual(process.wait(timeout=30), 0)
+            status = process.wait(timeout=30)
+            self.assertNotEqual(status, 0)
             self.assertLess(time.monotonic() - begun, 1)
+            return status
 
 
 class AtWork(unittest.TestCase):

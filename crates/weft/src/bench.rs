@@ -202,7 +202,7 @@ pub(crate) fn session(
             return Err(format!("there is no folder {} to write the figures to", folder.display()).into());
         }
     }
-    let stop = stop_flag()?;
+    let stop = crate::signals::stop_on_signals()?;
     let started = Instant::now();
     let moment = When::from(SystemTime::now());
     // Before this process is bound to some processors.
@@ -353,9 +353,4 @@ fn notes(server: &Server) -> Vec<String> {
 fn system_congestion() -> Result<String, Failure> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")?;
     Ok(text.trim().to_owned())
-}
-
-/// A flag that the first Ctrl-C or SIGTERM raises; the second ends the process.
-fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
-    crate::rdma::stop_flag()
 }

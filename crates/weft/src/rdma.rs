@@ -9,8 +9,6 @@ mod ping;
 mod server;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -59,14 +57,4 @@ pub(crate) fn pin(cpu: usize) -> Result<(), Failure> {
 pub(crate) fn raise_descriptors() -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
-}
-
-/// A flag that the first Ctrl-C or SIGTERM raises; the second ends the process.
-pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
-        signal_hook::flag::register(signal, stopped.clone())?;
-    }
-    Ok(stopped)
 }

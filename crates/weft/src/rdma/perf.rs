@@ -16,12 +16,12 @@ use weft_load::verbs::server::Answers;
 use weft_machine::{Pool, rt};
 use weft_rdma::{ConnectError, ConnectParams};
 
-use super::{server, settle, stop_flag};
+use super::{server, settle};
 use crate::Failure;
 use crate::args::{Crc, Figure, Operation, PerfClient, PerfServer, ProviderKind};
 use crate::connect::reach;
 use crate::providers;
-use crate::signals::{unless_stopped, until_stopped};
+use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 
 /// Memory of the client's buffers: what it sends, and where it reads to.
 const BUFFERS: usize = 1 << 30;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: PerfClient) -> Result<ExitCode, Failure> {
         return Err("--bidirectional measures bandwidth: leave --only latency out".into());
     }
     let addresses = args.host.resolve(ping::PORT)?;
-    let stopped = stop_flag()?;
+    let stopped = stop_on_signals()?;
     let length = match args.count {
         Some(count) => Length::Count(count),
         None => Length::Time(Duration::from_secs_f64(args.duration)),

@@ -16,12 +16,12 @@ use weft_load::verbs::times::Times;
 use weft_machine::{Pool, rt};
 use weft_rdma::ConnectParams;
 
-use super::{server, stop_flag};
+use super::server;
 use crate::Failure;
 use crate::args::{Ping, ProviderKind};
 use crate::connect::reach;
 use crate::providers;
-use crate::signals::{raised, unless_stopped};
+use crate::signals::{raised, stop_on_signals, unless_stopped};
 
 /// Memory for the two regions and the receive buffers.
 const BUFFERS: usize = 64 << 20;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: Ping) -> Result<ExitCode, Failure> {
     };
     let size = u32::try_from(args.size).ok().filter(|size| *size <= ping::MAX_SIZE);
     let size = size.ok_or("--size is at most 1M")?;
-    let stopped = stop_flag()?;
+    let stopped = stop_on_signals()?;
     rt::block_on(async {
         let pool = Pool::new(BUFFERS);
         let provider = providers::of_kind(kind, &pool, &args.iwarp)?;
