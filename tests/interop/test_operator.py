@@ -54,6 +54,29 @@ class Disk(unittest.TestCase):
             finally:
                 server.stop()
 
+    def test_a_full_state_directory_is_shown(self):
+        with small_disk() as disk, tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
+            state = disk / "state"
+            server = weft.Server(pathlib.Path(folder), "--state-dir", state)
+
+            def shown():
+                return weft.run(weft.WEFT, "status", "--state-dir", state).stdout
+
+            try:
+                self.assertNotIn("state directory", shown())
+                filler = disk / "filler"
+                with self.assertRaises(OSError), open(filler, "wb", buffering=0) as out:
+                    while True:
+                        out.write(bytes(1 << 20))
+                with self.assertRaises(OSError), open(filler, "ab", buffering=0) as out:
+                    while True:
+                        out.write(bytes(4096))
+                self.assertRegex(shown(), rf"state     ! the disk of the state directory {state} is full: .*df -h {state}")
+                filler.unlink()
+                self.assertNotIn("state directory", shown())
+            finally:
+                server.stop()
+
 
 class Neighbours(unittest.TestCase):
     def test_a_second_server_says_what_it_shares_with_the_first(self):

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -546,6 +546,8 @@ impl Plan {
 /// The admin socket, where there is a place for one.
 struct Admin {
     endpoint: Option<Endpoint>,
+    /// Where it is.
+    dir: Option<PathBuf>,
     stop: Stop,
 }
 
@@ -570,7 +572,7 @@ fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
             None
         }
     };
-    Ok(Admin { endpoint, stop: stop.clone() })
+    Ok(Admin { endpoint, dir, stop: stop.clone() })
 }
 
 impl Admin {
@@ -583,7 +585,7 @@ impl Admin {
     ) -> Option<SocketFile> {
         let mut endpoint = self.endpoint?;
         let file = endpoint.take_file();
-        let subject = Rc::new(subject);
+        let subject = Rc::new(subject.with_state(self.dir));
         let handler: Handler = Rc::new(move |request| {
             let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
             Box::pin(async move {

@@ -37,6 +37,9 @@ pub(crate) struct Status {
     pub providers: Vec<String>,
     /// "io_uring" or "epoll".
     pub driver: String,
+    /// What is wrong with its state directory: it is full.
+    #[serde(default)]
+    pub state_warning: Option<String>,
     /// Files and folders that are open, by whatever protocol.
     pub opens: usize,
     /// SMB sessions.

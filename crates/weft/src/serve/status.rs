@@ -4,6 +4,7 @@
 //! has counters of its own.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -31,6 +32,8 @@ pub(super) struct Subject {
     base: Status,
     offer: Offer,
     since: Instant,
+    /// Its state directory.
+    state: Option<PathBuf>,
 }
 
 impl Subject {
@@ -83,7 +86,13 @@ impl Subject {
             providers: base.providers.clone(),
         };
         let shares = shares.iter().map(described).collect();
-        Subject { cores, smb, shares, growths, logged: Mutex::default(), base, offer, since: Instant::now() }
+        let (logged, since) = (Mutex::default(), Instant::now());
+        Subject { cores, smb, shares, growths, logged, base, offer, since, state: None }
+    }
+
+    /// The same with its state in this directory.
+    pub(super) fn with_state(self, state: Option<PathBuf>) -> Subject {
+        Subject { state, ..self }
     }
 
     /// A status is asked for every second by some; the log is told what has changed.
@@ -102,6 +111,7 @@ impl Subject {
     pub(super) async fn status(&self) -> Result<Status, String> {
         let mut status = self.base.clone();
         status.connections = watch::everywhere(&self.cores).await?;
+        status.state_warning = self.state.as_deref().and_then(state_warning);
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         for (share, described) in &self.shares {
@@ -124,6 +134,23 @@ impl Subject {
         advise(&self.offer, &mut status);
         Ok(status)
     }
+}
+
+/// What is wrong with the state directory, where something is.
+fn state_warning(dir: &Path) -> Option<String> {
+    let space = match rustix::fs::statvfs(dir) {
+        Ok(space) => space,
+        Err(e) => return Some(format!("the state directory {} cannot be reached: {e}", dir.display())),
+    };
+    // Some file systems count no files.
+    let is_full = space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0);
+    let dir = dir.display();
+    is_full.then(|| {
+        format!(
+            "the disk of the state directory {dir} is full: what clients are to find again after a restart cannot be written down; \
+             make space (df -h {dir}; df -i for files)"
+        )
+    })
 }
 
 /// Shows an SMB connection as long as the place is kept.

@@ -18,6 +18,9 @@ pub(super) fn status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if !status.providers.is_empty() {
         writeln!(out, "  RDMA by   {}", status.providers.join(", "))?;
     }
+    if let Some(why) = &status.state_warning {
+        writeln!(out, "  state     ! {why}")?;
+    }
     for share in &status.shares {
         let encrypted = if share.encrypted { ", encrypted" } else { "" };
         let (name, kind, source) = (&share.name, &share.kind, &share.source);
