@@ -34,7 +34,7 @@ use crate::state::State as Remembered;
 use crate::status::{Mode, Phase, Role, Status};
 
 /// How long a group may take to become what it was told to be.
-const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 /// How long links may take to end when a source has stopped.
 const LINKS_END_WITHIN: Duration = Duration::from_secs(15);
 /// How often a group that a full disk has stopped is opened anew.
@@ -218,14 +218,17 @@ impl Group {
         self.changed.until(|| is(&self.state()).then_some(())).await;
     }
 
-    /// Waits until it has become what it is to be; a stopped one says why.
+    /// Waits until it has become what it is to be, for [`SETTLES_WITHIN`]; a stopped one says why, and so does a late one.
     pub async fn settled(&self, is: impl Fn(&State) -> bool) -> Result<(), String> {
         let look = || match self.state() {
             state if is(&state) => Some(Ok(())),
             State::Stopped(stopped) => Some(Err(stopped.why.clone())),
             _ => None,
         };
-        let late = || Err(format!("{} takes long to open: see weft replica status", self.name));
+        let late = || {
+            let (name, limit) = (&self.name, SETTLES_WITHIN.as_secs());
+            Err(format!("{name} is not open after {limit} s: `weft replica status` says how it is"))
+        };
         rt::timeout(SETTLES_WITHIN, self.changed.until(look)).await.unwrap_or_else(|_| late())
     }
 

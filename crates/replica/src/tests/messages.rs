@@ -8,6 +8,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 
 use super::stories::{pair, start, write};
 use super::world::World;
+use crate::group::{Group, SETTLES_WITHIN, State};
 use crate::source::{Config, First};
 use crate::status::{Mode, Phase};
 use weft_machine::rt;
@@ -87,6 +88,21 @@ fn a_destination_that_is_not_heard_of_is_named() {
         assert_eq!(source.status().peers[0].phase, Phase::WaitingForDestination);
     });
     says(&lines, "group db: copy did not say within 1.5s whether this side is the source still");
+}
+
+#[test]
+fn a_group_that_does_not_open_says_for_how_long_it_was_waited_for() {
+    Sim::new(7).run(async {
+        let group = Group::new("db", Vec::new());
+        let began = rt::now();
+        let why =
+            group.settled(|state| matches!(state, State::Source(_))).await.expect_err("nobody opens it");
+        assert_eq!(rt::now().since(began), SETTLES_WITHIN);
+        assert!(
+            why.starts_with("db is not open after 60 s") && why.contains("`weft replica status`"),
+            "{why}"
+        );
+    });
 }
 
 #[test]

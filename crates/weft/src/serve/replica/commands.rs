@@ -236,22 +236,14 @@ async fn begin(
     );
     let group = Group::create(replicas, config, Role::Source, join.sizes.clone(), None).await?;
     replicas.enter(group.clone());
-    let source = loop {
-        match group.state() {
-            State::Source(source) => break source,
-            State::Stopped(stopped) => {
-                replicas.dissolve(&group).await?;
-                return Err(stopped.why.clone());
-            }
-            _ => rt::sleep(Duration::from_millis(5)).await,
-        }
+    let attached = match group.settled(|state| matches!(state, State::Source(_))).await {
+        Ok(()) => add_destination(replicas, &group, partner, first).await,
+        Err(why) => Err(why),
     };
-    match attach(replicas, &group, &source, partner, first).await {
-        Ok(()) => Ok(group),
-        Err(why) => {
-            replicas.dissolve(&group).await?;
-            Err(why)
-        }
+    let Err(why) = attached else { return Ok(group) };
+    match replicas.dissolve(&group).await {
+        Ok(()) => Err(why),
+        Err(e) => Err(format!("{why}; and the group stays: {e}")),
     }
 }
 
@@ -263,7 +255,9 @@ async fn add_destination(
 ) -> Result<(), String> {
     match group.state() {
         State::Source(source) => attach(replicas, group, &source, partner, first).await,
-        _ => Err(ask_the_source(group)),
+        State::Destination(_) => Err(ask_the_source(group)),
+        State::Starting => Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Stopped(stopped) => Err(format!("{} is stopped: {}", group.name, stopped.why)),
     }
 }
 
