@@ -661,8 +661,7 @@ impl Future for Pending {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let shared = this.shared.clone();
-        let mut guard = shared.state.borrow_mut();
+        let mut guard = this.shared.state.borrow_mut();
         let state = &mut *guard;
         let Some(slot) = state.pending.get_mut(&this.message_id) else {
             return Poll::Ready(Err(state.ended.clone().unwrap_or(Error::Closed)));
