@@ -78,6 +78,20 @@ class Disk(unittest.TestCase):
                 server.stop()
 
 
+@unittest.skipUnless(os.geteuid() == 0, "only a server that is root decides who may")
+class Squashed(unittest.TestCase):
+    def test_why_root_of_a_client_is_refused_is_told(self):
+        with weft.serving("--export", "data:root_squash") as server:
+            server.folder.chmod(0o755)
+            server.folder.parent.chmod(0o755)
+            said = weft.run(weft.WEFT, "put", server.nfs_url("file"), input="x", check=False)
+            self.assertNotEqual(said.returncode, 0)
+            self.assertIn("--no-root-squash, or --export SHARE:no_root_squash", server.log_text())
+        with weft.serving("--export", "data:no_root_squash") as server:
+            weft.run(weft.WEFT, "put", server.nfs_url("file"), input="x")
+            self.assertNotIn("root-squash", server.log_text())
+
+
 class Neighbours(unittest.TestCase):
     def test_a_second_server_says_what_it_shares_with_the_first(self):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as work, contextlib.ExitStack() as stack:

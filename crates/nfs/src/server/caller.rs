@@ -4,6 +4,7 @@
 //! Does not: act as somebody else. A server that is root decides here before it acts; any other acts as itself, and the
 //! kernel decides.
 
+use weft_machine::{LogLimit, rt};
 use weft_store::access::Token;
 use weft_store::access::posix::Process;
 use weft_store::rules::{Export, NOBODY, Ports, Squash};
@@ -42,6 +43,8 @@ pub(super) struct Caller {
     decides: bool,
     /// Where it is, nothing is changed.
     read_only: bool,
+    /// It says that it is root, and is nobody here.
+    was_root: bool,
 }
 
 impl Caller {
@@ -62,11 +65,12 @@ impl Caller {
             // Groups of root go with it: a squashed caller is nobody in every way.
             Credential::Sys(sys) if !becomes_nobody(sys.uid) => {
                 let gids = if decides { sys.gids().iter().copied().map(group).collect() } else { Vec::new() };
-                Caller { uid: sys.uid, gid: group(sys.gid), gids, decides, read_only }
+                Caller { uid: sys.uid, gid: group(sys.gid), gids, decides, read_only, was_root: false }
             }
             _ => {
                 let uid = export.anonymous.0.unwrap_or(NOBODY);
-                Caller { uid, gid, gids: Vec::new(), decides, read_only }
+                let was_root = matches!(credential, Credential::Sys(sys) if sys.uid == 0);
+                Caller { uid, gid, gids: Vec::new(), decides, read_only, was_root }
             }
         }
     }
@@ -116,7 +120,22 @@ impl Caller {
     /// Refuses unless all of `wanted` is granted.
     pub fn check(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
         self.check_writable(wanted)?;
-        if wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(Error::Access) }
+        if wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(self.denied()) }
+    }
+
+    /// What it is answered where a right is missing. Whoever runs the server learns why root of a client is refused: the client
+    /// only says that permission is denied.
+    fn denied(&self) -> Error {
+        static DENIED: LogLimit = LogLimit::new();
+        if self.was_root
+            && let Some(left_out) = DENIED.pass(rt::now())
+        {
+            tracing::info!(
+                "root of an NFS client was refused, because it is nobody here: where it is to be root, weft serve --no-root-squash, \
+                 or --export SHARE:no_root_squash{left_out}"
+            );
+        }
+        Error::Access
     }
 
     fn check_writable(&self, wanted: u32) -> Result<(), Error> {
