@@ -558,6 +558,8 @@ fn a_write_that_contradicts_itself_is_invalid() {
     assert_eq!(ask(write(6, 0)), Status::INVAL);
     assert_eq!(ask(write(5, u64::MAX)), Status::FBIG);
     assert_eq!(ask(write(5, u64::MAX - 5)), Status::FBIG);
+    // Within what FSINFO tells, and further out than any file of a memory disk ends: no lack of space.
+    assert_eq!(ask(write(5, 1 << 62)), Status::FBIG);
     let dir = WriteArgs { head: WriteHead { file: root(&server), ..write(5, 0).head }, ..write(5, 0) };
     assert_eq!(ask(dir), Status::INVAL);
 }

@@ -56,7 +56,8 @@ impl<E> From<io::Error> for Refused<E> {
 
 /// Decides whether a write may grow a file (the size limit of a ram share).
 pub trait Quota: std::fmt::Debug + Send + Sync {
-    /// Called before bytes up to `end` are written to a file of size `len`; `Err(NoSpace)` refuses.
+    /// Called before bytes up to `end` are written to a file of size `len`; `NoSpace` where there is no room, `TooLarge` where no file
+    /// ends that far out.
     fn grow(&self, len: u64, end: u64) -> Result<(), Error>;
 }
 

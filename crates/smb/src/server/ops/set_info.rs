@@ -247,7 +247,12 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     open.require(AccessMask::FILE_WRITE_DATA)?;
-    open.vfs.setattr(open.node, SetAttr { size: Some(size), ..SetAttr::default() }).await?;
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    open.vfs.setattr(open.node, set).await.map_err(|e| match e {
+        // [MS-FSA] 2.1.5.15.5 knows no largest size, only one whose space cannot be reserved.
+        Error::TooLarge => NtStatus::DISK_FULL.into(),
+        e => Failure::from(e),
+    })?;
     open.resized();
     Ok(())
 }

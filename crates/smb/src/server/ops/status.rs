@@ -35,8 +35,9 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::Access | Error::NotPermitted => NtStatus::ACCESS_DENIED,
         Error::BadName | Error::NameTooLong => NtStatus::OBJECT_NAME_INVALID,
         Error::Invalid => NtStatus::INVALID_PARAMETER,
-        // A file that cannot become that large is told like a disk that cannot hold it, as NTFS tells it.
-        Error::NoSpace | Error::TooLarge => NtStatus::DISK_FULL,
+        // [MS-FSA] 2.1.5.4: beyond the volume's MaxFileSize an offset is a wrong one.
+        Error::TooLarge => NtStatus::INVALID_PARAMETER,
+        Error::NoSpace => NtStatus::DISK_FULL,
         Error::Limit(what @ "open files (ulimit -n)") => {
             limit_reached(what);
             NtStatus::TOO_MANY_OPENED_FILES

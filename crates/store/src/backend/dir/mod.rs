@@ -264,7 +264,7 @@ impl Dir {
         if let Some(size) = set.size {
             let file = self.reopen(fd, kind, true)?;
             if i64::try_from(size).is_err() {
-                return Err(Error::NoSpace);
+                return Err(Error::TooLarge);
             }
             rustix::fs::ftruncate(&file, size)?;
         }

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures_util::future::LocalBoxFuture;
 
 use self::content::Content;
+#[cfg(test)]
+pub(super) use self::quota::MAX_FILE_BYTES;
 use self::quota::Usage;
 use self::tree::{Body, Entries, Tree};
 use super::names;

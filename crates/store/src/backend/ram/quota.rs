@@ -12,6 +12,8 @@ use weft_machine::File;
 use crate::vfs::{Error, Quota};
 
 const PAGE: u64 = 4096;
+/// The longest file of a memory disk, whatever its size: 16 TiB, as on ext4. An offset beyond it is a mistake, and no lack of space.
+pub(in crate::backend) const MAX_FILE_BYTES: u64 = 16 << 40;
 /// Descriptors of all memory disks: at most half of what the process may have, so that there are some left for connections and
 /// for what other shares have open.
 static ALL_DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
@@ -158,6 +160,9 @@ impl Data {
 
 impl Quota for Data {
     fn grow(&self, len: u64, end: u64) -> Result<(), Error> {
+        if end > MAX_FILE_BYTES {
+            return Err(Error::TooLarge);
+        }
         let pages = len.max(end).div_ceil(PAGE).checked_mul(PAGE).ok_or(Error::NoSpace)?;
         let Charge { bytes, usage } = &self.charge;
         let mut charged = bytes.load(Ordering::Relaxed);

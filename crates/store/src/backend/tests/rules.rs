@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::backend::ram::MAX_FILE_BYTES;
 
 #[test]
 fn names_that_no_file_can_have() {
@@ -91,7 +92,7 @@ fn errors_say_what_is_wrong() {
         let open = vfs.open(f, true).await.unwrap();
         assert!(open.write(u64::MAX, &[Bytes::from_static(b"x")]).await.is_err());
         let huge = SetAttr { size: Some(u64::MAX), ..SetAttr::default() };
-        refused!(vfs.setattr(f, huge).await, Error::NoSpace);
+        refused!(vfs.setattr(f, huge).await, Error::TooLarge);
         assert_eq!(vfs.getattr(f).await.unwrap().size, 0);
     });
 }
@@ -126,6 +127,12 @@ fn a_memory_disk_has_a_limit_and_gives_back() {
         refused!(vfs.setattr(f, double.clone()).await, Error::NoSpace);
         refused!(vfs.create(ROOT, b"h", Make::File, Exists::Fail, double).await, Error::NoSpace);
         refused!(vfs.lookup(ROOT, b"h", false).await, Error::NotFound);
+        // What no file can reach is no lack of space.
+        refused!(put(&vfs, f, MAX_FILE_BYTES - 1, b"x").await, Error::NoSpace);
+        refused!(put(&vfs, f, MAX_FILE_BYTES, b"x").await, Error::TooLarge);
+        refused!(put(&vfs, f, i64::MAX as u64 - 1, b"x").await, Error::TooLarge);
+        let absurd = SetAttr { size: Some(MAX_FILE_BYTES + 1), ..SetAttr::default() };
+        refused!(vfs.setattr(f, absurd).await, Error::TooLarge);
         // The last open of a removed file gives its bytes back.
         let open = vfs.open(f, true).await.unwrap();
         vfs.remove(ROOT, b"f").await.unwrap();

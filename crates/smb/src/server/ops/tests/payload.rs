@@ -132,6 +132,10 @@ fn rights_and_ranges_are_checked() {
         }
         assert_eq!(status(read(&b, reader, 0, (8 << 20) + 1).await), NtStatus::INVALID_PARAMETER);
         assert_eq!(status(write(&b, writer, DISK, b"x").await), NtStatus::DISK_FULL);
+        // [MS-FSA] 2.1.5.4: beyond Open.File.Volume.MaxFileSize.
+        for offset in [16 << 40, 1 << 62] {
+            assert_eq!(status(write(&b, writer, offset, b"x").await), NtStatus::INVALID_PARAMETER);
+        }
         let flush = |file| flush::Request { file };
         assert_eq!(
             status(b.ask(Command::Flush, |out| flush(reader).emit(out)).await),
