@@ -37,6 +37,8 @@ pub(super) async fn change_notify(cx: &OpContext) -> Answer {
         return Err(NtStatus::DELETE_PENDING.into());
     }
     if open.notify.is_new() {
+        // This would wait, since nothing has happened yet. Who may not wait gets no watch either: each counts among those of a directory.
+        cx.may_wait()?;
         let tree = request.flags.contains(Flags::WATCH_TREE);
         let held = cx.session.hold(WATCH_BYTES)?;
         let watch = open.vfs.watch(open.node, tree, What(request.completion_filter), held).await?;

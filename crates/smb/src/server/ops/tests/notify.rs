@@ -112,6 +112,8 @@ fn a_connection_has_so_many_requests_waiting_and_no_more() {
     run(async |bench| {
         bench.mkdir("d").await;
         let dir = bench.open(&Wish::dir("d")).await.unwrap();
+        let (told, ()) = join(notify(&bench, dir, false, 1000), bench.mkdir("d\\c")).await;
+        assert_eq!(told.unwrap(), [change(Action::ADDED, "c")]);
         let waiting = &bench.connection.waiting;
         for id in 0..MAX_WAITING as u64 {
             waiting.enter(1_000_000 + id, bench.session.id, Rc::<Cancel>::default());
@@ -119,6 +121,12 @@ fn a_connection_has_so_many_requests_waiting_and_no_more() {
         // [MS-SMB2] 3.3.4.2, note 242.
         let refused = notify(&bench, dir, false, 1000).await;
         assert_eq!(refused.unwrap_err(), NtStatus::INSUFFICIENT_RESOURCES);
+        // An open that watches nothing yet does not begin to by a refused request.
+        let other = bench.open(&Wish::dir("d")).await.unwrap();
+        let before = bench.server.held.used_bytes();
+        let refused = notify(&bench, other, false, 1000).await;
+        assert_eq!(refused.unwrap_err(), NtStatus::INSUFFICIENT_RESOURCES);
+        assert_eq!(bench.server.held.used_bytes(), before);
         // What does not wait is answered.
         bench.mkdir("d\\e").await;
         assert_eq!(notify(&bench, dir, false, 1000).await.unwrap(), [change(Action::ADDED, "e")]);
