@@ -27,8 +27,9 @@ use crate::server::context::OpContext;
 
 /// Opens that wait for their client, of all clients together.
 const MAX_PRESERVED: usize = 16_384;
-/// Of them, those of one user where several can log on: nobody takes all the room by leaving handles behind.
-const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 2;
+/// Of them, those of one user where several can log on: nobody takes all the room by leaving handles behind. So many come back
+/// after a restart, too: 10,000 of one user do.
+const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 4 * 3;
 /// How long version 1 waits, and version 2 whose client names no time.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait that a client can ask for (3.3.5.9.10).
