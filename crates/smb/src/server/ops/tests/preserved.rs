@@ -29,15 +29,15 @@ fn roomy(story: impl AsyncFnOnce(Bench)) {
 #[test]
 fn who_leaves_handles_behind_leaves_others_their_room() {
     roomy(async |b| {
-        // Half of 16,384.
-        const OF_USER: usize = 8_192;
+        // Three quarters of 16,384.
+        const OF_USER: usize = 12_288;
         let (greedy, modest) = (b.from(1, "greedy"), b.from(2, "modest"));
         let mut kept = Vec::new();
         for n in 0..OF_USER {
             // Some of each file: the memory disk has no room for as many files.
-            kept.push(greedy.leave_behind(&format!("f{}", n / 64)).await.map_err(|_| n).unwrap());
+            kept.push(greedy.leave_behind(&format!("f{}", n / 96)).await.map_err(|_| n).unwrap());
         }
-        assert!(greedy.leave_behind("more").await.is_err(), "a user has a half");
+        assert!(greedy.leave_behind("more").await.is_err(), "a user has three quarters");
         assert!(greedy.from(3, "greedy").leave_behind("more").await.is_err(), "wherever he comes from");
         assert!(modest.leave_behind("of another").await.is_ok());
         // One that its client takes back makes room for another.
