@@ -24,7 +24,7 @@ use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags}
 use crate::execute::{self, Refusal};
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
-use crate::server::{Error, Export, Limits, Server};
+use crate::resources::{Error, Export, Limits, Resources};
 use crate::watch::Watch;
 use weft_machine::net::Link;
 
@@ -46,7 +46,7 @@ pub(crate) struct Agreed<'a> {
 }
 
 struct Connection<'a> {
-    server: &'a Server,
+    resources: &'a Resources,
     link: &'a Link,
     agreed: Agreed<'a>,
     watch: &'a Watch,
@@ -63,14 +63,14 @@ struct Connection<'a> {
 
 /// Serves the connection until the client leaves, breaks a rule, or the server drains.
 pub(crate) async fn serve<'a>(
-    server: &'a Server,
+    resources: &'a Resources,
     link: &'a Link,
     receiver: Receiver,
     agreed: Agreed<'a>,
     watch: &'a Watch,
 ) -> Result<(), Error> {
     let connection = Connection {
-        server,
+        resources,
         link,
         agreed,
         watch,
@@ -82,7 +82,7 @@ pub(crate) async fn serve<'a>(
         turns: Cell::new(0),
     };
     tracing::debug!(export = agreed.export.name, structured = agreed.structured, "NBD client");
-    let mut place = server.drain.join();
+    let mut place = resources.drain.join();
     let mut draining = false;
     let mut reader = pin!(connection.read(receiver));
     let mut writer = pin!(connection.write());
@@ -196,14 +196,14 @@ impl<'a> Connection<'a> {
                 receiver.exact(self.link, &mut header).await?;
             } else {
                 let rest = receiver.exact(self.link, &mut header);
-                in_time(self.server.limits.payload, rest, "the rest of a request did not come in time")
+                in_time(self.resources.limits.payload, rest, "the rest of a request did not come in time")
                     .await?;
             }
             let request = Request::parse(&header)?;
             if request.command == Command::DISC {
                 return Ok(());
             }
-            let judged = execute::judge(&request, &self.agreed, &self.server.limits);
+            let judged = execute::judge(&request, &self.agreed, &self.resources.limits);
             self.unanswered.set(self.unanswered.get().saturating_add(1));
             if judged.is_ok() {
                 self.watch.count(request.command, request.len);
@@ -226,7 +226,7 @@ impl<'a> Connection<'a> {
         request: Request,
         judged: Result<(), Refusal>,
     ) -> Result<(), Error> {
-        let limits = &self.server.limits;
+        let limits = &self.resources.limits;
         if request.len > limits.request_bytes {
             return Err(Error::Violation("a WRITE longer than the largest block size"));
         }
@@ -254,10 +254,10 @@ impl<'a> Connection<'a> {
     /// The payload of a WRITE, or a piece of it. Waiting for a buffer takes as long as it takes; while a buffer waits for
     /// the client, nobody else has it.
     async fn payload(&self, receiver: &mut Receiver, len: usize) -> Result<Bytes, Error> {
-        let Limits { payload: limit, payload_step: step, .. } = self.server.limits;
+        let Limits { payload: limit, payload_step: step, .. } = self.resources.limits;
         // What was announced costs nothing until a part of it is here.
         in_time(limit, receiver.good_part(self.link, len), LATE_PAYLOAD).await?;
-        let mut buf = self.server.received.alloc(len).await;
+        let mut buf = self.resources.received.alloc(len).await;
         buf.set_len(len);
         let mut done = 0;
         while done < len {
@@ -269,7 +269,7 @@ impl<'a> Connection<'a> {
 
     /// Takes a payload that nobody wants off the stream, at the rate that one has to keep that somebody wants.
     async fn skip(&self, receiver: &mut Receiver, len: usize) -> Result<(), Error> {
-        let Limits { payload: limit, payload_step: step, .. } = self.server.limits;
+        let Limits { payload: limit, payload_step: step, .. } = self.resources.limits;
         let mut left = len;
         while left > 0 {
             let part = left.min(step);
@@ -284,7 +284,7 @@ impl<'a> Connection<'a> {
         let durable = request.flags & command_flags::FUA != 0;
         let (mut left, mut offset) = (request.len, request.offset);
         while left > 0 {
-            let len = left.min(self.server.limits.piece_bytes);
+            let len = left.min(self.resources.limits.piece_bytes);
             let data = self.payload(receiver, len as usize).await?;
             let op = BlockOp::Write { offset, data: vec![data], durable };
             left = left.saturating_sub(len);
@@ -296,15 +296,15 @@ impl<'a> Connection<'a> {
             }
         }
         // All of it is written: what is left is a WRITE of nothing.
-        Ok(execute::answer(self.server, &self.agreed, Request { len: 0, ..request }, Vec::new()).await)
+        Ok(execute::answer(self.resources, &self.agreed, Request { len: 0, ..request }, Vec::new()).await)
     }
 
     /// Begins a request; most end at once.
     fn begin(&self, request: Request, data: Vec<Bytes>) {
         let counted_bytes = data.iter().map(Bytes::len).sum();
-        let (server, agreed) = (self.server, self.agreed);
+        let (resources, agreed) = (self.resources, self.agreed);
         let mut future: LocalBoxFuture<'a, Reply> = Box::pin(async move {
-            let reply = execute::answer(server, &agreed, request, data).await;
+            let reply = execute::answer(resources, &agreed, request, data).await;
             Reply { counted_bytes, ..reply }
         });
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -319,7 +319,7 @@ impl<'a> Connection<'a> {
 
     /// Waits until one more request, with so many bytes of payload, is within the limits.
     async fn room_for(&self, payload: usize) {
-        let limits = &self.server.limits;
+        let limits = &self.resources.limits;
         // No waker: whoever makes room takes a turn, and after a turn everybody is polled.
         std::future::poll_fn(|_| {
             let bytes = self.unanswered_bytes.get();
@@ -340,7 +340,7 @@ impl<'a> Connection<'a> {
                 if batch.is_some() || over { Poll::Ready(batch) } else { Poll::Pending }
             });
             let Some(batch) = batch.await else { return Ok(()) };
-            batch.send(self.link, &self.server.pool).await?;
+            batch.send(self.link, &self.resources.pool).await?;
             self.watch.answered();
             self.unanswered.set(self.unanswered.get().saturating_sub(batch.replies));
             let bytes = self.unanswered_bytes.get();

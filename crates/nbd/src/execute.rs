@@ -16,7 +16,7 @@ use weft_wire::nbd::transmission::{
 use crate::connection::Agreed;
 use crate::negotiation::ALLOCATION_ID;
 use crate::outbox::{Ending, Reply};
-use crate::server::{Limits, Server};
+use crate::resources::{Limits, Resources};
 
 /// A READ up to this size is read from the page cache here and leaves in one call with its header; sendfile costs a
 /// second call, and saves a copy.
@@ -96,15 +96,15 @@ pub(crate) fn operation(request: &Request, data: Vec<Bytes>, limits: &Limits) ->
 
 /// Carries a request out.
 pub(crate) async fn answer(
-    server: &Server,
+    resources: &Resources,
     agreed: &Agreed<'_>,
     request: Request,
     data: Vec<Bytes>,
 ) -> Reply {
-    let Some(op) = operation(&request, data, &server.limits) else { return done(agreed, &request) };
+    let Some(op) = operation(&request, data, &resources.limits) else { return done(agreed, &request) };
     match agreed.export.block.submit(op).await {
         Ok(Outcome::Done) => done(agreed, &request),
-        Ok(Outcome::Data(payload)) => match at_hand(payload, &server.pool).await {
+        Ok(Outcome::Data(payload)) => match at_hand(payload, &resources.pool).await {
             Ok(payload) => read(agreed, &request, payload),
             Err(e) => failed(agreed, &request, &e.into()),
         },

@@ -11,12 +11,14 @@ mod execute;
 pub mod negotiation;
 mod outbox;
 mod receiver;
+mod resources;
 mod server;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub use server::{Config, Error, Export, Limits, Server};
+pub use resources::{Error, Export, Limits};
+pub use server::{Config, Server};
 pub use watch::Watch;
 pub use weft_machine::net::{Tls, TlsError};

@@ -10,7 +10,7 @@ use weft_wire::nbd::handshake::{
     Wanted, transmission_flags as flag,
 };
 
-use crate::server::{Export, Limits};
+use crate::resources::{Export, Limits};
 
 /// The number under which block status replies carry `base:allocation`.
 pub(crate) const ALLOCATION_ID: u32 = 1;

@@ -1,84 +1,20 @@
-//! The server: what it exports, its limits, and one connection from greeting to end.
+//! The server: one connection from greeting to end.
 //!
 //! Spec: doc/proto.md "Protocol phases". Owns: the exports. Does not: accept connections (see `weft::listen`).
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
+use weft_machine::net::{Link, Tls};
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, Stream};
-use weft_store::block::Block;
-use weft_wire::nbd::Malformed;
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
 use crate::connection::{self, Agreed};
 use crate::negotiation::{Negotiation, Step};
 use crate::receiver::Receiver;
+use crate::resources::{Error, Export, Limits, Resources};
 use crate::watch::Watch;
-use weft_machine::net::{Link, Tls};
-
-/// A volume under the name that clients ask for.
-#[derive(Clone, Debug)]
-pub struct Export {
-    /// The name.
-    pub name: String,
-    /// A sentence for people, which `nbdinfo` shows.
-    pub description: String,
-    /// Its bytes.
-    pub block: Arc<dyn Block>,
-    /// Whether writes are refused.
-    pub read_only: bool,
-}
-
-/// What a connection may use up.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Options of a handshake.
-    pub options: usize,
-    /// Bytes of an option's data that are looked at; a longer one is refused.
-    pub option_bytes: u32,
-    /// Bytes of an option's data that are skipped after it was refused; a longer one ends the connection.
-    pub skipped_bytes: u32,
-    /// How long the handshake may take.
-    pub handshake: Duration,
-    /// Bytes of a READ or WRITE. Clients that do not ask assume 32 MiB ("Block size constraints").
-    pub request_bytes: u32,
-    /// A WRITE that is longer is carried out in pieces of this size, at most a pool buffer.
-    pub piece_bytes: u32,
-    /// How long [`Limits::payload_step`] bytes of a payload may take to come: it has a buffer meanwhile.
-    pub payload: Duration,
-    /// See [`Limits::payload`].
-    pub payload_step: usize,
-    /// Requests that are not answered yet.
-    pub requests: usize,
-    /// Bytes of WRITEs that are not answered yet.
-    pub unanswered_bytes: usize,
-    /// Replies that the client has not taken; then no more requests are taken from it.
-    pub replies: usize,
-    /// Extents of a BLOCK_STATUS reply.
-    pub extents: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            options: 64,
-            option_bytes: 32 << 10,
-            skipped_bytes: 1 << 20,
-            handshake: Duration::from_secs(30),
-            request_bytes: 32 << 20,
-            piece_bytes: 4 << 20,
-            // 64 KiB a second at least: a piece of 4 MiB is here within about a minute, and half of it is not kept for longer.
-            payload: Duration::from_secs(10),
-            payload_step: 640 << 10,
-            requests: 128,
-            unanswered_bytes: 64 << 20,
-            replies: 32,
-            extents: 256,
-        }
-    }
-}
 
 /// What a server is made of.
 #[derive(Debug)]
@@ -96,40 +32,24 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// Why a connection ended other than in order.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The client sent what is no message.
-    #[error("the client sent no NBD message: {0}")]
-    Malformed(#[from] Malformed),
-    /// The client did what it must not.
-    #[error("the client broke a rule: {0}")]
-    Violation(&'static str),
-    /// The connection or, with an answer half sent, the volume failed.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-}
-
 /// Serves exports.
 pub struct Server {
     pub(crate) exports: Vec<Export>,
-    pub(crate) pool: Pool,
-    pub(crate) received: Pool,
-    pub(crate) limits: Limits,
+    pub(crate) resources: Resources,
     tls: Option<Tls>,
-    pub(crate) drain: Drain,
 }
 
 impl Server {
     /// A server of `config`.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { exports, pool, received, tls, limits } = config;
-        Arc::new(Server { exports, pool, received, limits, tls, drain: Drain::default() })
+        let resources = Resources { pool, received, limits, drain: Drain::default() };
+        Arc::new(Server { exports, resources, tls })
     }
 
     /// No more requests are taken; those in flight are answered, then connections end.
     pub fn drain(&self) {
-        self.drain.begin();
+        self.resources.drain.begin();
     }
 
     /// Serves one connection to its end.
@@ -141,11 +61,11 @@ impl Server {
     pub async fn serve_watched(&self, stream: Stream, watch: &Watch) -> Result<(), Error> {
         let mut link = Link::new(stream);
         let mut receiver = Receiver::default();
-        let greeted = rt::timeout(self.limits.handshake, self.negotiate(&mut link, &mut receiver));
+        let greeted = rt::timeout(self.resources.limits.handshake, self.negotiate(&mut link, &mut receiver));
         match greeted.await {
             Ok(Ok(Some(agreed))) => {
                 watch.agreed(&agreed.export.name, self.tls.is_some());
-                connection::serve(self, &link, receiver, agreed, watch).await
+                connection::serve(&self.resources, &link, receiver, agreed, watch).await
             }
             Ok(Ok(None)) => Ok(()),
             Ok(Err(e)) => Err(e),
@@ -159,7 +79,7 @@ impl Server {
         link: &mut Link,
         receiver: &mut Receiver,
     ) -> Result<Option<Agreed<'a>>, Error> {
-        let mut negotiation = Negotiation::new(&self.exports, &self.limits, self.tls.is_some());
+        let mut negotiation = Negotiation::new(&self.exports, &self.resources.limits, self.tls.is_some());
         link.send_all(&[Negotiation::greeting().to_vec().into()]).await?;
         let mut flags = [0; CLIENT_FLAGS_LEN];
         if !receiver.exact(link, &mut flags).await? {
@@ -167,14 +87,14 @@ impl Server {
             return Ok(None);
         }
         negotiation.client_flags(&flags)?;
-        for _ in 0..self.limits.options {
+        for _ in 0..self.resources.limits.options {
             let mut header = [0; OPTION_HEADER_LEN];
             if !receiver.exact(link, &mut header).await? {
                 return Ok(None);
             }
             let header = OptionHeader::parse(&header)?;
-            let step = if header.len > self.limits.option_bytes {
-                if header.len > self.limits.skipped_bytes {
+            let step = if header.len > self.resources.limits.option_bytes {
+                if header.len > self.resources.limits.skipped_bytes {
                     return Err(Error::Violation("an option far too long"));
                 }
                 receiver.skip(link, header.len as usize).await?;

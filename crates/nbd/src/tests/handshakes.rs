@@ -156,7 +156,7 @@ fn what_is_not_known_or_not_offered_is_answered_and_the_handshake_goes_on() {
 #[test]
 fn where_tls_is_wanted_nothing_is_said_before_it() {
     let server = server(&["vol1"], Limits::default());
-    let mut negotiation = Negotiation::new(&server.exports, &server.limits, true);
+    let mut negotiation = Negotiation::new(&server.exports, &server.resources.limits, true);
     let flags = ClientFlags { fixed_newstyle: true, no_zeroes: true };
     negotiation.client_flags(&flags.emit()).expect("flags");
     let mut option = |choice: Choice| {

@@ -56,7 +56,7 @@ fn a_client_that_announces_and_does_not_send_gives_its_buffer_back() {
             let mut client = Client::go(&server, "vol1", true).await;
             client.ask(Command::WRITE, 0, 0, len, &[1; 10]).await;
             assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
-            assert_eq!(server.received.in_use_bytes(), 0);
+            assert_eq!(server.resources.received.in_use_bytes(), 0);
         }
     });
 }
@@ -262,12 +262,12 @@ fn an_announced_write_has_no_buffer_until_part_of_it_is_here() {
         for _ in 0..4 {
             rt::yield_now().await;
         }
-        assert_eq!((server.received.in_use_bytes(), server.pool.in_use_bytes()), (0, 0));
+        assert_eq!((server.resources.received.in_use_bytes(), server.resources.pool.in_use_bytes()), (0, 0));
         let sent = client.stream.send_all(&[data[1000..].to_vec().into()]).await;
         sent.expect("the rest");
         assert_eq!(client.answer(0, 0).await.error, None);
         assert_eq!(client.read(0, len).await, data);
-        assert_eq!(server.received.in_use_bytes(), 0);
+        assert_eq!(server.resources.received.in_use_bytes(), 0);
     });
 }
 

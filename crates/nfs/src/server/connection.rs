@@ -24,7 +24,8 @@ use weft_wire::rpc::Credential;
 
 use super::Server;
 use super::caller::Caller;
-use super::dispatch::{self, NotRpc};
+use super::context;
+use super::dispatch::NotRpc;
 use super::line::{self, Line};
 use super::watch::Watch;
 
@@ -90,7 +91,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         Some(Security { peer_is_known: true }) => Way::Mutual,
     };
     let (admitted, mut told) = (Cell::new(false), false);
-    let connection = dispatch::Connection {
+    let connection = context::Context {
         server,
         kind,
         way,
@@ -197,7 +198,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
 
 /// Begins a message and what has come with it, and counts them. Gives the last reply's future, if there was one.
 fn begin<'a>(
-    connection: &'a dispatch::Connection<'a>,
+    connection: &'a context::Context<'a>,
     channel: &dyn Channel,
     first: Message,
     running: &mut FuturesUnordered<Running<'a>>,

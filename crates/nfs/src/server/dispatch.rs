@@ -1,98 +1,33 @@
 //! From an RPC call to a procedure and back to a reply.
 //!
-//! Spec: RFC 5531 section 9 (accepted and rejected replies). Owns: nothing. Does not: carry out procedures (`ops`).
+//! Spec: RFC 5531 section 9 (accepted and rejected replies). Does not: carry out procedures (`ops`, `v4`).
 //!
 //! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
-use std::cell::Cell;
-use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use weft_machine::{File, LogLimit, Payload, rt};
-use weft_store::rules::Way;
-use weft_store::{Error, NodeId, OpenFile, Share};
-use weft_transport::{Detached, Distant, Kind, Limits, Message, Outgoing, Part, Peer, To};
+use weft_machine::{LogLimit, rt};
+use weft_transport::{Detached, Distant, Kind, Message, Outgoing, Part, Peer, To};
 use weft_wire::mount::procedure as mnt;
-use weft_wire::nfs3::{Handle, Outcome, Status, Xdr, procedure as nfs};
+use weft_wire::nfs3::{Outcome, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
-use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
+use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::caller::Caller;
+use super::context::{Context, Results, args};
 use super::duplicates::{MAX_ANSWER, Number, Question};
-use super::handles::Named;
-use super::line::Line;
-use super::watch::Watch;
-use super::{Server, export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
+use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
-/// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.
-const HEADER_BYTES: usize = 4096;
 
 /// A message that cannot be answered: the connection ends.
 #[derive(Debug)]
 pub(super) struct NotRpc(pub &'static str);
 
-/// What the requests of a connection share.
-#[derive(Clone)]
-pub(super) struct Connection<'a> {
-    pub server: &'a Server,
-    pub kind: Kind,
-    /// What protects it.
-    pub way: Way,
-    /// Who is at the other end.
-    pub peer: Peer,
-    /// The same without its port, in words: a client that connects again has another port.
-    pub host: Rc<str>,
-    pub limits: Limits,
-    /// Who asks; each call has a copy of all this with its own.
-    pub caller: Caller,
-    /// Whether some share has rules that this peer may fail.
-    pub rules: bool,
-    /// In what words it calls, where there are such rules (see `export`).
-    pub ruled: Option<Rc<Credential>>,
-    /// By which the server calls the client.
-    pub line: &'a Arc<Line>,
-    /// Where it is shown who calls.
-    pub watch: &'a Watch,
-    /// Whether a call of a peer that some share lets in has come: see [`Channel::authenticated`](weft_transport::Channel::authenticated).
-    pub admitted: &'a Cell<bool>,
-    /// Payload of the call that is still with the client.
-    pub distant: Option<Rc<dyn Distant>>,
-}
-
-/// Results behind their header.
-pub(super) enum Results {
-    /// One buffer.
-    One {
-        body: Encoder,
-        /// Content of the opaque that `body` ends with.
-        payload: Option<Payload>,
-    },
-    /// What a compound gives.
-    Parts(Vec<Part>),
-}
-
-impl Results {
-    pub fn new(body: Encoder, payload: Option<Payload>) -> Results {
-        Results::One { body, payload }
-    }
-}
-
-/// A node that a handle named.
-#[derive(Clone, Copy)]
-pub(super) struct Node<'a> {
-    pub share: &'a Share,
-    /// The share's number.
-    pub number: usize,
-    pub id: NodeId,
-}
-
-impl<'a> Connection<'a> {
+impl Context<'_> {
     /// Answers one message.
     pub async fn answer(&self, message: Message) -> Result<Outgoing, NotRpc> {
         let Message { body, detached, ticket } = message;
@@ -161,7 +96,7 @@ impl<'a> Connection<'a> {
         Reply::Success.emit(call.xid, &mut body);
         let caller = Caller::of(&call.credential, self.server.policy);
         let ruled = self.rules.then(|| Rc::new(call.credential.clone()));
-        let mut cx = Connection { caller, ruled, distant, ..self.clone() };
+        let mut cx = Context { caller, ruled, distant, ..self.clone() };
         if cx.ruled.is_some() && (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) {
             cx.caller = match export::gate(&cx, call, &d, &body) {
                 Ok(caller) => caller,
@@ -269,58 +204,6 @@ impl<'a> Connection<'a> {
         }
         Ok(Results::new(body, None))
     }
-
-    /// What a handle names.
-    pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
-        let named = self.server.handles.open(&self.server.shares, handle).await?;
-        // The root of all shares and named attributes are for version 4 alone.
-        let Named::Node(number, id) = named else { return Err(Status::STALE) };
-        let share = self.server.shares.get(number).ok_or(Status::STALE)?;
-        if share.vfs.stream_of(id).is_some() {
-            return Err(Status::STALE);
-        }
-        Ok(Node { share, number, id })
-    }
-
-    /// The handle of a node of the share with this number.
-    pub async fn handle(&self, number: usize, node: NodeId) -> Result<Handle, Error> {
-        self.server.handles.make(&self.server.shares, number, node).await
-    }
-
-    /// The call's payload: what is still with the client comes now.
-    pub async fn fetch(&self) -> Result<Bytes, Error> {
-        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
-        distant.fetch().await.map_err(|e| {
-            // The connection ends over this; the answer is for the log of whoever still hears it.
-            tracing::debug!("a payload does not come: {e}");
-            Error::Io(io::ErrorKind::ConnectionAborted.into())
-        })
-    }
-
-    /// Brings the `len` bytes of a WRITE into a file: straight from the client's memory where that goes. What did not go so is
-    /// given back, here by now; then all that could have changed meanwhile is to be looked at again.
-    pub async fn put(&self, file: &OpenFile, offset: u64, data: Data) -> Result<Option<Data>, Error> {
-        let len = match data {
-            Data::Here(bytes) => return file.write(offset, &[bytes]).await.map(|()| None),
-            Data::There(len) => len,
-        };
-        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
-        let mut place = |to: &File, at: u64| distant.place(len, to, at);
-        if file.place(offset, len as u64, &mut place).await? {
-            return Ok(None);
-        }
-        let bytes = self.fetch().await?;
-        Ok(Some(Data::Here(bytes.slice(..len.min(bytes.len())))))
-    }
-
-    /// Largest READ and WRITE on this connection.
-    pub fn max_payload(&self) -> u32 {
-        let carried = match self.limits.placed_payload() {
-            Some(placed) => placed,
-            None => self.limits.max_message.saturating_sub(HEADER_BYTES),
-        };
-        self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
-    }
 }
 
 /// Whether whoever carries out the call brings payload from the client's memory itself.
@@ -346,13 +229,6 @@ fn changes(procedure: u32) -> bool {
             | nfs::RENAME
             | nfs::LINK
     )
-}
-
-pub(super) fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
-    A::parse(d).map_err(|Malformed(why)| {
-        tracing::debug!(why, "arguments do not parse");
-        Reply::GarbageArgs
-    })
 }
 
 fn whole<T: Xdr, F: Xdr>(mut body: Encoder, outcome: Outcome<T, F>) -> Result<Results, Reply> {

@@ -12,7 +12,7 @@ use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::caller::Caller;
-use super::dispatch::{Connection, Results};
+use super::context::{Context, Results};
 use super::handles;
 
 /// Why a caller is kept out of an export.
@@ -47,7 +47,7 @@ fn takes(export: &Export, credential: &Credential) -> bool {
     export.flavors.is_empty() || export.flavors.contains(&named)
 }
 
-impl<'a> Connection<'a> {
+impl<'a> Context<'a> {
     /// The rules of a share, where any share has some.
     fn rules(&self, share: usize) -> Option<(&'a Export, &Rc<Credential>)> {
         Some((&self.server.shares.get(share)?.rules.nfs, self.ruled.as_ref()?))
@@ -95,18 +95,18 @@ impl<'a> Connection<'a> {
     }
 
     /// The same connection as each share sees it, by number; nothing where they all see the same.
-    pub fn views(&self) -> Vec<Connection<'a>> {
+    pub fn views(&self) -> Vec<Context<'a>> {
         if self.ruled.is_none() {
             return Vec::new();
         }
         let shares = 0..self.server.shares.len();
-        shares.map(|share| Connection { caller: self.caller_in(share), ..self.clone() }).collect()
+        shares.map(|share| Context { caller: self.caller_in(share), ..self.clone() }).collect()
     }
 }
 
 /// A call of version 3, where some share has rules: who calls, or the answer that it gets.
 pub(super) fn gate(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     call: &Call,
     d: &Decoder,
     body: &Encoder,

@@ -11,7 +11,7 @@ use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::access::AccessMask;
 
 use super::caller::{Caller, EXECUTE, READ, WRITE};
-use super::dispatch::{Connection, Node};
+use super::context::{Context, Node};
 
 /// What reading and writing data need.
 pub(super) fn data(wanted: u32) -> AccessMask {
@@ -62,7 +62,7 @@ impl Caller {
 
 impl Node<'_> {
     /// Refuses unless the descriptor of this node, if it has one, grants all of `wanted`.
-    pub async fn admit(&self, cx: &Connection<'_>, attr: &Attr, wanted: AccessMask) -> Result<(), Error> {
+    pub async fn admit(&self, cx: &Context<'_>, attr: &Attr, wanted: AccessMask) -> Result<(), Error> {
         if wanted == AccessMask::NONE || cx.caller.is_root() {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl Node<'_> {
     }
 
     /// Of READ, WRITE and EXECUTE those that mode bits and descriptor grant together.
-    pub async fn granted(&self, cx: &Connection<'_>, attr: &Attr) -> Result<u32, Error> {
+    pub async fn granted(&self, cx: &Context<'_>, attr: &Attr) -> Result<u32, Error> {
         let by_mode = cx.caller.granted(attr);
         if cx.caller.is_root() {
             return Ok(by_mode);
@@ -89,7 +89,7 @@ impl Node<'_> {
 
     /// Refuses unless `victim` may lose its name in this directory: its own descriptor may allow that, or the
     /// directory's.
-    pub async fn admit_unmake(&self, cx: &Connection<'_>, dir: &Attr, victim: &Attr) -> Result<(), Error> {
+    pub async fn admit_unmake(&self, cx: &Context<'_>, dir: &Attr, victim: &Attr) -> Result<(), Error> {
         if cx.caller.is_root() {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Node<'_> {
     }
 
     /// Gives something new in this directory what the directory hands down to it.
-    pub async fn hand_down(&self, cx: &Connection<'_>, dir: &Attr, made: &Attr) -> Result<(), Error> {
+    pub async fn hand_down(&self, cx: &Context<'_>, dir: &Attr, made: &Attr) -> Result<(), Error> {
         let Some(above) = access::stored(&self.share.vfs, dir).await? else { return Ok(()) };
         if !matches!(made.kind, Kind::File | Kind::Dir) {
             return Ok(());

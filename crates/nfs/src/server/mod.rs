@@ -10,6 +10,7 @@
 mod attributes;
 mod caller;
 mod connection;
+mod context;
 mod dispatch;
 mod duplicates;
 mod durable;

@@ -12,7 +12,7 @@ use weft_wire::mount::{DirPath, Export, List, MountEntry, MountResult, MountStat
 use weft_wire::nfs3::Status;
 
 use super::attributes::status;
-use super::dispatch::Connection;
+use super::context::Context;
 use super::export::{self, KeptOut};
 
 /// Who has mounted what, as far as they said.
@@ -32,7 +32,7 @@ impl Mounts {
     }
 }
 
-pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
+pub(super) async fn mnt(cx: &Context<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
         Ok((number, share, node)) => {
             remember(cx, &path);
@@ -46,7 +46,7 @@ pub(super) async fn mnt(cx: &Connection<'_>, path: DirPath) -> MountResult {
     }
 }
 
-fn remember(cx: &Connection<'_>, path: &DirPath) {
+fn remember(cx: &Context<'_>, path: &DirPath) {
     let mounts = &cx.server.mounts;
     // A copy: a slice would keep the receive buffer that the call came in.
     let entry = (cx.host.to_string(), DirPath(Bytes::copy_from_slice(&path.0)));
@@ -68,7 +68,7 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 
 /// Walks from the export down. The client cannot see what it has not mounted, so links on the way are followed here, as far
 /// as they are relative: one that begins at a root names a place of the host that made it. None leads out of the share.
-async fn find<'a>(cx: &Connection<'a>, path: &[u8]) -> Result<(usize, &'a Share, NodeId), MountStatus> {
+async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(usize, &'a Share, NodeId), MountStatus> {
     let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
     let mut shares = cx.server.shares.iter().enumerate();
@@ -119,7 +119,7 @@ fn refused(error: &Error) -> MountStatus {
     }
 }
 
-pub(super) fn dump(cx: &Connection<'_>) -> List<MountEntry> {
+pub(super) fn dump(cx: &Context<'_>) -> List<MountEntry> {
     let entries = cx.server.mounts.entries();
     let entry = |(host, directory): &(String, DirPath)| MountEntry {
         hostname: Name(Bytes::copy_from_slice(host.as_bytes())),
@@ -128,17 +128,17 @@ pub(super) fn dump(cx: &Connection<'_>) -> List<MountEntry> {
     List(entries.iter().map(entry).collect())
 }
 
-pub(super) fn umnt(cx: &Connection<'_>, path: DirPath) {
+pub(super) fn umnt(cx: &Context<'_>, path: DirPath) {
     let gone = (cx.host.to_string(), path);
     cx.server.mounts.entries().retain(|entry| *entry != gone);
 }
 
-pub(super) fn umntall(cx: &Connection<'_>) {
+pub(super) fn umntall(cx: &Context<'_>) {
     let host = cx.host.to_string();
     cx.server.mounts.entries().retain(|entry| entry.0 != host);
 }
 
-pub(super) fn exports(cx: &Connection<'_>) -> List<Export> {
+pub(super) fn exports(cx: &Context<'_>) -> List<Export> {
     let export = |share: &Share| {
         let group = |network: &Network| Name(Bytes::from(network.to_string()));
         let groups = List(share.rules.nfs.networks.iter().map(group).collect());

@@ -21,7 +21,7 @@ use weft_wire::nsm::{Change, Name, StatAnswer, procedure};
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
 
-use super::dispatch::{Connection, Results, args};
+use super::context::{Context, Results, args};
 use super::durable::{Durable, Unusable};
 use super::nlm;
 use super::{Server, rpcbind};
@@ -158,7 +158,7 @@ fn forget(server: &Server, hosts: &mut HashSet<IpAddr>, these: impl Fn(&IpAddr) 
 
 /// Answers a call.
 pub(super) async fn answer(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     number: u32,
     mut d: Decoder,
     mut body: Encoder,

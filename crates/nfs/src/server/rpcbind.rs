@@ -13,7 +13,7 @@ use weft_wire::rpcbind::{self, Address, Binding, Mapping, Text, procedure, proto
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm};
 
-use super::dispatch::{Connection, Results, args};
+use super::context::{Context, Results, args};
 
 /// By what a service is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ pub(super) fn facing(peer: SocketAddr) -> Option<IpAddr> {
 }
 
 /// Which net a caller asks about: the one that it names, or else the one that it came by.
-fn net(cx: &Connection<'_>, netid: &Text) -> Option<Net> {
+fn net(cx: &Context<'_>, netid: &Text) -> Option<Net> {
     match &*netid.0 {
         b"tcp" | b"tcp6" => Some(Net::Tcp),
         b"udp" | b"udp6" => Some(Net::Udp),
@@ -189,7 +189,7 @@ fn net(cx: &Connection<'_>, netid: &Text) -> Option<Net> {
 
 /// Answers a call of any version.
 pub(super) fn answer(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     version: u32,
     number: u32,
     mut d: Decoder,
@@ -235,7 +235,7 @@ pub(super) fn answer(
     Ok(Results::new(body, None))
 }
 
-fn find(cx: &Connection<'_>, services: &Services, at: IpAddr, asked: &Binding, exactly: bool) -> Text {
+fn find(cx: &Context<'_>, services: &Services, at: IpAddr, asked: &Binding, exactly: bool) -> Text {
     let found = net(cx, &asked.netid).and_then(|net| services.find(asked, net, exactly));
     // Who names a family wants an address of it (RFC 1833 2.1); without one the caller's must do.
     let wanted = match &*asked.netid.0 {

@@ -33,7 +33,7 @@ use weft_wire::xdr::{Decoder, Encoder, Xdr};
 
 use super::Server;
 use super::caller::{READ, WRITE};
-use super::dispatch::{Connection, Node, Results, args};
+use super::context::{Context, Node, Results, args};
 use super::outgoing::Outgoing;
 use super::v4::state::{Budget, Full, Ranges};
 use callback::Way;
@@ -92,7 +92,7 @@ enum Monitored {
 
 /// Answers a call.
 pub(super) async fn answer(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     number: u32,
     mut d: Decoder,
     mut body: Encoder,
@@ -124,7 +124,7 @@ pub(super) async fn answer(
 
 /// Sends the answer of a `_MSG` as a call of its own. To a host that lets too many of them wait there is none: it asks again, as
 /// after any answer that is lost.
-fn later(cx: &Connection<'_>, number: u32, result: impl Xdr + 'static) {
+fn later(cx: &Context<'_>, number: u32, result: impl Xdr + 'static) {
     let Some(host) = cx.peer.ip() else { return };
     let way = way(cx.server, host);
     let Some(place) = way.calls.enter(host) else {
@@ -152,7 +152,7 @@ impl Asked<'_> {
     }
 }
 
-fn host(cx: &Connection<'_>, name: &Object) -> Result<HostId, Status> {
+fn host(cx: &Context<'_>, name: &Object) -> Result<HostId, Status> {
     let addr = cx.peer.ip().ok_or(Status::FAILED)?;
     // A copy: a slice would keep the receive buffer that the call came in.
     Ok(HostId { addr, name: bytes::Bytes::copy_from_slice(&name.0) })
@@ -164,7 +164,7 @@ fn kept(object: &Object) -> Object {
 
 /// The same for those who give something back. Mode bits keep nobody from that; but other users of a host, from ports of
 /// their own, give back nothing that is root's of that host to give.
-async fn named<'a>(cx: &Connection<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
+async fn named<'a>(cx: &Context<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
     let node = cx.node(&lock.file).await.map_err(|_| Status::STALE_FH)?;
     if !cx.lets_in(node.number) {
         return Err(Status::DENIED);
@@ -172,12 +172,12 @@ async fn named<'a>(cx: &Connection<'a>, lock: &Lock) -> Result<Asked<'a>, Status
     at(cx, lock, node)
 }
 
-async fn asked<'a>(cx: &Connection<'a>, lock: &Lock, exclusive: bool) -> Result<Asked<'a>, Status> {
+async fn asked<'a>(cx: &Context<'a>, lock: &Lock, exclusive: bool) -> Result<Asked<'a>, Status> {
     let node = file(cx, &lock.file, if exclusive { WRITE } else { READ }).await?;
     at(cx, lock, node)
 }
 
-fn at<'a>(cx: &Connection<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, Status> {
+fn at<'a>(cx: &Context<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, Status> {
     // 0 is to the end, which NFSv4 writes as all ones.
     let length = if lock.length == 0 { u64::MAX } else { lock.length };
     let range = Range::to_end(lock.offset, length).ok_or(Status::FBIG)?;
@@ -187,7 +187,7 @@ fn at<'a>(cx: &Connection<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>,
 
 /// The file of a handle, which the caller may at least read or write.
 async fn file<'a>(
-    cx: &Connection<'a>,
+    cx: &Context<'a>,
     handle: &weft_wire::nfs3::Handle,
     wanted: u32,
 ) -> Result<Node<'a>, Status> {
@@ -207,7 +207,7 @@ async fn file<'a>(
 }
 
 /// After a restart those come first who had locks before.
-fn in_turn(cx: &Connection<'_>, reclaim: bool) -> Result<(), Status> {
+fn in_turn(cx: &Context<'_>, reclaim: bool) -> Result<(), Status> {
     match (reclaim, cx.server.states.grace.lasts(rt::now())) {
         (false, true) => Err(Status::DENIED_GRACE_PERIOD),
         (true, false) => Err(Status::DENIED),
@@ -215,7 +215,7 @@ fn in_turn(cx: &Connection<'_>, reclaim: bool) -> Result<(), Status> {
     }
 }
 
-async fn test(cx: &Connection<'_>, args: TestArgs) -> TestAnswer {
+async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
     let outcome = async {
         let asked = asked(cx, &args.lock, args.exclusive).await;
         // DENIED says whose lock is in the way (RFC 1813 6.3.1): who is kept out is told no such thing.
@@ -238,19 +238,19 @@ async fn test(cx: &Connection<'_>, args: TestArgs) -> TestAnswer {
 }
 
 /// Whose lock is in the way. Those of SMB and NFSv4 have no words of NLM.
-fn holder(cx: &Connection<'_>, share: usize, conflict: &Conflict) -> Holder {
+fn holder(cx: &Context<'_>, share: usize, conflict: &Conflict) -> Holder {
     let words = conflict.owner.and_then(|id| cx.server.locking.table.words(share, id));
     let (owner, svid) = words.unwrap_or_default();
     let length = if conflict.range.is_to_end() { 0 } else { conflict.range.len };
     Holder { exclusive: conflict.exclusive, svid, owner, offset: conflict.range.offset, length }
 }
 
-async fn lock(cx: &Connection<'_>, args: LockArgs, monitored: Monitored) -> Answer {
+async fn lock(cx: &Context<'_>, args: LockArgs, monitored: Monitored) -> Answer {
     let status = take(cx, &args, monitored).await.unwrap_or_else(|status| status);
     Answer { cookie: args.cookie, status }
 }
 
-async fn take(cx: &Connection<'_>, args: &LockArgs, monitored: Monitored) -> Result<Status, Status> {
+async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result<Status, Status> {
     let asked = asked(cx, &args.lock, args.exclusive).await?;
     in_turn(cx, args.reclaim)?;
     let table = &cx.server.locking.table;
@@ -355,7 +355,7 @@ fn give_back(
     Ok(())
 }
 
-async fn cancel(cx: &Connection<'_>, args: CancelArgs) -> Answer {
+async fn cancel(cx: &Context<'_>, args: CancelArgs) -> Answer {
     let cancelled = async {
         in_turn(cx, false)?;
         let asked = named(cx, &args.lock).await?;
@@ -375,7 +375,7 @@ async fn cancel(cx: &Connection<'_>, args: CancelArgs) -> Answer {
     Answer { cookie: args.cookie, status }
 }
 
-async fn unlock(cx: &Connection<'_>, args: UnlockArgs) -> Answer {
+async fn unlock(cx: &Context<'_>, args: UnlockArgs) -> Answer {
     let unlocked = async {
         in_turn(cx, false)?;
         let asked = named(cx, &args.lock).await?;
@@ -394,7 +394,7 @@ fn rights(bits: u32) -> Rights {
     Rights { read: bits & SHARE_READ != 0, write: bits & SHARE_WRITE != 0, delete: false }
 }
 
-async fn share(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
+async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
     let shared = async {
         let Share { caller, file: handle, owner, deny, access } = &args.share;
         let wanted = if access & SHARE_WRITE != 0 { WRITE } else { READ };
@@ -431,7 +431,7 @@ async fn share(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
     ShareAnswer { cookie: args.cookie, status, sequence: 0 }
 }
 
-async fn unshare(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
+async fn unshare(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
     let unshared = async {
         in_turn(cx, false)?;
         let node = cx.node(&args.share.file).await.map_err(|_| Status::STALE_FH)?;
@@ -455,7 +455,7 @@ async fn unshare(cx: &Connection<'_>, args: ShareArgs) -> ShareAnswer {
 ///
 /// A datagram is a reason to ask the host over TCP and no more: whoever claims its address could free its locks. Where it does
 /// not answer, the datagram is not answered either but by an error, so that it is sent again.
-pub(super) async fn restarted(cx: &Connection<'_>, name: &Object, state: Option<u32>) -> Result<(), Reply> {
+pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32>) -> Result<(), Reply> {
     let Ok(host) = host(cx, name) else { return Ok(()) };
     let table = &cx.server.locking.table;
     if !table.knows(&host) {
@@ -479,7 +479,7 @@ pub(super) async fn restarted(cx: &Connection<'_>, name: &Object, state: Option<
 }
 
 /// The number of a host's state, by its own status monitor.
-async fn state_by_tcp(cx: &Connection<'_>, host: &HostId) -> Option<u32> {
+async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
     // One question to a host at a time, whoever claims to be it.
     let place = cx.server.locking.questions.enter(host.addr)?;
     let asked = Name { name: super::nsm::name_for(cx.server, host.addr)? };

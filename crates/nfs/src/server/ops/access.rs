@@ -8,9 +8,9 @@ use weft_wire::nfs3::{AccessArgs, AccessOk, AttrOnly, Outcome, access};
 
 use super::{failed, failed_at};
 use crate::server::caller::{EXECUTE, READ, WRITE};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn access(cx: &Connection<'_>, args: AccessArgs) -> Outcome<AccessOk, AttrOnly> {
+pub(in crate::server) async fn access(cx: &Context<'_>, args: AccessArgs) -> Outcome<AccessOk, AttrOnly> {
     let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),

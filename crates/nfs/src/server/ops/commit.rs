@@ -6,9 +6,9 @@ use weft_store::Kind;
 use weft_wire::nfs3::{CommitArgs, CommitOk, Outcome, Status, WccOnly};
 
 use super::{failed, status, wcc};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn commit(cx: &Connection<'_>, args: CommitArgs) -> Outcome<CommitOk, WccOnly> {
+pub(in crate::server) async fn commit(cx: &Context<'_>, args: CommitArgs) -> Outcome<CommitOk, WccOnly> {
     let node = match cx.node(&args.file).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),

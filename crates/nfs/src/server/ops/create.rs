@@ -7,10 +7,10 @@ use weft_wire::nfs3::{CreateArgs, CreateHow, CreateOk, Outcome, WccOnly};
 use super::{begin, created, failed, make_in};
 use crate::server::attributes::changes;
 use crate::server::caller::WRITE;
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 use crate::server::guard;
 
-pub(in crate::server) async fn create(cx: &Connection<'_>, args: CreateArgs) -> Outcome<CreateOk, WccOnly> {
+pub(in crate::server) async fn create(cx: &Context<'_>, args: CreateArgs) -> Outcome<CreateOk, WccOnly> {
     let (dir, before) = match begin(cx, &args.object.dir).await {
         Ok(begun) => begun,
         Err(status) => return failed(status, WccOnly::default()),
@@ -29,7 +29,7 @@ pub(in crate::server) async fn create(cx: &Connection<'_>, args: CreateArgs) -> 
 }
 
 async fn make(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     dir: &Node<'_>,
     name: &[u8],
     exists: Exists,

@@ -5,14 +5,14 @@ use weft_wire::nfs3::{
 };
 
 use super::{failed, failed_at};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
 /// Offsets of files are signed in the kernel.
 pub(in crate::server) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// READ and WRITE go best by whole pages.
 const MULTIPLE: u32 = 4096;
 
-pub(in crate::server) async fn fsinfo(cx: &Connection<'_>, args: ObjectArgs) -> Outcome<FsinfoOk, AttrOnly> {
+pub(in crate::server) async fn fsinfo(cx: &Context<'_>, args: ObjectArgs) -> Outcome<FsinfoOk, AttrOnly> {
     let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),

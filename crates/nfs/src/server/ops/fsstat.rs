@@ -3,9 +3,9 @@
 use weft_wire::nfs3::{AttrOnly, FsstatOk, ObjectArgs, Outcome};
 
 use super::{failed, failed_at};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn fsstat(cx: &Connection<'_>, args: ObjectArgs) -> Outcome<FsstatOk, AttrOnly> {
+pub(in crate::server) async fn fsstat(cx: &Context<'_>, args: ObjectArgs) -> Outcome<FsstatOk, AttrOnly> {
     let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),

@@ -3,9 +3,9 @@
 use weft_wire::nfs3::{GetattrArgs, GetattrOk, Outcome};
 
 use super::{failed, status};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn getattr(cx: &Connection<'_>, args: GetattrArgs) -> Outcome<GetattrOk, ()> {
+pub(in crate::server) async fn getattr(cx: &Context<'_>, args: GetattrArgs) -> Outcome<GetattrOk, ()> {
     let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, ()),

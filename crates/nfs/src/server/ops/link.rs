@@ -5,10 +5,10 @@ use weft_store::opens::{Access, Rights};
 use weft_wire::nfs3::{LinkArgs, LinkWcc, Outcome, Status};
 
 use super::{begin, failed, status};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 use crate::server::guard;
 
-pub(in crate::server) async fn link(cx: &Connection<'_>, args: LinkArgs) -> Outcome<LinkWcc, LinkWcc> {
+pub(in crate::server) async fn link(cx: &Context<'_>, args: LinkArgs) -> Outcome<LinkWcc, LinkWcc> {
     let (file, (dir, before)) = match (cx.node(&args.file).await, begin(cx, &args.link.dir).await) {
         (Ok(file), Ok(dir)) => (file, dir),
         (Err(status), _) | (_, Err(status)) => return failed(status, LinkWcc::default()),

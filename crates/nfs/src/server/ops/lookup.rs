@@ -5,9 +5,9 @@ use weft_wire::nfs3::{AttrOnly, LookupArgs, LookupOk, Outcome};
 
 use super::{failed, failed_at};
 use crate::server::caller::EXECUTE;
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn lookup(cx: &Connection<'_>, args: LookupArgs) -> Outcome<LookupOk, AttrOnly> {
+pub(in crate::server) async fn lookup(cx: &Context<'_>, args: LookupArgs) -> Outcome<LookupOk, AttrOnly> {
     let dir = match cx.node(&args.what.dir).await {
         Ok(dir) => dir,
         Err(status) => return failed(status, AttrOnly::default()),

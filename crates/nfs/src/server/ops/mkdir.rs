@@ -5,8 +5,8 @@ use weft_wire::nfs3::{CreateOk, MkdirArgs, Outcome, WccOnly};
 
 use super::make;
 use crate::server::attributes::changes;
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn mkdir(cx: &Connection<'_>, args: MkdirArgs) -> Outcome<CreateOk, WccOnly> {
+pub(in crate::server) async fn mkdir(cx: &Context<'_>, args: MkdirArgs) -> Outcome<CreateOk, WccOnly> {
     make(cx, &args.object, Make::Dir, changes(&args.attributes)).await
 }

@@ -7,9 +7,9 @@ use weft_wire::nfs3::{CreateOk, FileType, MknodArgs, Node, Outcome, Status, WccO
 
 use super::{begin, failed, make};
 use crate::server::attributes::changes;
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn mknod(cx: &Connection<'_>, args: MknodArgs) -> Outcome<CreateOk, WccOnly> {
+pub(in crate::server) async fn mknod(cx: &Context<'_>, args: MknodArgs) -> Outcome<CreateOk, WccOnly> {
     let (special, set) = match &args.node {
         Node::Pipe(FileType::Sock, set) => (Ok(Special::Socket), Some(set)),
         Node::Pipe(_, set) => (Ok(Special::Fifo), Some(set)),

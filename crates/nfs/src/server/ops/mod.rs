@@ -59,7 +59,7 @@ use weft_wire::nfs3::{
 };
 
 use super::attributes::{attributes, status, wcc};
-use super::dispatch::{Connection, Node};
+use super::context::{Context, Node};
 use super::guard;
 
 /// How long a request waits for what others cache.
@@ -109,7 +109,7 @@ impl Node<'_> {
     /// The file, for reading or writing this range, which no lock of SMB may be in the way of.
     async fn open(
         &self,
-        cx: &Connection<'_>,
+        cx: &Context<'_>,
         attr: &Attr,
         write: bool,
         (offset, len): (u64, u32),
@@ -131,7 +131,7 @@ async fn failed_at<T>(node: &Node<'_>, e: &Error) -> Outcome<T, AttrOnly> {
 }
 
 /// The directory of a change to one of its names, and how it was before.
-async fn begin<'a>(cx: &Connection<'a>, dir: &Handle) -> Result<(Node<'a>, Option<WccAttr>), Status> {
+async fn begin<'a>(cx: &Context<'a>, dir: &Handle) -> Result<(Node<'a>, Option<WccAttr>), Status> {
     let dir = cx.node(dir).await?;
     let before = dir.before().await;
     Ok((dir, before))
@@ -139,7 +139,7 @@ async fn begin<'a>(cx: &Connection<'a>, dir: &Handle) -> Result<(Node<'a>, Optio
 
 /// The end of CREATE, MKDIR and SYMLINK.
 async fn created(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     dir: &Node<'_>,
     before: Option<WccAttr>,
     made: Result<Attr, Error>,
@@ -157,7 +157,7 @@ async fn created(
 
 /// MKDIR and SYMLINK: never replaces.
 async fn make(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     object: &DirOp,
     make: Make,
     set: Result<SetAttr, Status>,
@@ -176,7 +176,7 @@ async fn make(
 
 /// A new node, the caller's own.
 async fn make_in(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     dir: &Node<'_>,
     name: &[u8],
     make: Make,
@@ -196,12 +196,7 @@ async fn make_in(
 }
 
 /// Whether the name of a node may go away, and which node it is. Directories have no share modes of their own.
-async fn removable(
-    cx: &Connection<'_>,
-    dir: &Node<'_>,
-    name: &[u8],
-    access: Access,
-) -> Result<NodeId, Error> {
+async fn removable(cx: &Context<'_>, dir: &Node<'_>, name: &[u8], access: Access) -> Result<NodeId, Error> {
     let attr = dir.vfs().lookup(dir.id, name, false).await?;
     let above = dir.getattr().await?;
     cx.caller.check_unmake(&above, &attr)?;

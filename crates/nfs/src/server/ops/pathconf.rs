@@ -3,17 +3,14 @@
 use weft_wire::nfs3::{AttrOnly, ObjectArgs, Outcome, PathconfOk};
 
 use super::{failed, failed_at};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
 /// Hard links of a file, at most: the smallest of the common file systems (ext4).
 const LINK_MAX: u32 = 65_000;
 /// Longest name (NAME_MAX).
 const NAME_MAX: u32 = 255;
 
-pub(in crate::server) async fn pathconf(
-    cx: &Connection<'_>,
-    args: ObjectArgs,
-) -> Outcome<PathconfOk, AttrOnly> {
+pub(in crate::server) async fn pathconf(cx: &Context<'_>, args: ObjectArgs) -> Outcome<PathconfOk, AttrOnly> {
     let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, AttrOnly::default()),

@@ -11,9 +11,9 @@ use weft_wire::xdr::Encoder;
 
 use super::{failed, failed_at};
 use crate::server::caller::READ;
-use crate::server::dispatch::{Connection, Node, Results};
+use crate::server::context::{Context, Node, Results};
 
-pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut body: Encoder) -> Results {
+pub(in crate::server) async fn read(cx: &Context<'_>, args: ReadArgs, mut body: Encoder) -> Results {
     let failure: Outcome<(), AttrOnly> = match cx.node(&args.file).await {
         Err(status) => failed(status, AttrOnly::default()),
         Ok(node) => match fetch(cx, &node, &args).await {
@@ -29,7 +29,7 @@ pub(in crate::server) async fn read(cx: &Connection<'_>, args: ReadArgs, mut bod
     Results::new(body, None)
 }
 
-async fn fetch(cx: &Connection<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(ReadHead, Payload), Error> {
+async fn fetch(cx: &Context<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(ReadHead, Payload), Error> {
     node.pass(Access::Read, Rights::READ).await?;
     let attr = node.getattr().await?;
     match attr.kind {

@@ -12,7 +12,7 @@ use weft_wire::xdr::pad;
 
 use super::{failed, failed_at};
 use crate::server::caller::{EXECUTE, READ};
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 use crate::server::guard;
 
 pub(super) const VERIFIER: Verifier = [0; 8];
@@ -48,12 +48,7 @@ pub(super) struct Names {
 }
 
 /// At most `max` names behind `cookie`.
-pub(super) async fn names(
-    cx: &Connection<'_>,
-    dir: &Node<'_>,
-    cookie: u64,
-    max: usize,
-) -> Result<Names, Error> {
+pub(super) async fn names(cx: &Context<'_>, dir: &Node<'_>, cookie: u64, max: usize) -> Result<Names, Error> {
     let mut found = Vec::new();
     let attr = dir.getattr().await?;
     if attr.kind != Kind::Dir {
@@ -95,10 +90,7 @@ pub(super) fn listing<E>(attributes: PostOpAttr, names: Names, entry: impl FnMut
     Listing { attributes, verifier: VERIFIER, entries: names.found.into_iter().map(entry).collect(), eof }
 }
 
-pub(in crate::server) async fn readdir(
-    cx: &Connection<'_>,
-    args: ReaddirArgs,
-) -> Outcome<ReaddirOk, AttrOnly> {
+pub(in crate::server) async fn readdir(cx: &Context<'_>, args: ReaddirArgs) -> Outcome<ReaddirOk, AttrOnly> {
     let dir = match cx.node(&args.dir).await {
         Ok(dir) => dir,
         Err(status) => return failed(status, AttrOnly::default()),

@@ -4,14 +4,14 @@ use weft_wire::nfs3::{AttrOnly, EntryPlus, Name, Outcome, ReaddirplusArgs, Readd
 
 use super::readdir::{EMPTY_LISTING, Found, fit, listing, names};
 use super::{failed, failed_at};
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 use crate::server::handles::BYTES;
 
 /// What an entryplus3 has beyond an entry3: post_op_attr and post_op_fh3 with our handles.
 const PLUS: usize = 4 + 84 + 4 + 4 + BYTES;
 
 pub(in crate::server) async fn readdirplus(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     args: ReaddirplusArgs,
 ) -> Outcome<ReaddirplusOk, AttrOnly> {
     let dir = match cx.node(&args.dir).await {

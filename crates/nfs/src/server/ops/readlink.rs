@@ -5,13 +5,9 @@ use weft_wire::nfs3::{AttrOnly, Outcome, ReadlinkArgs, Status, Xdr};
 use weft_wire::xdr::Encoder;
 
 use super::{failed, failed_at};
-use crate::server::dispatch::{Connection, Results};
+use crate::server::context::{Context, Results};
 
-pub(in crate::server) async fn readlink(
-    cx: &Connection<'_>,
-    args: ReadlinkArgs,
-    mut body: Encoder,
-) -> Results {
+pub(in crate::server) async fn readlink(cx: &Context<'_>, args: ReadlinkArgs, mut body: Encoder) -> Results {
     let failure: Outcome<(), AttrOnly> = match cx.node(&args.symlink).await {
         Err(status) => failed(status, AttrOnly::default()),
         Ok(node) => match node.vfs().readlink(node.id).await {

@@ -5,9 +5,9 @@ use weft_store::opens::Access;
 use weft_wire::nfs3::{Outcome, RemoveArgs, WccOnly};
 
 use super::{begin, failed, removable, status};
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 
-pub(in crate::server) async fn remove(cx: &Connection<'_>, args: RemoveArgs) -> Outcome<WccOnly, WccOnly> {
+pub(in crate::server) async fn remove(cx: &Context<'_>, args: RemoveArgs) -> Outcome<WccOnly, WccOnly> {
     let (dir, before) = match begin(cx, &args.object.dir).await {
         Ok(begun) => begun,
         Err(status) => return failed(status, WccOnly::default()),
@@ -20,7 +20,7 @@ pub(in crate::server) async fn remove(cx: &Connection<'_>, args: RemoveArgs) -> 
     }
 }
 
-async fn unlink(cx: &Connection<'_>, dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
+async fn unlink(cx: &Context<'_>, dir: &Node<'_>, name: &[u8]) -> Result<(), Error> {
     removable(cx, dir, name, Access::Handle).await?;
     dir.vfs().remove(dir.id, name).await
 }

@@ -5,13 +5,10 @@ use weft_store::opens::Access;
 use weft_wire::nfs3::{Outcome, RenameArgs, RenameWcc, Status};
 
 use super::{begin, failed, removable, status};
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 use crate::server::guard;
 
-pub(in crate::server) async fn rename(
-    cx: &Connection<'_>,
-    args: RenameArgs,
-) -> Outcome<RenameWcc, RenameWcc> {
+pub(in crate::server) async fn rename(cx: &Context<'_>, args: RenameArgs) -> Outcome<RenameWcc, RenameWcc> {
     let (from, to) = match (begin(cx, &args.from.dir).await, begin(cx, &args.to.dir).await) {
         (Ok(from), Ok(to)) => (from, to),
         (Err(status), _) | (_, Err(status)) => return failed(status, RenameWcc::default()),
@@ -30,7 +27,7 @@ pub(in crate::server) async fn rename(
 }
 
 async fn replace(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     (from, from_name): (&Node<'_>, &[u8]),
     (to, to_name): (&Node<'_>, &[u8]),
 ) -> Result<(), Error> {

@@ -8,10 +8,10 @@ use weft_wire::nfs3::{Outcome, SetattrArgs, Status, WccOnly};
 use super::{failed, status, wcc};
 use crate::server::attributes::{changes, time};
 use crate::server::caller::WRITE;
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 use crate::server::guard;
 
-pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -> Outcome<WccOnly, WccOnly> {
+pub(in crate::server) async fn setattr(cx: &Context<'_>, args: SetattrArgs) -> Outcome<WccOnly, WccOnly> {
     let node = match cx.node(&args.object).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
@@ -36,7 +36,7 @@ pub(in crate::server) async fn setattr(cx: &Connection<'_>, args: SetattrArgs) -
 }
 
 async fn change(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     node: &Node<'_>,
     before: &Attr,
     set: weft_store::SetAttr,

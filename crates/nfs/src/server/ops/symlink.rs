@@ -5,8 +5,8 @@ use weft_wire::nfs3::{CreateOk, Outcome, SymlinkArgs, WccOnly};
 
 use super::make;
 use crate::server::attributes::changes;
-use crate::server::dispatch::Connection;
+use crate::server::context::Context;
 
-pub(in crate::server) async fn symlink(cx: &Connection<'_>, args: SymlinkArgs) -> Outcome<CreateOk, WccOnly> {
+pub(in crate::server) async fn symlink(cx: &Context<'_>, args: SymlinkArgs) -> Outcome<CreateOk, WccOnly> {
     make(cx, &args.object, Make::Symlink(args.target.0.to_vec()), changes(&args.attributes)).await
 }

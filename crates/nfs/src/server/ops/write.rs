@@ -6,9 +6,9 @@ use weft_wire::nfs3::{Outcome, Stable, Status, WccOnly, WriteArgs, WriteOk};
 
 use super::{failed, status, wcc};
 use crate::server::caller::WRITE;
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 
-pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Outcome<WriteOk, WccOnly> {
+pub(in crate::server) async fn write(cx: &Context<'_>, args: WriteArgs) -> Outcome<WriteOk, WccOnly> {
     let node = match cx.node(&args.head.file).await {
         Ok(node) => node,
         Err(status) => return failed(status, WccOnly::default()),
@@ -31,7 +31,7 @@ pub(in crate::server) async fn write(cx: &Connection<'_>, args: WriteArgs) -> Ou
 
 /// `None` when the range lies behind the largest file.
 async fn store(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     node: &Node<'_>,
     before: &Attr,
     args: WriteArgs,

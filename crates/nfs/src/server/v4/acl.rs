@@ -21,7 +21,7 @@ use weft_wire::smb2::access::AccessMask;
 
 use super::compound::Compound;
 use super::names::{status, utf8};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 /// aclsupport: ALLOW and DENY entries.
 pub(super) const SUPPORTED: u32 = 3;

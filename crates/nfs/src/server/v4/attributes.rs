@@ -17,7 +17,7 @@ use super::compound::Compound;
 use super::named;
 use super::names::{MAX_NAME, status};
 use super::place::Place;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::ops::MAX_FILE_SIZE;
 
 /// FH4_PERSISTENT.

@@ -9,7 +9,7 @@ use weft_store::{Error, Vfs};
 use super::state::clients::Taken;
 use super::state::{Kind, State};
 use crate::server::Server;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 /// Closes what a state holds. A second time does nothing.
 pub(super) async fn close(server: &Server, state: &State) {

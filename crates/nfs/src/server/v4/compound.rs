@@ -22,7 +22,7 @@ use super::ops;
 use super::place::Place;
 use super::state::session::Kept;
 use super::state::{Client, Principal, Session};
-use crate::server::dispatch::{Connection, Node, Results};
+use crate::server::context::{Context, Node, Results};
 use crate::server::duplicates::{MAX_ANSWER, Number, Question};
 
 /// What every reply has room for: the RPC header and the results of small operations.
@@ -33,9 +33,9 @@ const MAX_UNASKED: usize = 128;
 /// A compound that is being carried out.
 pub(super) struct Compound<'a> {
     /// As the share of the current place sees it.
-    pub cx: &'a Connection<'a>,
+    pub cx: &'a Context<'a>,
     /// As each share with rules sees it, and as none does.
-    views: (&'a [Connection<'a>], &'a Connection<'a>),
+    views: (&'a [Context<'a>], &'a Context<'a>),
     pub minor: u32,
     pub now: Time,
     pub principal: Principal,
@@ -134,7 +134,7 @@ pub(super) enum Next {
 
 /// Answers one COMPOUND.
 pub(in crate::server) async fn compound(
-    cx: &Connection<'_>,
+    cx: &Context<'_>,
     call: &Call,
     mut d: Decoder,
     body: Encoder,

@@ -24,7 +24,7 @@ use super::named;
 use super::names::status;
 use super::place::Place;
 use super::state::{Client, Delegation, Held, Kind, State};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 /// How long the writer of a file may take to say what it has made of it, before the delegation is recalled.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use super::names::status;
 use super::place::no_file;
 use super::state::State;
 use crate::server::caller::{READ, WRITE};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::guard;
 
 /// What is about to be done.

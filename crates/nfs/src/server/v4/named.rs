@@ -22,7 +22,7 @@ use super::delegations;
 use super::names::{attribute, new_attribute, not_found, status};
 use super::place::Place;
 use crate::server::caller::{READ, WRITE};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::guard;
 
 /// OPENATTR.

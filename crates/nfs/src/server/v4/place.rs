@@ -7,7 +7,7 @@ use weft_store::{Attr, Error, Kind, Stable};
 use weft_wire::nfs4::{Handle, Status};
 
 use super::names::status;
-use crate::server::dispatch::{Connection, Node};
+use crate::server::context::{Context, Node};
 use crate::server::export::KeptOut;
 use crate::server::handles::Named;
 
@@ -24,7 +24,7 @@ pub(super) enum Place<'a> {
 
 impl<'a> Place<'a> {
     /// PUTFH.
-    pub async fn open(cx: &Connection<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
+    pub async fn open(cx: &Context<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
         // The numbers of version 3's errors mean the same in version 4.
         let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
@@ -40,7 +40,7 @@ impl<'a> Place<'a> {
     }
 
     /// Whether the caller may be here. Where it `asks` how to name itself, it may do so in any way.
-    pub fn admit(&self, cx: &Connection<'_>, asks: bool) -> Result<(), Status> {
+    pub fn admit(&self, cx: &Context<'_>, asks: bool) -> Result<(), Status> {
         let (Place::Node(node) | Place::Attributes(node)) = self else { return Ok(()) };
         match cx.admit(node.number) {
             Err(KeptOut::Network) => Err(Status::ACCESS),
@@ -51,7 +51,7 @@ impl<'a> Place<'a> {
     }
 
     /// GETFH.
-    pub async fn handle(&self, cx: &Connection<'_>) -> Result<Handle, Status> {
+    pub async fn handle(&self, cx: &Context<'_>) -> Result<Handle, Status> {
         let handle = match self {
             Place::Root => cx.server.handles.root(),
             Place::Node(node) => cx.handle(node.number, node.id).await.map_err(|e| status(&e))?,
@@ -99,7 +99,7 @@ impl Node<'_> {
 
     /// A name of this went away. Where that was the last one and nobody has it open, its handle is stale from now on, and not
     /// only what is done with it (RFC 8881 18.19.3).
-    pub async fn unnamed(&self, cx: &Connection<'_>, stable: Option<Stable>) {
+    pub async fn unnamed(&self, cx: &Context<'_>, stable: Option<Stable>) {
         let Some(stable) = stable else { return };
         let nameless = match self.share.vfs.getattr(self.id).await {
             Ok(attr) => attr.nlink == 0,

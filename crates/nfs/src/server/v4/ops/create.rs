@@ -10,7 +10,7 @@ use super::super::attributes::{change, changes};
 use super::super::compound::Compound;
 use super::super::names::{new_component, status};
 use super::super::place::Place;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::guard;
 
 pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Status> {

@@ -19,7 +19,7 @@ use super::super::io;
 use super::super::place::{Place, no_file};
 use super::super::state::{Full, Kind, LockOwner, Ranges, State, Turn, Turned};
 use super::open::clear;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 /// Locks of a client that it is told of when they can be had.
 const MAX_AWAITED: usize = 256;

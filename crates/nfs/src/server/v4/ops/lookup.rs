@@ -10,7 +10,7 @@ use super::super::named;
 use super::super::names::{component, not_found, status};
 use super::super::place::Place;
 use crate::server::caller::EXECUTE;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
     let place = down(c, name).await?;

@@ -21,7 +21,7 @@ use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
 use super::super::state::{Answered, Charge, Client, Full, Held, Kind, Owner, State, Turn, Turned};
 use crate::server::caller::{EXECUTE, READ, WRITE};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::guard;
 
 /// Where an exclusive create keeps its verifier; the client is told to set them afterwards.

@@ -13,7 +13,7 @@ use super::super::named;
 use super::super::names::{shown, status};
 use super::super::place::Place;
 use crate::server::caller::{EXECUTE, READ};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::export::KeptOut;
 use crate::server::guard;
 

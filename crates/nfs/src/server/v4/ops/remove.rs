@@ -9,7 +9,7 @@ use super::super::delegations;
 use super::super::named;
 use super::super::names::{component, not_found, status};
 use super::super::place::Place;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 pub async fn remove(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
     let place = c.place()?;

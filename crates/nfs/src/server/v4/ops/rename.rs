@@ -9,7 +9,7 @@ use super::super::delegations;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 use crate::server::guard;
 
 pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status> {

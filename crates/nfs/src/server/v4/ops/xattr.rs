@@ -12,7 +12,7 @@ use super::super::named;
 use super::super::names::{status, well_formed};
 use super::super::place::Place;
 use crate::server::caller::{READ, WRITE};
-use crate::server::dispatch::Node;
+use crate::server::context::Node;
 
 /// Cookie, count, eof.
 const EMPTY: usize = 8 + 4 + 4;

@@ -1,0 +1,144 @@
+//! What a procedure is given: who calls, over which connection, and what it may use of the server.
+//!
+//! Spec: RFC 5531 section 9. Owns: the payload of a call that is still with the client. Does not: choose the procedure
+//! (`dispatch`) or carry it out (`ops`, `v4`, `mount`, `nlm`).
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use weft_machine::{File, Payload};
+use weft_store::rules::Way;
+use weft_store::{Error, NodeId, OpenFile, Share};
+use weft_transport::{Distant, Kind, Limits, Part, Peer};
+use weft_wire::nfs3::{Handle, Status, Xdr};
+use weft_wire::rpc::{Credential, Reply};
+use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
+
+use super::Server;
+use super::caller::Caller;
+use super::handles::Named;
+use super::line::Line;
+use super::watch::Watch;
+
+/// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.
+const HEADER_BYTES: usize = 4096;
+
+/// What the requests of a connection share.
+#[derive(Clone)]
+pub(super) struct Context<'a> {
+    pub server: &'a Server,
+    pub kind: Kind,
+    /// What protects it.
+    pub way: Way,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The same without its port, in words: a client that connects again has another port.
+    pub host: Rc<str>,
+    pub limits: Limits,
+    /// Who asks; each call has a copy of all this with its own.
+    pub caller: Caller,
+    /// Whether some share has rules that this peer may fail.
+    pub rules: bool,
+    /// In what words it calls, where there are such rules (see `export`).
+    pub ruled: Option<Rc<Credential>>,
+    /// By which the server calls the client.
+    pub line: &'a Arc<Line>,
+    /// Where it is shown who calls.
+    pub watch: &'a Watch,
+    /// Whether a call of a peer that some share lets in has come: see [`Channel::authenticated`](weft_transport::Channel::authenticated).
+    pub admitted: &'a Cell<bool>,
+    /// Payload of the call that is still with the client.
+    pub distant: Option<Rc<dyn Distant>>,
+}
+
+/// Results behind their header.
+pub(super) enum Results {
+    /// One buffer.
+    One {
+        body: Encoder,
+        /// Content of the opaque that `body` ends with.
+        payload: Option<Payload>,
+    },
+    /// What a compound gives.
+    Parts(Vec<Part>),
+}
+
+impl Results {
+    pub fn new(body: Encoder, payload: Option<Payload>) -> Results {
+        Results::One { body, payload }
+    }
+}
+
+/// A node that a handle named.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    pub share: &'a Share,
+    /// The share's number.
+    pub number: usize,
+    pub id: NodeId,
+}
+
+impl<'a> Context<'a> {
+    /// What a handle names.
+    pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
+        let named = self.server.handles.open(&self.server.shares, handle).await?;
+        // The root of all shares and named attributes are for version 4 alone.
+        let Named::Node(number, id) = named else { return Err(Status::STALE) };
+        let share = self.server.shares.get(number).ok_or(Status::STALE)?;
+        if share.vfs.stream_of(id).is_some() {
+            return Err(Status::STALE);
+        }
+        Ok(Node { share, number, id })
+    }
+
+    /// The handle of a node of the share with this number.
+    pub async fn handle(&self, number: usize, node: NodeId) -> Result<Handle, Error> {
+        self.server.handles.make(&self.server.shares, number, node).await
+    }
+
+    /// The call's payload: what is still with the client comes now.
+    pub async fn fetch(&self) -> Result<Bytes, Error> {
+        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
+        distant.fetch().await.map_err(|e| {
+            // The connection ends over this; the answer is for the log of whoever still hears it.
+            tracing::debug!("a payload does not come: {e}");
+            Error::Io(io::ErrorKind::ConnectionAborted.into())
+        })
+    }
+
+    /// Brings the `len` bytes of a WRITE into a file: straight from the client's memory where that goes. What did not go so is
+    /// given back, here by now; then all that could have changed meanwhile is to be looked at again.
+    pub async fn put(&self, file: &OpenFile, offset: u64, data: Data) -> Result<Option<Data>, Error> {
+        let len = match data {
+            Data::Here(bytes) => return file.write(offset, &[bytes]).await.map(|()| None),
+            Data::There(len) => len,
+        };
+        let Some(distant) = &self.distant else { return Err(Error::Invalid) };
+        let mut place = |to: &File, at: u64| distant.place(len, to, at);
+        if file.place(offset, len as u64, &mut place).await? {
+            return Ok(None);
+        }
+        let bytes = self.fetch().await?;
+        Ok(Some(Data::Here(bytes.slice(..len.min(bytes.len())))))
+    }
+
+    /// Largest READ and WRITE on this connection.
+    pub fn max_payload(&self) -> u32 {
+        let carried = match self.limits.placed_payload() {
+            Some(placed) => placed,
+            None => self.limits.max_message.saturating_sub(HEADER_BYTES),
+        };
+        self.server.limits.max_payload.min(u32::try_from(carried).unwrap_or(u32::MAX))
+    }
+}
+
+/// The arguments of a call.
+pub(super) fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
+    A::parse(d).map_err(|Malformed(why)| {
+        tracing::debug!(why, "arguments do not parse");
+        Reply::GarbageArgs
+    })
+}
