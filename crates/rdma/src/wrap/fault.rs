@@ -12,15 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::Rng;
-use weft_machine::{Buf, Peer, Time, rt};
+use weft_machine::{Time, rt};
 
 use super::{Layer, SetUp};
-use crate::verbs::{
-    Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
-};
+use crate::verbs::{Completion, Disconnect, PostError, QueuePair, Work};
 
 /// What goes wrong, and how often. The default is a good day.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,29 +96,7 @@ impl Faulty {
 }
 
 impl QueuePair for Faulty {
-    fn provider(&self) -> &'static str {
-        self.inner.provider()
-    }
-
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
-
-    fn peer(&self) -> Peer {
-        self.inner.peer()
-    }
-
-    fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
-        self.inner.register(buf, access)
-    }
-
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
-        self.inner.lend(bytes)
-    }
-
-    fn invalidate(&self, stag: Stag) -> Option<Buf> {
-        self.inner.invalidate(stag)
-    }
+    pass_on!(provider caps peer register lend invalidate look traffic close);
 
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         if matches!(work, Work::Recv { .. }) {
@@ -186,17 +161,5 @@ impl QueuePair for Faulty {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
-    }
-
-    fn look(&self) {
-        self.inner.look();
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
-    }
-
-    fn close(&self) {
-        self.inner.close();
     }
 }

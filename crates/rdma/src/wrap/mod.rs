@@ -4,6 +4,63 @@
 //! accepted, all have it. [`trace`] counts and logs, [`fault`] refuses, delays and cuts, [`pcap`] captures.
 //! Owns: nothing but its layers. Does not: change what the verbs mean; the conformance suite runs over wrapped ones too.
 
+/// The named methods of a [`QueuePair`] whose field `inner` has them, and which change nothing.
+macro_rules! pass_on {
+    ($($method:ident)*) => { $(pass_on_one!($method);)* };
+}
+
+macro_rules! pass_on_one {
+    (provider) => {
+        fn provider(&self) -> &'static str {
+            self.inner.provider()
+        }
+    };
+    (caps) => {
+        fn caps(&self) -> crate::verbs::Caps {
+            self.inner.caps()
+        }
+    };
+    (peer) => {
+        fn peer(&self) -> weft_machine::Peer {
+            self.inner.peer()
+        }
+    };
+    (register) => {
+        fn register(
+            &self,
+            buf: weft_machine::Buf,
+            access: crate::verbs::Access,
+        ) -> Result<crate::verbs::Segment, crate::verbs::PostError> {
+            self.inner.register(buf, access)
+        }
+    };
+    (lend) => {
+        fn lend(&self, bytes: &bytes::Bytes) -> Option<crate::verbs::Segment> {
+            self.inner.lend(bytes)
+        }
+    };
+    (invalidate) => {
+        fn invalidate(&self, stag: crate::verbs::Stag) -> Option<weft_machine::Buf> {
+            self.inner.invalidate(stag)
+        }
+    };
+    (look) => {
+        fn look(&self) {
+            self.inner.look();
+        }
+    };
+    (traffic) => {
+        fn traffic(&self) -> crate::verbs::Traffic {
+            self.inner.traffic()
+        }
+    };
+    (close) => {
+        fn close(&self) {
+            self.inner.close();
+        }
+    };
+}
+
 pub mod fault;
 pub mod pcap;
 pub mod trace;

@@ -17,14 +17,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use weft_machine::{Buf, FileRange, Payload, Peer};
+use weft_machine::{FileRange, Payload};
 use weft_wire::rdmap::Opcode;
 
 use self::flow::{Flow, From};
 use super::{Layer, SetUp};
-use crate::verbs::{
-    Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Traffic, Work,
-};
+use crate::verbs::{Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Work};
 
 pub use self::file::Capture;
 
@@ -141,25 +139,7 @@ fn read(range: &FileRange) -> Vec<u8> {
 }
 
 impl QueuePair for Captured {
-    fn provider(&self) -> &'static str {
-        self.inner.provider()
-    }
-
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
-
-    fn peer(&self) -> Peer {
-        self.inner.peer()
-    }
-
-    fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
-        self.inner.register(buf, access)
-    }
-
-    fn invalidate(&self, stag: Stag) -> Option<Buf> {
-        self.inner.invalidate(stag)
-    }
+    pass_on!(provider caps peer register invalidate look traffic close);
 
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         let seen = Seen::of(&work);
@@ -176,17 +156,5 @@ impl QueuePair for Captured {
             self.flow.borrow_mut().close();
         }
         polled
-    }
-
-    fn look(&self) {
-        self.inner.look();
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
-    }
-
-    fn close(&self) {
-        self.inner.close();
     }
 }

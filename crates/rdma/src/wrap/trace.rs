@@ -12,12 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use weft_machine::{Buf, File, Peer};
+use weft_machine::{Buf, File};
 
 use super::{Layer, SetUp};
-use crate::verbs::{
-    Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Traffic, Work,
-};
+use crate::verbs::{Access, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Work};
 
 /// The layer. Its clones share the counts.
 #[derive(Clone, Debug, Default)]
@@ -126,17 +124,7 @@ impl Traced {
 }
 
 impl QueuePair for Traced {
-    fn provider(&self) -> &'static str {
-        self.inner.provider()
-    }
-
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
-
-    fn peer(&self) -> Peer {
-        self.inner.peer()
-    }
+    pass_on!(provider caps peer look traffic);
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
         let result = self.inner.register(buf, access);
@@ -205,14 +193,6 @@ impl QueuePair for Traced {
             tracing::debug!(traffic = ?self.inner.traffic(), "ended: {reason}");
         }
         polled
-    }
-
-    fn look(&self) {
-        self.inner.look();
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
     }
 
     fn close(&self) {

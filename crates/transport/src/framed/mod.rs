@@ -19,6 +19,7 @@ mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -65,10 +66,30 @@ pub trait Framing: 'static {
     const XDR: bool;
     /// The longest frame that a header can announce.
     const MAX_FRAME: usize;
+    /// The longest message where [`Config`] says nothing else.
+    const DEFAULT_MESSAGE: usize;
     /// Reads a header; `Err` says which rule it breaks.
     fn parse(header: [u8; HEADER_LEN]) -> Result<Head, &'static str>;
     /// The header of a message in one frame; `None` when `len` has no room in it.
     fn emit(len: usize) -> Option<[u8; HEADER_LEN]>;
+}
+
+/// What a channel over TCP is willing to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<F> {
+    /// Longest message in bytes, both ways; at most what the header can say and a pool buffer can hold.
+    pub max_message: usize,
+    /// Whether to take several small messages at a time while a peer keeps them coming: for servers, whose cost per
+    /// message is the wake-up. A peer that waits for its answers is not kept waiting; see `framed::gather`.
+    pub gather: bool,
+    /// The defaults are those of this framing.
+    pub framing: PhantomData<F>,
+}
+
+impl<F: Framing> Default for Config<F> {
+    fn default() -> Config<F> {
+        Config { max_message: F::DEFAULT_MESSAGE, gather: false, framing: PhantomData }
+    }
 }
 
 /// Messages over TCP. Dropping it closes the channel.
@@ -110,13 +131,20 @@ struct Tx {
 }
 
 impl<F: Framing> Framed<F> {
-    /// Takes over a connected stream. Buffers come from `pool`; `gather` lets it wait for several small messages at a
-    /// time while the peer keeps them coming.
-    pub(crate) fn over(
+    /// Takes over a connected stream. Buffers come from `pool`.
+    pub fn new(stream: Stream, pool: Pool, config: Config<F>) -> Rc<Framed<F>> {
+        Framed::over(stream, pool, config, None)
+    }
+
+    /// The same for a server: until the peer is known, it is received from on other terms.
+    pub fn of_stranger(stream: Stream, pool: Pool, config: Config<F>, terms: Strangers) -> Rc<Framed<F>> {
+        Framed::over(stream, pool, config, Some(terms))
+    }
+
+    fn over(
         stream: Stream,
         pool: Pool,
-        max_message: usize,
-        gather: bool,
+        Config { max_message, gather, .. }: Config<F>,
         strangers: Option<Strangers>,
     ) -> Rc<Framed<F>> {
         let peer = stream.peer();

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use futures_util::future::join_all;
 use proptest::prelude::*;
 use weft_machine::net::Socket;
 use weft_machine::sim::{self, Cut, CutHow, Faults, Side, Sim};
-use weft_machine::{File, FileRange, Listener, Payload, buf, rt};
+use weft_machine::{File, FileRange, Listener, Payload, Pool, Stream, buf, rt};
 use weft_rdma::{Access, Segment, Stag};
 
 use super::*;

@@ -1,10 +1,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use weft_machine::net::Socket;
-use weft_machine::{File, FileRange, Payload, rt};
+use weft_machine::{File, FileRange, Payload, Pool, Stream, rt};
 
 use super::*;
 use crate::channel::{Channel, Error, Outgoing, Part, To};

@@ -69,8 +69,11 @@ async fn carry(
     bound: impl FnOnce() + Send + 'static,
 ) -> Result<(), String> {
     let stream = Stream::connect_within(address, PATIENCE).await.map_err(|e| e.to_string())?;
-    let channel =
-        record::Record::new(stream, pool, record::Config { max_message: MAX_ANSWER, gather: false });
+    let channel = record::Record::new(
+        stream,
+        pool,
+        record::Config { max_message: MAX_ANSWER, ..record::Config::default() },
+    );
     let line = Arc::new(Line::default());
     let mut calls = line.join();
     let program = back.route().program;
