@@ -131,7 +131,16 @@ impl Names {
 }
 
 impl Work {
-    fn between(source: &Items, target: &Items, names: Names, which: Which, delete: bool) -> Work {
+    /// `left_out` is in the source and is not copied. With `delete` the target keeps what it has under these names: a folder that was
+    /// replaced by a symbolic link to it must not take its copy along.
+    fn between(
+        source: &Items,
+        left_out: &[String],
+        target: &Items,
+        names: Names,
+        which: Which,
+        delete: bool,
+    ) -> Work {
         let mut work = Work::default();
         let there: HashMap<_, _> =
             target.iter().map(|(path, item)| (names.fold(path), (path, item))).collect();
@@ -167,7 +176,11 @@ impl Work {
             }
         }
         if delete {
-            let extra = target.iter().filter(|(path, _)| !seen.contains(&names.fold(path)));
+            let left_out: BTreeSet<String> = left_out.iter().map(|path| names.fold(path)).collect();
+            let extra = target.iter().filter(|(path, _)| {
+                let path = names.fold(path);
+                !seen.contains(&path) && !is_within(&path, &left_out)
+            });
             // In reverse, what is in a folder comes before the folder.
             work.extra = extra.map(|(path, item)| (path.clone(), item.folder)).rev().collect();
         }
@@ -177,14 +190,10 @@ impl Work {
     /// Nothing is written to these here, or by way of them: a server that lists a folder where a symbolic link leads out of the
     /// target would choose what is written there.
     fn keep_off(&mut self, occupied: &[String]) {
-        let occupied: BTreeSet<&str> = occupied.iter().map(String::as_str).collect();
-        let in_the_way = |path: &str| {
-            let above = path.match_indices('/').map(|(at, _)| &path[..at]);
-            above.chain([path]).any(|part| occupied.contains(part))
-        };
+        let occupied: BTreeSet<String> = occupied.iter().cloned().collect();
         let Work { folders, files, clashes, .. } = self;
         let mut keep = |path: &String| {
-            let free = !in_the_way(path);
+            let free = !is_within(path, &occupied);
             if !free {
                 clashes.push((path.clone(), "a symbolic link, device or FIFO is in the way"));
             }
@@ -197,6 +206,12 @@ impl Work {
     fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
     }
+}
+
+/// Whether the path or a folder above it is one of these.
+fn is_within(path: &str, names: &BTreeSet<String>) -> bool {
+    let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+    above.chain([path]).any(|part| names.contains(part))
 }
 
 /// The name at the end of a path.
@@ -230,7 +245,8 @@ async fn sync(
     }
     let (source, target) = if ends.up { (here, there) } else { (there, here) };
     let names = if ends.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
-    let mut work = Work::between(&source.items, &target.items, names, which, args.delete);
+    let left_out: Vec<String> = source.skipped.iter().chain(&source.unfinished).cloned().collect();
+    let mut work = Work::between(&source.items, &left_out, &target.items, names, which, args.delete);
     if !ends.up {
         work.keep_off(&target.skipped);
     }
@@ -242,7 +258,6 @@ async fn sync(
             note!("left out, an unfinished copy by its name: {}", name(path));
         }
     }
-    let left_out: Vec<String> = source.skipped.into_iter().chain(source.unfinished).collect();
     // What the target has and cannot show is nobody's loss, unless something is to be deleted.
     let mut unread = source.unread;
     unread.extend(target.unread.into_iter().filter(|_| args.delete));
@@ -623,12 +638,12 @@ mod tests {
     fn what_differs_is_copied_and_what_is_extra_goes_contents_first() {
         let source = items(&[("a", 1, 10), ("b", 2, 10), ("c", 3, 10), ("d/", 0, 0), ("d/e", 1, 1)]);
         let target = items(&[("a", 1, 11), ("b", 1, 10), ("c", 3, 20), ("x/", 0, 0), ("x/y", 1, 1)]);
-        let work = Work::between(&source, &target, Names::Exact, Which::Changed, true);
+        let work = Work::between(&source, &[], &target, Names::Exact, Which::Changed, true);
         assert_eq!(work.folders, ["d"]);
         assert_eq!(work.files, [("b".into(), 2), ("c".into(), 3), ("d/e".into(), 1)]);
         assert_eq!(work.extra, [("x/y".into(), false), ("x".into(), true)]);
         assert_eq!((work.unchanged, work.bytes()), (1, 6));
-        let all = Work::between(&source, &target, Names::Exact, Which::All, false);
+        let all = Work::between(&source, &[], &target, Names::Exact, Which::All, false);
         assert_eq!((all.files.len(), all.unchanged, all.extra.len()), (4, 0, 0));
     }
 
@@ -647,7 +662,7 @@ mod tests {
     fn nothing_is_written_through_a_link_that_is_at_the_target() {
         let source =
             items(&[("a", 1, 1), ("link/", 0, 0), ("link/b", 1, 1), ("link/d/", 0, 0), ("linked", 1, 1)]);
-        let mut work = Work::between(&source, &Items::new(), Names::Exact, Which::All, false);
+        let mut work = Work::between(&source, &[], &Items::new(), Names::Exact, Which::All, false);
         work.keep_off(&["link".to_owned()]);
         assert_eq!(work.files, [("a".into(), 1), ("linked".into(), 1)]);
         let kept_off: Vec<_> = work.clashes.iter().map(|(path, _)| path.as_str()).collect();
@@ -655,9 +670,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_source_has_and_is_left_out_is_not_deleted_at_the_target() {
+        let source = items(&[("a", 1, 1)]);
+        let target =
+            items(&[("a", 1, 1), ("2019/", 0, 0), ("2019/b", 1, 1), ("20", 1, 1), ("Fifo", 1, 1), ("x", 1, 1)]);
+        let left_out = ["2019".to_owned(), "fifo".to_owned()];
+        let extra = |names| Work::between(&source, &left_out, &target, names, Which::Changed, true).extra;
+        assert_eq!(extra(Names::AnyCase), [("x".into(), false), ("20".into(), false)]);
+        assert_eq!(extra(Names::Exact), [("x".into(), false), ("Fifo".into(), false), ("20".into(), false)]);
+    }
+
+    #[test]
     fn a_file_is_not_put_in_the_place_of_a_folder() {
         let (file, folder) = (items(&[("a", 1, 1)]), items(&[("a/", 0, 1)]));
-        let work = Work::between(&file, &folder, Names::Exact, Which::Changed, false);
+        let work = Work::between(&file, &[], &folder, Names::Exact, Which::Changed, false);
         assert_eq!((work.clashes[0].0.as_str(), work.clashes.len(), work.files.len()), ("a", 1, 0));
     }
 
@@ -666,13 +692,13 @@ mod tests {
         let source =
             items(&[("Dir/", 0, 1), ("Dir/x", 1, 1), ("README", 1, 1), ("SAME", 1, 1), ("Same", 1, 1)]);
         let target = items(&[("dir/", 0, 1), ("dir/x", 1, 1), ("readme", 1, 1)]);
-        let work = Work::between(&source, &target, Names::AnyCase, Which::Changed, true);
+        let work = Work::between(&source, &[], &target, Names::AnyCase, Which::Changed, true);
         // The new spelling arrives; the old one is not deleted after it, for it is the same file.
         assert_eq!(work.files, [("README".into(), 1), ("SAME".into(), 1)]);
         assert_eq!(work.respelled, BTreeSet::from(["README".to_owned()]));
         assert_eq!((work.extra.len(), work.folders.len(), work.unchanged), (0, 0, 1));
         assert_eq!((work.clashes[0].0.as_str(), work.clashes.len()), ("Same", 1));
-        let work = Work::between(&source, &target, Names::Exact, Which::Changed, true);
+        let work = Work::between(&source, &[], &target, Names::Exact, Which::Changed, true);
         assert_eq!((work.files.len(), work.extra.len(), work.clashes.len()), (4, 3, 0));
     }
 }
