@@ -672,8 +672,14 @@ mod tests {
     #[test]
     fn what_the_source_has_and_is_left_out_is_not_deleted_at_the_target() {
         let source = items(&[("a", 1, 1)]);
-        let target =
-            items(&[("a", 1, 1), ("2019/", 0, 0), ("2019/b", 1, 1), ("20", 1, 1), ("Fifo", 1, 1), ("x", 1, 1)]);
+        let target = items(&[
+            ("a", 1, 1),
+            ("2019/", 0, 0),
+            ("2019/b", 1, 1),
+            ("20", 1, 1),
+            ("Fifo", 1, 1),
+            ("x", 1, 1),
+        ]);
         let left_out = ["2019".to_owned(), "fifo".to_owned()];
         let extra = |names| Work::between(&source, &left_out, &target, names, Which::Changed, true).extra;
         assert_eq!(extra(Names::AnyCase), [("x".into(), false), ("20".into(), false)]);
