@@ -9,7 +9,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::hmac;
 use serde::Serialize;
@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 const LONGEST_LINE: u64 = 16 << 20;
 /// The first line of a stranger is at most this long.
 const LONGEST_GREETING: u64 = 256;
-/// Who does not greet in this time is let go.
+/// The greeting takes no longer, however many pieces it comes in: an agent converses with one conductor at a time.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first word of both sides, with the version of the protocol.
 const WORD: &str = "weft-bench-agent/1";
@@ -49,12 +49,33 @@ impl Side {
 
 /// An established conversation.
 pub(super) struct Talk {
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Timed>,
     writer: TcpStream,
     key: hmac::Key,
     side: Side,
     sent: u64,
     received: u64,
+}
+
+/// Reads until a moment.
+struct Timed {
+    stream: TcpStream,
+    until: Option<Instant>,
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "the other side did not greet in time");
+        let left = match self.until {
+            None => None,
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                Some(left).filter(|left| !left.is_zero()).ok_or_else(late).map(Some)?
+            }
+        };
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(into).map_err(|e| if e.kind() == io::ErrorKind::WouldBlock { late() } else { e })
+    }
 }
 
 fn wrong(what: &str) -> io::Error {
@@ -64,12 +85,15 @@ fn wrong(what: &str) -> io::Error {
 impl Talk {
     /// Greets and is greeted; an error where the other side does not know the token.
     pub(super) fn begin(stream: TcpStream, side: Side, token: &str) -> io::Result<Talk> {
+        Talk::begin_within(stream, side, token, PATIENCE)
+    }
+
+    fn begin_within(stream: TcpStream, side: Side, token: &str, patience: Duration) -> io::Result<Talk> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
         let mut nonce = [0u8; 16];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let mut writer = stream.try_clone()?;
-        let mut reader = BufReader::new(stream);
+        let mut reader = BufReader::new(Timed { stream, until: Instant::now().checked_add(patience) });
         writeln!(writer, "{WORD} {}", hex(&nonce))?;
         let greeting = line(&mut reader, LONGEST_GREETING)?;
         let theirs = greeting.strip_prefix(WORD).map(str::trim).filter(|nonce| nonce.len() == 32);
@@ -92,7 +116,7 @@ impl Talk {
         if hello != "hello" {
             return Err(wrong("the other side does not say hello"));
         }
-        talk.writer.set_read_timeout(None)?;
+        talk.reader.get_mut().until = None;
         Ok(talk)
     }
 
@@ -124,7 +148,7 @@ fn numbered(side: Side, number: u64, text: &str) -> Vec<u8> {
     [side.word(), &number.to_be_bytes(), text.as_bytes()].concat()
 }
 
-fn line(reader: &mut BufReader<TcpStream>, longest: u64) -> io::Result<String> {
+fn line(reader: &mut BufReader<Timed>, longest: u64) -> io::Result<String> {
     let mut line = String::new();
     reader.by_ref().take(longest).read_line(&mut line)?;
     match line.strip_suffix('\n') {
@@ -178,6 +202,24 @@ mod tests {
         let refused = Talk::begin(one, Side::Conductor, "guess").err().unwrap();
         assert!(refused.to_string().contains("WEFT_AGENT_TOKEN"), "{refused}");
         assert!(agent.join().unwrap().to_string().contains("the token is not the agent's"));
+    }
+
+    #[test]
+    fn who_greets_a_byte_at_a_time_is_let_go_when_the_time_is_over() {
+        // The time for all of it is over when the first byte has been read: another one is not waited for anew.
+        let (mut one, other) = pair();
+        one.write_all(b"w").unwrap();
+        let mut reader = Timed { stream: other, until: Some(Instant::now() + PATIENCE) };
+        assert_eq!(reader.read(&mut [0; 256]).unwrap(), 1);
+        one.write_all(b"e").unwrap();
+        reader.until = Some(Instant::now());
+        assert_eq!(reader.read(&mut [0; 256]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        // And one that says no more is not waited for longer.
+        let (mut silent, other) = pair();
+        silent.write_all(b"weft").unwrap();
+        let ended =
+            Talk::begin_within(other, Side::Agent, "secret", Duration::from_millis(20)).err().unwrap();
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut, "{ended}");
     }
 
     #[test]
