@@ -13,9 +13,14 @@ FUA = 1
 class Disk:
     """A connection to an export. Writes may be underway beside each other; all calls are for one thread."""
 
-    def __init__(self, port, name):
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, where, name):
+        """`where`: a TCP port of loopback, or the path of a Unix socket."""
+        if isinstance(where, int):
+            self.socket = socket.create_connection(("127.0.0.1", where))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(str(where))
         if self.take(16) != b"NBDMAGICIHAVEOPT":
             raise AssertionError("no NBD server")
         self.take(2)

@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import os
 import pathlib
+import stat
 import struct
 import tempfile
 import threading
 import time
 import unittest
+import urllib.parse
 
 import weft
 from disk import Disk, Writer
@@ -646,18 +649,23 @@ class Replica(Hosts):
         disk.write(0, b"a" * 4096)
         self.assertIn("where the copy is", here.replica("test-failover", "vol1", check=False).stderr)
         said = there.replica("test-failover", "vol1").stdout
-        port = int(said.split("nbd://127.0.0.1:")[1].split("/")[0])
-        with contextlib.closing(Disk(port, "vol1")) as picture:
+        uri = said.split("replication goes on: ")[1].split()[0]
+        path = urllib.parse.unquote(uri.split("?socket=")[1])
+        # Nobody but the server's user: NBD asks for no password.
+        self.assertEqual(stat.filemode(os.stat(path).st_mode), "srw-------")
+        self.assertIn("vol1", weft.run("nbdinfo", uri).stdout)
+        with contextlib.closing(Disk(path, "vol1")) as picture:
             self.assertEqual(picture.read(0, 4096), b"a" * 4096)
             picture.write(4096, b"p" * 4096)
             # What is replicated meanwhile is not in the picture, and the picture is not in what is replicated.
             disk.write(0, b"b" * 4096)
             disk.write(4096, b"c" * 4096)
-            self.assertIn(f"nbd://127.0.0.1:{port}/vol1", there.replica("status").stdout)
-            self.assertEqual(there.status()[0]["test_failover"], [f"nbd://127.0.0.1:{port}/vol1"])
+            self.assertIn(uri, there.replica("status").stdout)
+            self.assertEqual(there.status()[0]["test_failover"], [uri])
             self.assertEqual(picture.read(0, 8192), b"a" * 4096 + b"p" * 4096)
         there.replica("test-failover", "vol1", "--end")
         self.assertEqual(there.status()[0]["test_failover"], [])
+        self.assertFalse(os.path.exists(path))
         self.assert_equal_sides(here)
         here.replica("switch", "vol1")
         there.wait_until("source")

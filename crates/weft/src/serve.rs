@@ -13,9 +13,8 @@ mod volumes;
 
 use std::fs::OpenOptions;
 use std::future::Future;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -246,12 +245,23 @@ impl RdmaPort {
     }
 }
 
-/// A new capture in `path`, for nobody else's eyes: it holds what users read and write.
+/// A new capture in `path`, for nobody else's eyes: it holds what users read and write. A file of that name is replaced, because somebody
+/// else may have made it, or have it open; a pipe or device takes the bytes.
 fn begin_capture(path: &Path, limit: u64) -> Result<Capture, String> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let capture = options.open(path).and_then(|file| Capture::new(file, limit));
-    capture.map_err(|e| format!("--pcap {}: {e}", path.display()))
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let begin = || {
+        let there = path.symlink_metadata().map(|found| found.file_type());
+        let file = match there {
+            Ok(there) if there.is_symlink() => {
+                return Err(io::Error::other("it is a symbolic link: name the file itself"));
+            }
+            Ok(there) if !there.is_file() => OpenOptions::new().write(true).open(path)?,
+            // Mode 0600.
+            _ => tempfile::NamedTempFile::new_in(folder)?.persist(path)?,
+        };
+        Capture::new(file, limit)
+    };
+    begin().map_err(|e: io::Error| format!("--pcap {}: {e}", path.display()))
 }
 
 /// How long memory of buffers that are not needed stays before the system gets it back: taking it again costs a page fault
@@ -421,9 +431,6 @@ impl Plan {
         let subject =
             status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all, Growths::of(&volumes));
         let _admin = admin.open(subject, replicas.clone(), Growths::of(&volumes));
-        if let Some(replicas) = &replicas {
-            replicas.start(ready.smb_port.unwrap_or_default());
-        }
         let acceptor = Acceptor {
             cores: self.cores,
             memory: listen::memory::Memory::new(&pool, &strangers),
@@ -433,6 +440,9 @@ impl Plan {
             connections: self.connections,
             stop: self.stop,
         };
+        if let Some(replicas) = &replicas {
+            replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
+        }
         let (for_smb, for_nfs) = (smb.clone(), nfs.clone());
         let serve_smb = service(move |channel| {
             let served = for_smb.accept(channel.clone());
@@ -809,6 +819,30 @@ mod tests {
     fn interface(index: u32, addr: &str, loopback: bool) -> Interface {
         let (name, addr) = (format!("if{index}"), addr.parse().unwrap());
         Interface { index, name, addr, loopback, speed_bps: None, queues: index as usize }
+    }
+
+    #[test]
+    fn a_capture_is_its_owners_alone_whoever_made_a_file_of_its_name() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("run.pcap"), folder.path().join("other"));
+        std::fs::write(&path, "somebody's").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let opened = std::fs::File::open(&path).unwrap();
+        begin_capture(&path, 1 << 20).unwrap();
+        let made = path.metadata().unwrap();
+        assert_eq!(made.mode() & 0o7777, 0o600);
+        assert_ne!(made.ino(), opened.metadata().unwrap().ino());
+        // A link leads to a file that is no capture.
+        std::fs::write(&other, "kept").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        symlink(&other, &path).unwrap();
+        let refused = begin_capture(&path, 1 << 20).err().unwrap();
+        assert!(refused.contains("symbolic link"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
+        // A device stays what it is.
+        begin_capture(Path::new("/dev/null"), 1 << 20).unwrap();
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
     }
 
     #[test]

@@ -53,14 +53,8 @@ impl Nbd {
             block: served.block(),
             read_only: args.nbd_read_only,
         });
-        let config = Config {
-            exports: exports.collect(),
-            pool: pool.clone(),
-            received: pool.share(pool.limit_bytes() / RECEIVED_PART),
-            tls: tls(args)?,
-            limits: Limits::default(),
-        };
-        Ok(Some(Nbd { server: Server::new(config), tcp, unix }))
+        let server = server(exports.collect(), pool, tls(args)?);
+        Ok(Some(Nbd { server, tcp, unix }))
     }
 
     /// What `ready` says, but for the volumes.
@@ -76,28 +70,7 @@ impl Nbd {
     /// Accepts.
     pub(super) fn serve(self, acceptor: &Acceptor) -> Arc<Server> {
         let Nbd { server, tcp, unix } = self;
-        let for_connections = server.clone();
-        let serve: ServeStream = Arc::new(move |stream, place| {
-            let server = for_connections.clone();
-            let peer = stream.peer().to_string();
-            let transport = if stream.peer().addr().is_some() { "tcp" } else { "unix" };
-            Box::pin(async move {
-                tracing::debug!("NBD from {peer}: connected");
-                let watch = Rc::new(Watch::with_notice(move || {
-                    place.admit();
-                }));
-                let _place = status::show_nbd(peer.clone(), transport, &watch);
-                match server.serve_watched(stream, &watch).await {
-                    Ok(()) => tracing::debug!("NBD from {peer}: ended"),
-                    Err(e) => {
-                        static CLOSED: LogLimit = LogLimit::new();
-                        if let Some(left_out) = CLOSED.pass(rt::now()) {
-                            tracing::warn!("NBD from {peer}: closed: {e}{left_out}");
-                        }
-                    }
-                }
-            })
-        });
+        let serve = service(&server);
         for listener in tcp {
             rt::spawn(acceptor.clone().streams(listener, Service::Nbd, serve.clone())).detach();
         }
@@ -106,6 +79,43 @@ impl Nbd {
         }
         server
     }
+}
+
+/// A server of these volumes.
+pub(super) fn server(exports: Vec<Export>, pool: &Pool, tls: Option<Tls>) -> Arc<Server> {
+    Server::new(Config {
+        exports,
+        pool: pool.clone(),
+        received: pool.share(pool.limit_bytes() / RECEIVED_PART),
+        tls,
+        limits: Limits::default(),
+    })
+}
+
+/// Serves its connections, which `weft status` shows.
+pub(super) fn service(server: &Arc<Server>) -> ServeStream {
+    let server = server.clone();
+    Arc::new(move |stream, place| {
+        let server = server.clone();
+        let peer = stream.peer().to_string();
+        let transport = if stream.peer().addr().is_some() { "tcp" } else { "unix" };
+        Box::pin(async move {
+            tracing::debug!("NBD from {peer}: connected");
+            let watch = Rc::new(Watch::with_notice(move || {
+                place.admit();
+            }));
+            let _place = status::show_nbd(peer.clone(), transport, &watch);
+            match server.serve_watched(stream, &watch).await {
+                Ok(()) => tracing::debug!("NBD from {peer}: ended"),
+                Err(e) => {
+                    static CLOSED: LogLimit = LogLimit::new();
+                    if let Some(left_out) = CLOSED.pass(rt::now()) {
+                        tracing::warn!("NBD from {peer}: closed: {e}{left_out}");
+                    }
+                }
+            }
+        })
+    })
 }
 
 /// TLS, where the command line has a certificate.

@@ -39,6 +39,7 @@ use self::setup::{Ask, Found, Join, Tell};
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
 use crate::args::Serve;
+use crate::listen::Acceptor;
 
 /// Everything that a server replicates.
 pub(super) struct Replicas {
@@ -57,6 +58,8 @@ pub(super) struct Replicas {
     own: Own,
     /// Known once the server listens.
     smb_port: OnceLock<u16>,
+    /// The same.
+    acceptor: OnceLock<Acceptor>,
 }
 
 /// A volume that can be replicated.
@@ -140,6 +143,7 @@ impl Replicas {
             ends: AtomicBool::new(false),
             own: Own { user: args.user.clone(), password: Password::new(password) },
             smb_port: OnceLock::new(),
+            acceptor: OnceLock::new(),
         });
         behind.get_or_init(|| Arc::downgrade(&replicas));
         replicas.remember()?;
@@ -183,8 +187,9 @@ impl Replicas {
     }
 
     /// Begins with every group that is remembered.
-    pub(super) fn start(self: &Arc<Self>, smb_port: u16) {
+    pub(super) fn start(self: &Arc<Self>, smb_port: u16, acceptor: &Acceptor) {
         self.smb_port.get_or_init(|| smb_port);
+        self.acceptor.get_or_init(|| acceptor.clone());
         let groups: Vec<Arc<Group>> = self.groups().values().cloned().collect();
         groups.into_iter().for_each(|group| self.enter(group));
     }

@@ -1,21 +1,26 @@
 //! Test failover: a writable picture of a copy, served over NBD of its own, while replication goes on.
 //!
 //! Owns: the pictures, what they differ by (files without a name in the journal's folder), and their server. Does not:
-//! survive the server, or listen anywhere but on 127.0.0.1: NBD knows no passwords.
+//! survive the server, or listen on TCP: NBD has no passwords, so only this server's user reaches the socket, whose file is in the
+//! state directory.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use weft_machine::{File, Listener, Stream, rt};
-use weft_nbd::{Config, Export, Limits, Server};
+use weft_machine::{File, rt};
+use weft_nbd::{Export, Server};
 use weft_replica::destination::Destination;
 use weft_store::block::{Block, Medium};
 use weft_store::volume::plain::Plain;
 
 use super::group::Group;
 use super::{Member, Replicas};
-use crate::listen::Stop;
+use crate::listen::quota::Service;
+use crate::listen::unix::{PathListener, SocketFile};
+use crate::listen::{Acceptor, Stop};
+use crate::serve::nbd;
 
 /// Pictures that are served; they end when this is dropped.
 pub(super) struct Picture {
@@ -23,6 +28,8 @@ pub(super) struct Picture {
     pub uris: Vec<String>,
     server: Arc<Server>,
     stop: Stop,
+    /// Here, because the task that listens may be cut off with its core.
+    _file: Option<SocketFile>,
 }
 
 impl Drop for Picture {
@@ -48,38 +55,46 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
         block,
         read_only: false,
     });
-    let config = Config {
-        exports: exports.collect(),
-        pool: replicas.pool.clone(),
-        received: replicas.pool.clone(),
-        tls: None,
-        limits: Limits::default(),
+    let acceptor = replicas.acceptor.get().ok_or("the server does not listen yet")?;
+    let server = nbd::server(exports.collect(), &replicas.pool, None);
+    let path = replicas.folder.path().join(format!("{}.sock", group.name));
+    let path = std::path::absolute(&path).map_err(|e| format!("the picture has no path: {e}"))?;
+    let mut listener = PathListener::bind(&path)
+        .map_err(|e| format!("the picture cannot be served at {}: {e}", path.display()))?;
+    let stop = Stop::default();
+    let uri = |member: &Arc<Member>| uri(&member.name, &path);
+    let picture = Picture {
+        uris: group.members.iter().map(uri).collect(),
+        server: server.clone(),
+        stop: stop.clone(),
+        _file: listener.take_file(),
     };
-    let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
-        .map_err(|e| format!("the picture cannot be served: {e}"))?;
-    let port = listener.local_addr().port();
-    let (server, stop, cores) = (Server::new(config), Stop::default(), replicas.cores.clone());
-    let uri = |member: &Arc<Member>| format!("nbd://127.0.0.1:{port}/{}", member.name);
-    let uris = group.members.iter().map(uri).collect();
-    let picture = Picture { uris, server: server.clone(), stop: stop.clone() };
-    rt::spawn(async move {
-        while let Some(accepted) = stop.or(listener.accept()).await {
-            let socket = match accepted {
-                Ok(socket) => socket,
-                Err(e) => return tracing::warn!("the picture of a copy is not served any more: {e}"),
-            };
-            let server = server.clone();
-            cores.run(cores.next(), move || async move {
-                let served = match Stream::from_socket(socket) {
-                    Ok(stream) => server.serve(stream).await.map_err(|e| e.to_string()),
-                    Err(e) => Err(e.to_string()),
-                };
-                if let Err(e) = served {
-                    tracing::debug!("NBD of a picture: closed: {e}");
-                }
-            });
-        }
-    })
-    .detach();
+    // The limits of all ports hold here, too.
+    let acceptor = Acceptor { stop, ..acceptor.clone() };
+    rt::spawn(acceptor.unix_streams(listener, Service::Nbd, nbd::service(&server))).detach();
     Ok(picture)
+}
+
+/// What NBD clients take for a volume at a Unix socket.
+fn uri(volume: &str, socket: &Path) -> String {
+    let mut uri = format!("nbd+unix:///{volume}?socket=");
+    for byte in socket.as_os_str().as_bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
+                uri.push(char::from(*byte))
+            }
+            _ => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_no_uri_is_escaped_in_one() {
+        assert_eq!(uri("vol1", Path::new("/a b/é&?")), "nbd+unix:///vol1?socket=/a%20b/%C3%A9%26%3F");
+    }
 }
