@@ -4,6 +4,7 @@
 //! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
+pub mod ending;
 pub mod journal;
 mod mapped;
 mod memory;
@@ -47,6 +48,15 @@ struct Open {
     memory: Option<Memory>,
     mapped: Mapped,
     warm: Warm,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        match self.in_memory.get() {
+            Some(true) => ending::let_go_memory(self.fd.as_fd()),
+            _ => ending::let_go(self.fd.as_fd()),
+        }
+    }
 }
 
 impl Open {

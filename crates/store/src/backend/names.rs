@@ -56,8 +56,32 @@ pub(crate) fn fold(name: &[u8]) -> Vec<u8> {
     text.chars().map(upper).collect::<String>().into_bytes()
 }
 
-/// A hash of the folded name: equal for names that differ by case only. A false match costs its user a scan.
-pub(crate) fn fold_hash(name: &[u8]) -> u64 {
+/// What the names of a directory are found by: equal for names that differ by case only, and all that an 8.3 name tells of the name
+/// that it stands for. One pair in some two thousand million is equal by chance.
+pub(crate) fn key(name: &[u8]) -> u32 {
+    // Below 2^32.
+    (fold_hash(name) % u64::from(KEYS)) as u32
+}
+
+/// The [`key`] of names that have this 8.3 name; `None` where it is none.
+pub(crate) fn key_of_short(name: &[u8]) -> Option<u32> {
+    if !may_be_short(name) {
+        return None;
+    }
+    let (first, last) = (name.get(1..6)?, name.get(7..8)?);
+    let digits = last.iter().chain(first.iter().rev());
+    digits
+        .map(|digit| DIGITS.iter().position(|d| d == digit))
+        .try_fold(0u64, |key, digit| Some(key * 36 + digit? as u64))
+        .and_then(|key| u32::try_from(key).ok())
+}
+
+/// Six digits of base 36.
+const KEYS: u32 = 36u32.pow(6);
+const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// A hash of the folded name: equal for names that differ by case only.
+fn fold_hash(name: &[u8]) -> u64 {
     // FNV-1a.
     fold(name).iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -68,11 +92,10 @@ pub(crate) fn fold_hash(name: &[u8]) -> u64 {
 /// character, six digits of a hash around a tilde, three legal characters of the extension. Of two names in a directory
 /// that come to the same (one pair in some 50,000 names that begin and end alike) look-ups find either.
 pub fn short(name: &[u8]) -> Option<String> {
-    const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
     if is_short(name) || name == b"." || name == b".." {
         return None;
     }
-    let mut rest = fold_hash(name);
+    let mut rest = key(name);
     let mut digit = || {
         let digit = DIGITS[(rest % 36) as usize];
         rest /= 36;
@@ -136,12 +159,16 @@ mod tests {
             let name = short(long.as_bytes()).unwrap();
             assert!(is_short(name.as_bytes()) && may_be_short(name.as_bytes()), "{long}: {name}");
             assert!(is_called(long.as_bytes(), name.as_bytes()));
+            assert_eq!(key_of_short(name.as_bytes()), Some(key(long.as_bytes())));
             // The same whatever the case, and another for another name.
             assert_eq!(short(&fold(long.as_bytes())), Some(name.clone()));
             assert_ne!(short(format!("{long}x").as_bytes()), Some(name));
         }
         assert!(short("Grüße an alle.jpeg".as_bytes()).unwrap().ends_with(".JPE"));
         assert!(!is_called(b"other", b"TOO123~4"));
+        for none in ["TOO12~34", "too123~4", "T", "ABCDEF~", "A!BCDE~F"] {
+            assert_eq!(key_of_short(none.as_bytes()), None, "{none}");
+        }
     }
 
     #[test]

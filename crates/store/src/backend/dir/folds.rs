@@ -2,8 +2,8 @@
 //!
 //! Why: Linux looks names up as they are spelled, so before a client that ignores case creates a file, or opens one by
 //! another spelling, every entry would have to be read; filling a directory would cost the square of its size.
-//! Owns: the names of a few directories. Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names, [`MAX_ALL_NAMES`]
-//! together (about 100 bytes each). Does not: read directories.
+//! Owns: the names of a few directories. Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names or [`MAX_KEYS`] keys,
+//! [`MAX_ALL_NAMES`] together (about 100 bytes each). Does not: read directories.
 //!
 //! Truth: what is remembered of a directory holds while its times do not change but by our own operations, and for
 //! [`MAX_AGE`] at most. What somebody else changes within one tick of the file system's clock, or within one of our
@@ -11,6 +11,7 @@
 //! nothing else.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
 use crate::backend::names;
@@ -18,8 +19,12 @@ use crate::vfs::{NodeId, Timestamp};
 
 /// Directories remembered.
 const MAX_DIRS: usize = 16;
-/// Names of one directory; larger ones are scanned each time.
-pub(super) const MAX_NAMES: usize = 200_000;
+/// Names of one directory; of larger ones the keys are remembered.
+const MAX_NAMES: usize = 200_000;
+/// Keys of one directory.
+pub(super) const MAX_KEYS: usize = 1_000_000;
+/// Keys that take as much memory as a name.
+const KEYS_A_NAME: usize = 5;
 /// Names of all directories.
 const MAX_ALL_NAMES: usize = 400_000;
 /// How long they are believed.
@@ -28,47 +33,174 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 /// Times of a directory that change whenever its entries do.
 pub(super) type Stamp = (Timestamp, Timestamp);
 
-/// The names of one directory, by the hash of what they fold to. Most hashes have one.
+/// What is remembered of the names of one directory.
+enum Spellings {
+    /// The names themselves.
+    Whole(Whole),
+    /// Of a large one only how many names have each key ([`names::key`]): enough to know that a name does not exist, in eight bytes a name.
+    Counts(HashMap<u32, u16>),
+}
+
+/// Names by their keys. Most keys have one.
 #[derive(Default)]
-struct Spellings {
-    first: HashMap<u64, Box<[u8]>>,
+struct Whole {
+    first: HashMap<u32, Box<[u8]>>,
     /// The others: names that differ by case only, and false matches.
-    more: HashMap<u64, Vec<Box<[u8]>>>,
+    more: HashMap<u32, Vec<Box<[u8]>>>,
     len: usize,
 }
 
-impl Spellings {
+impl Whole {
     fn add(&mut self, name: Box<[u8]>) {
-        let hash = names::fold_hash(&name);
+        let key = names::key(&name);
         self.len += 1;
-        if let Some(name) = self.first.insert(hash, name) {
-            self.more.entry(hash).or_default().push(name);
+        if let Some(name) = self.first.insert(key, name) {
+            self.more.entry(key).or_default().push(name);
         }
     }
 
     fn remove(&mut self, name: &[u8]) {
-        let hash = names::fold_hash(name);
-        let more = self.more.get_mut(&hash);
+        let key = names::key(name);
+        let more = self.more.get_mut(&key);
         if let Some(at) = more.as_ref().and_then(|more| more.iter().position(|one| **one == *name)) {
             more.expect("as found").swap_remove(at);
             self.len -= 1;
-        } else if self.first.get(&hash).is_some_and(|first| **first == *name) {
+        } else if self.first.get(&key).is_some_and(|first| **first == *name) {
             self.len -= 1;
             match more.and_then(Vec::pop) {
-                Some(next) => self.first.insert(hash, next),
-                None => self.first.remove(&hash),
+                Some(next) => self.first.insert(key, next),
+                None => self.first.remove(&key),
             };
         }
     }
 
-    /// The name that folds to `wanted`; one whose 8.3 name it is is looked for among all, which nobody does often.
+    fn with_key(&self, key: u32) -> impl Iterator<Item = &[u8]> {
+        let more = self.more.get(&key).into_iter().flatten();
+        self.first.get(&key).into_iter().chain(more).map(|name| &**name)
+    }
+
+    /// The name that folds to `wanted`, or whose 8.3 name it is.
     fn find(&self, wanted: &[u8]) -> Option<&[u8]> {
-        let hash = names::fold_hash(wanted);
-        let more = self.more.get(&hash).into_iter().flatten();
-        let found = self.first.get(&hash).into_iter().chain(more).find(|name| names::fold(name) == wanted);
-        let all = || self.first.values().chain(self.more.values().flatten());
-        let by_short = || all().find(|name| names::is_called(name, wanted));
-        found.or_else(|| names::may_be_short(wanted).then(by_short).flatten()).map(|name| &**name)
+        let own = self.with_key(names::key(wanted)).find(|name| names::fold(name) == wanted);
+        let by_short = || {
+            let key = names::key_of_short(wanted)?;
+            self.with_key(key).find(|name| names::is_called(name, wanted))
+        };
+        own.or_else(by_short)
+    }
+}
+
+impl Spellings {
+    fn of(learned: Learned) -> Spellings {
+        match learned {
+            Learned::Names(names) => {
+                let mut whole = Whole::default();
+                whole.first.reserve(names.len());
+                names.into_iter().for_each(|name| whole.add(name.into_boxed_slice()));
+                Spellings::Whole(whole)
+            }
+            Learned::Keys(keys) => {
+                let mut counts = HashMap::with_capacity(keys.len());
+                keys.into_iter().for_each(|key| count(&mut counts, key));
+                Spellings::Counts(counts)
+            }
+        }
+    }
+
+    fn ask(&self, wanted: &[u8]) -> Known {
+        match self {
+            Spellings::Whole(whole) => match whole.find(wanted) {
+                Some(name) => Known::Spelled(name.to_vec()),
+                None => Known::Absent,
+            },
+            Spellings::Counts(counts) => {
+                let keys = [Some(names::key(wanted)), names::key_of_short(wanted)];
+                let any = keys.into_iter().flatten().any(|key| counts.contains_key(&key));
+                if any { Known::Perhaps } else { Known::Absent }
+            }
+        }
+    }
+
+    /// An entry takes another's place, comes or goes.
+    fn change(&mut self, removed: Option<&[u8]>, added: Option<&[u8]>) {
+        match self {
+            Spellings::Whole(whole) => {
+                if let Some(name) = removed {
+                    whole.remove(name);
+                }
+                if let Some(name) = added {
+                    // One that was replaced is there already.
+                    whole.remove(name);
+                    whole.add(name.into());
+                }
+            }
+            // Whether one was replaced is not known: one too many costs a scan, one too few hides a name.
+            Spellings::Counts(counts) => {
+                if let Some(name) = removed
+                    && let Entry::Occupied(mut held) = counts.entry(names::key(name))
+                {
+                    match *held.get() {
+                        // Too many to have been counted.
+                        u16::MAX => {}
+                        1 => drop(held.remove()),
+                        _ => *held.get_mut() -= 1,
+                    }
+                }
+                if let Some(name) = added {
+                    count(counts, names::key(name));
+                }
+            }
+        }
+    }
+
+    /// In names that take as much memory.
+    fn weight(&self) -> usize {
+        match self {
+            Spellings::Whole(whole) => whole.len,
+            Spellings::Counts(counts) => counts.len() / KEYS_A_NAME,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        match self {
+            Spellings::Whole(whole) => whole.len >= MAX_NAMES,
+            Spellings::Counts(counts) => counts.len() >= MAX_KEYS,
+        }
+    }
+}
+
+fn count(counts: &mut HashMap<u32, u16>, key: u32) {
+    let count = counts.entry(key).or_default();
+    *count = count.saturating_add(1);
+}
+
+/// What was read of a directory.
+#[derive(Debug)]
+pub(super) enum Learned {
+    /// All names, at most [`MAX_NAMES`].
+    Names(Vec<Vec<u8>>),
+    /// Their keys, at most [`MAX_KEYS`].
+    Keys(Vec<u32>),
+}
+
+impl Default for Learned {
+    fn default() -> Learned {
+        Learned::Names(Vec::new())
+    }
+}
+
+impl Learned {
+    /// Takes another name, while there are not too many.
+    pub(super) fn add(&mut self, name: Vec<u8>) {
+        match self {
+            Learned::Names(names) if names.len() < MAX_NAMES => names.push(name),
+            Learned::Names(names) => {
+                let mut keys: Vec<u32> = names.iter().map(|name| names::key(name)).collect();
+                keys.push(names::key(&name));
+                *self = Learned::Keys(keys);
+            }
+            Learned::Keys(keys) => keys.push(names::key(&name)),
+        }
     }
 }
 
@@ -91,7 +223,9 @@ pub(super) enum Known {
     Absent,
     /// One is, and spelled like this.
     Spelled(Vec<u8>),
-    /// Nothing: read the directory.
+    /// One may be: read the directory until it is found; there is nothing to learn.
+    Perhaps,
+    /// Nothing: read the directory, and learn it.
     Nothing,
 }
 
@@ -109,29 +243,24 @@ impl Folds {
                 self.dirs.remove(&dir);
                 Known::Nothing
             }
-            Some(names) => match names.spellings.find(wanted) {
-                Some(name) => Known::Spelled(name.to_vec()),
-                None => Known::Absent,
-            },
+            Some(names) => names.spellings.ask(wanted),
         }
     }
 
     /// Remembers all names of a directory, whose times were `stamp` before they were read.
-    pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, names: Vec<Vec<u8>>, now: Instant) {
+    pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, learned: Learned, now: Instant) {
         self.dirs.remove(&dir);
-        while self.dirs.len() >= MAX_DIRS || self.names() + names.len() > MAX_ALL_NAMES {
+        let spellings = Spellings::of(learned);
+        while self.dirs.len() >= MAX_DIRS || self.names() + spellings.weight() > MAX_ALL_NAMES {
             let oldest = self.dirs.iter().min_by_key(|(_, names)| names.made).map(|(&dir, _)| dir);
             let Some(oldest) = oldest else { break };
             self.dirs.remove(&oldest);
         }
-        let mut spellings = Spellings::default();
-        spellings.first.reserve(names.len());
-        names.into_iter().for_each(|name| spellings.add(name.into_boxed_slice()));
         self.dirs.insert(dir, Names { stamp, made: now, spellings });
     }
 
     fn names(&self) -> usize {
-        self.dirs.values().map(|names| names.spellings.len).sum()
+        self.dirs.values().map(|names| names.spellings.weight()).sum()
     }
 
     /// What was remembered of `dir` proved wrong.
@@ -149,19 +278,12 @@ impl Folds {
     ) {
         let all = self.names();
         let Some(names) = self.dirs.get_mut(&dir) else { return };
-        if names.stamp != before || names.spellings.len >= MAX_NAMES || all >= MAX_ALL_NAMES {
+        if names.stamp != before || names.spellings.is_full() || all >= MAX_ALL_NAMES {
             self.dirs.remove(&dir);
             return;
         }
         names.stamp = after;
-        if let Some(name) = removed {
-            names.spellings.remove(name);
-        }
-        if let Some(name) = added {
-            // One that was replaced is there already.
-            names.spellings.remove(name);
-            names.spellings.add(name.into());
-        }
+        names.spellings.change(removed, added);
     }
 }
 
@@ -176,6 +298,12 @@ mod tests {
         (t, t)
     }
 
+    fn learned(names: &[&str]) -> Learned {
+        let mut learned = Learned::default();
+        names.iter().for_each(|name| learned.add(name.as_bytes().to_vec()));
+        learned
+    }
+
     fn spelled(name: &str) -> Known {
         Known::Spelled(name.as_bytes().to_vec())
     }
@@ -185,7 +313,7 @@ mod tests {
         let mut folds = Folds::default();
         let now = Instant::now();
         assert_eq!(folds.ask(DIR, stamp(1), b"A", now), Known::Nothing);
-        folds.learn(DIR, stamp(1), vec![b"readme".to_vec()], now);
+        folds.learn(DIR, stamp(1), learned(&["readme"]), now);
         assert_eq!(folds.ask(DIR, stamp(1), b"README", now), spelled("readme"));
         assert_eq!(folds.ask(DIR, stamp(1), b"OTHER", now), Known::Absent);
         folds.changed(DIR, (stamp(1), stamp(2)), None, Some(b"Other"));
@@ -201,7 +329,7 @@ mod tests {
     fn names_that_differ_by_case_only_come_and_go_one_by_one() {
         let mut folds = Folds::default();
         let now = Instant::now();
-        folds.learn(DIR, stamp(1), vec![b"a".to_vec(), b"A".to_vec()], now);
+        folds.learn(DIR, stamp(1), learned(&["a", "A"]), now);
         folds.changed(DIR, (stamp(1), stamp(1)), Some(b"A"), None);
         assert_eq!(folds.ask(DIR, stamp(1), b"A", now), spelled("a"));
         // A rename that replaces: the name is there once.
@@ -216,26 +344,51 @@ mod tests {
         let mut folds = Folds::default();
         let now = Instant::now();
         let short = names::short(b"a long name.text").unwrap();
-        folds.learn(DIR, stamp(1), vec![b"other long name".to_vec(), b"a long name.text".to_vec()], now);
+        folds.learn(DIR, stamp(1), learned(&["other long name", "a long name.text"]), now);
         assert_eq!(folds.ask(DIR, stamp(1), short.as_bytes(), now), spelled("a long name.text"));
+    }
+
+    #[test]
+    fn of_a_large_directory_it_is_known_what_does_not_exist() {
+        let (mut folds, now) = (Folds::default(), Instant::now());
+        let mut learned = Learned::default();
+        (0..MAX_NAMES + 10).for_each(|i| learned.add(format!("a file {i}").into_bytes()));
+        assert!(matches!(learned, Learned::Keys(_)));
+        folds.learn(DIR, stamp(1), learned, now);
+        let ask =
+            |folds: &mut Folds, name: &str| folds.ask(DIR, stamp(1), &names::fold(name.as_bytes()), now);
+        assert_eq!(ask(&mut folds, "A FILE 7"), Known::Perhaps);
+        assert_eq!(ask(&mut folds, &names::short(b"a file 7").unwrap()), Known::Perhaps);
+        assert_eq!(ask(&mut folds, "another"), Known::Absent);
+        assert_eq!(ask(&mut folds, &names::short(b"another long one").unwrap()), Known::Absent);
+        // What comes and goes is followed; a name that is replaced counts twice, and is never missed.
+        let mut change = |removed: Option<&[u8]>, added: Option<&[u8]>| {
+            folds.changed(DIR, (stamp(1), stamp(1)), removed, added);
+            folds.ask(DIR, stamp(1), b"ANOTHER", now)
+        };
+        assert_eq!(change(None, Some(b"Another")), Known::Perhaps);
+        assert_eq!(change(Some(b"a file 7"), Some(b"Another")), Known::Perhaps);
+        assert_eq!(change(Some(b"Another"), None), Known::Perhaps);
+        assert_eq!(change(Some(b"Another"), None), Known::Absent);
+        assert_eq!(ask(&mut folds, "A FILE 7"), Known::Absent);
     }
 
     #[test]
     fn names_age_and_give_way() {
         let mut folds = Folds::default();
         let now = Instant::now();
-        folds.learn(DIR, stamp(1), Vec::new(), now);
+        folds.learn(DIR, stamp(1), Learned::default(), now);
         assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE), Known::Absent);
         assert_eq!(folds.ask(DIR, stamp(1), b"A", now + MAX_AGE * 2), Known::Nothing);
         for i in 0..100 {
-            folds.learn(NodeId(100 + i), stamp(1), Vec::new(), now + Duration::from_millis(i));
+            folds.learn(NodeId(100 + i), stamp(1), Learned::default(), now + Duration::from_millis(i));
         }
         assert_eq!(folds.dirs.len(), MAX_DIRS);
         assert!(folds.remembers(NodeId(199)));
         folds.changed(NodeId(199), (stamp(7), stamp(8)), None, Some(b"x"));
         assert!(!folds.remembers(NodeId(199)));
         // A large directory pushes older ones out.
-        let many = |n: usize| (0..n).map(|i| i.to_string().into_bytes()).collect::<Vec<_>>();
+        let many = |n: usize| Learned::Names((0..n).map(|i| i.to_string().into_bytes()).collect());
         let later = |n: u64| now + Duration::from_secs(n);
         folds.learn(NodeId(1), stamp(1), many(MAX_NAMES), later(1));
         folds.learn(NodeId(2), stamp(1), many(MAX_NAMES), later(2));

@@ -17,18 +17,21 @@ mod table;
 mod xattr;
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
+use futures_util::lock::Mutex as Queue;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::{File, rt};
 
-use self::folds::{Folds, Known};
+use self::folds::{Folds, Known, Learned};
 use self::observe::Observer;
 use self::orphans::Orphans;
 use self::search::{Next, STEP, Search, Seen};
@@ -46,12 +49,47 @@ const MAX_CACHED_FDS: usize = 4096;
 /// How deep below the nearest cached directory a node may lie.
 const MAX_DEPTH: usize = 1024;
 /// Entries that a look-up without regard to case reads before it gives up. The scan costs about 0.2 microseconds an
-/// entry and happens only when the exact name does not exist and `folds` cannot say that no other spelling does.
+/// entry, in steps, and happens only when the exact name does not exist and `folds` cannot say that no other spelling does.
 const MAX_FOLD_SCAN: usize = 1_000_000;
 /// Entries behind the position at which a file was seen that are looked at first: it is the next one unless others went.
 const FEW: usize = 4;
 /// Entries that one [`Op::Readdir`] returns at most, whatever was asked for.
 const MAX_ENTRIES: usize = 4096;
+
+/// Who reads a directory for a name, one after another.
+#[derive(Default)]
+struct Turns(Mutex<HashMap<NodeId, Weak<Queue<()>>>>);
+
+impl Turns {
+    fn of(&self, dir: NodeId) -> Arc<Queue<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get(&dir).and_then(Weak::upgrade) {
+            return turn;
+        }
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::default();
+        turns.insert(dir, Arc::downgrade(&turn));
+        turn
+    }
+}
+
+/// The descriptor of a file whose name goes. Whoever drops it does not wait for the disk.
+struct Ending(Option<OwnedFd>);
+
+impl Ending {
+    /// Waits for the disk, where nobody else has the file.
+    fn close(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(fd) = &self.0 {
+            ending::let_go(fd.as_fd());
+        }
+    }
+}
 
 /// Serves a folder.
 pub struct Dir {
@@ -59,6 +97,7 @@ pub struct Dir {
     home: Identity,
     table: Mutex<Table>,
     folds: Mutex<Folds>,
+    turns: Turns,
     search: Mutex<Search>,
     orphans: Mutex<Orphans>,
     proc: Proc,
@@ -92,6 +131,7 @@ impl Dir {
             home: identity,
             table: Mutex::new(table),
             folds: Mutex::default(),
+            turns: Turns::default(),
             search: Mutex::default(),
             orphans: Mutex::default(),
             proc,
@@ -162,72 +202,89 @@ impl Dir {
         Ok(stat.attr(node, &self.home))
     }
 
-    fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Attr, Error> {
+    /// What has this name, as it is spelled.
+    fn exact(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
+        self.lookup(dir, name, false)?.ok_or(Error::NotFound)
+    }
+
+    /// `None`: the name does not exist as it is spelled, and whether another spelling does takes reading the directory.
+    fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Option<Attr>, Error> {
         names::check(name)?;
         let fd = self.dir_fd(dir)?;
         if name == b"." {
-            return self.getattr(dir);
+            return self.getattr(dir).map(Some);
         }
         if name == b".." {
             let (parent, _) = self.table().place(dir)?;
-            return self.getattr(parent);
+            return self.getattr(parent).map(Some);
         }
         match sys::stat_at(fd.as_fd(), name) {
-            Ok(stat) => self.seen(&stat, dir, name),
+            Ok(stat) => self.seen(&stat, dir, name).map(Some),
             Err(Errno::NOENT) if fold_case => {
-                let spelled = self.find_folded(dir, &fd, name)?;
-                match sys::stat_at(fd.as_fd(), &spelled) {
-                    Ok(stat) => self.seen(&stat, dir, &spelled),
-                    // Somebody else took it away too quickly for the directory's times to tell: look again.
-                    Err(Errno::NOENT) => {
-                        self.folds().forget(dir);
-                        let spelled = self.find_folded(dir, &fd, name)?;
-                        self.seen(&sys::stat_at(fd.as_fd(), &spelled)?, dir, &spelled)
-                    }
-                    Err(e) => Err(e.into()),
+                let stamp = sys::stat(fd.as_fd())?.stamp();
+                let known = self.folds().ask(dir, stamp, &names::fold(name), Instant::now());
+                match known {
+                    Known::Absent => Err(Error::NotFound),
+                    Known::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
+                        Ok(stat) => self.seen(&stat, dir, &spelled).map(Some),
+                        // Somebody else took it away too quickly for the directory's times to tell: look again.
+                        Err(Errno::NOENT) => {
+                            self.folds().forget(dir);
+                            Ok(None)
+                        }
+                        Err(e) => Err(e.into()),
+                    },
+                    Known::Perhaps | Known::Nothing => Ok(None),
                 }
             }
             Err(e) => Err(e.into()),
         }
     }
 
-    /// The name in `dir` that equals `name` but for case, or whose 8.3 name it is.
-    fn find_folded(&self, dir: NodeId, fd: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Error> {
-        let stamp = sys::stat(fd.as_fd())?.stamp();
-        let now = Instant::now();
-        let wanted = names::fold(name);
-        match self.folds().ask(dir, stamp, &wanted, now) {
-            Known::Spelled(name) => return Ok(name),
-            Known::Absent => return Err(Error::NotFound),
-            Known::Nothing => {}
+    /// [`Dir::lookup`] by reading the directory, in steps between which others have their turn. One reads a directory at a time: the
+    /// others may then know what they want without reading it again.
+    async fn search_folded(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
+        let turn = self.turns.of(dir);
+        let _turn = turn.lock().await;
+        if let Some(found) = self.lookup(dir, name, true)? {
+            return Ok(found);
         }
+        let fd = self.dir_fd(dir)?;
+        let stamp = sys::stat(fd.as_fd())?.stamp();
+        let (wanted, now) = (names::fold(name), Instant::now());
+        // Learning takes the whole directory; who only wants to find is done.
+        let known = self.folds().ask(dir, stamp, &wanted, now);
+        let mut learned = (known == Known::Nothing).then(Learned::default);
         let open = sys::open_dir(fd.as_fd())?;
         let (mut cookie, mut scanned) = (0, 0);
-        let mut found = None;
-        let mut learned = Vec::new();
+        let mut found: Option<Vec<u8>> = None;
         loop {
-            let (batch, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
+            let (batch, end) = sys::entries(open.as_fd(), cookie, STEP)?;
             scanned += batch.len();
             cookie = batch.last().map_or(cookie, |last| last.cookie);
             if found.is_none() {
                 let called = batch.iter().find(|raw| names::is_called(&raw.name, &wanted));
                 found = called.map(|raw| raw.name.clone());
             }
-            // Learning takes the whole directory; who only wants to find is done.
-            let learn = scanned <= folds::MAX_NAMES;
-            if learn {
-                learned.extend(batch.into_iter().map(|raw| raw.name));
+            if scanned > folds::MAX_KEYS {
+                learned = None;
             }
-            if end && learn {
-                self.folds().learn(dir, stamp, std::mem::take(&mut learned), now);
+            if let Some(learned) = &mut learned {
+                batch.into_iter().for_each(|raw| learned.add(raw.name));
             }
-            if end || (found.is_some() && !learn) {
-                return found.ok_or(Error::NotFound);
+            if end || (found.is_some() && learned.is_none()) {
+                break;
             }
             if scanned >= MAX_FOLD_SCAN {
                 return Err(Error::Limit("entries of a directory searched without regard to case"));
             }
+            rt::yield_now().await;
         }
+        if let Some(learned) = learned {
+            self.folds().learn(dir, stamp, learned, now);
+        }
+        let spelled = found.ok_or(Error::NotFound)?;
+        self.seen(&sys::stat_at(fd.as_fd(), &spelled)?, dir, &spelled)
     }
 
     /// Carries out `act`, which changes the entries of `dir`, and keeps `folds` informed.
@@ -555,7 +612,6 @@ impl Dir {
 
     fn act(&self, op: Op) -> Result<Outcome, Error> {
         Ok(match op {
-            Op::Lookup { dir, name, fold_case } => Outcome::Attr(self.lookup(dir, &name, fold_case)?),
             Op::Getattr { node } => Outcome::Attr(self.getattr(node)?),
             Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
             Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
@@ -609,7 +665,9 @@ impl Dir {
                 Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
             }
             Op::Stable { node } => Outcome::Stable(self.table().identity(node)?.to_stable(&self.home)),
-            Op::SyncDir { .. } | Op::Find { .. } => unreachable!("handled where it can wait"),
+            Op::SyncDir { .. } | Op::Find { .. } | Op::Lookup { .. } => {
+                unreachable!("handled where it can wait")
+            }
         })
     }
 
@@ -717,6 +775,45 @@ impl Dir {
         }
     }
 
+    /// A descriptor of the file of this name where freeing what it has takes time: it keeps the file when the name goes.
+    fn named_large(&self, dir: NodeId, name: &[u8]) -> Option<OwnedFd> {
+        let fd = self.dir_fd(dir).ok()?;
+        let stat = sys::stat_at(fd.as_fd(), name).ok()?;
+        let is_large = stat.kind() == Kind::File && stat.allocated() >= MUCH_BYTES;
+        is_large.then(|| sys::open_path(fd.as_fd(), name).ok()).flatten()
+    }
+
+    /// Whether cutting a file off at `size` frees much.
+    fn has_much_behind(&self, node: NodeId, size: u64) -> bool {
+        let stat = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?));
+        stat.is_ok_and(|stat| {
+            stat.kind() == Kind::File
+                && stat.size() > size
+                && stat.allocated().saturating_sub(size) >= MUCH_BYTES
+        })
+    }
+
+    /// Cuts a file off where that can be waited for.
+    async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
+        let file = self.reopen(&*self.fd(node)?, self.table().kind(node)?, true)?;
+        if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
+            observer.own().content(node, Instant::now());
+        }
+        Ok(rt::blocking(move || rustix::fs::ftruncate(&file, size)).await?)
+    }
+
+    /// Makes a file, or cuts off the one that has the name.
+    async fn create_emptied(&self, dir: NodeId, name: Vec<u8>, set: SetAttr) -> Result<Outcome, Error> {
+        let (size, set) = (set.size, SetAttr { size: None, ..set });
+        let make = Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set };
+        let Outcome::Created { attr, created } = self.carry_out(make)? else { return Err(Error::Invalid) };
+        let set = SetAttr { size, ..SetAttr::default() };
+        match self.submit(Op::Setattr { node: attr.node, set }).await? {
+            Outcome::Attr(attr) => Ok(Outcome::Created { attr, created }),
+            _ => Err(Error::Invalid),
+        }
+    }
+
     async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
         let open = sys::open_dir(self.dir_fd(dir)?.as_fd())?;
         Ok(rt::blocking(move || rustix::fs::fsync(open)).await?)
@@ -743,6 +840,7 @@ impl Backend for Dir {
             let Ok(stat) = sys::stat(fd.as_fd()) else { continue };
             if stat.links() == 0 {
                 let closed = self.table().unlinked(node);
+                ending::let_go(fd.as_fd());
                 drop(closed);
                 self.orphans().has_lost_its_name(stat.identity());
             }
@@ -757,6 +855,36 @@ impl Backend for Dir {
         match op {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
             Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
+            Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
+                Ok(None) => Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) }),
+                Ok(Some(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
+                Err(e) => Box::pin(std::future::ready(Err(e))),
+            },
+            Op::Setattr { node, set: SetAttr { size: Some(size), .. } }
+                if self.has_much_behind(node, size) =>
+            {
+                Box::pin(async move {
+                    self.shrink(node, size).await?;
+                    self.carry_out(op)
+                })
+            }
+            Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }
+                if set.size.is_some() && self.named_large(dir, &name).is_some() =>
+            {
+                Box::pin(self.create_emptied(dir, name, set))
+            }
+            Op::Remove { dir, ref name } | Op::Rename { to: dir, to_name: ref name, replace: true, .. } => {
+                let ending = self.named_large(dir, name).map(|fd| Ending(Some(fd)));
+                let outcome = self.carry_out(op);
+                match ending.filter(|_| outcome.is_ok()) {
+                    None => Box::pin(std::future::ready(outcome)),
+                    Some(ending) => Box::pin(async move {
+                        // When this is answered the space is free, unless somebody has the file open.
+                        rt::blocking(move || ending.close()).await;
+                        outcome
+                    }),
+                }
+            }
             op => Box::pin(std::future::ready(self.carry_out(op))),
         }
     }

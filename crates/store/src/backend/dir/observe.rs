@@ -7,11 +7,12 @@
 //! watch is marked so, and its reader lists the directory anew.
 //! Does not: tell what this server did itself (see [`crate::vfs::Own`]), or see changes on network file systems.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -24,6 +25,8 @@ use crate::vfs::{Above, Action, Error, Event, Kind, NodeId, Own, Turn, Watches, 
 
 /// Directories observed at a time.
 const MAX_DIRS: usize = 32_768;
+/// Directories that are entered, or let go, between two looks at what has happened.
+const STEP: usize = 64;
 /// How long the second half of a rename is waited for.
 const PAIR_MS: i64 = 20;
 /// What is asked of the kernel about a directory.
@@ -54,12 +57,19 @@ struct Shared {
 struct State {
     dirs: HashMap<i32, Observed>,
     by_node: HashMap<NodeId, i32>,
-    /// Watches of trees; while there are any, directories that appear are observed as well.
-    trees: usize,
-    /// Roots of trees that have to be walked.
-    to_walk: VecDeque<NodeId>,
+    /// Trees that are watched; while there are any, directories that appear are observed as well.
+    trees: HashMap<NodeId, Tree>,
     /// The limit was logged.
     full: bool,
+}
+
+/// A tree, by its root.
+#[derive(Default)]
+struct Tree {
+    /// How many watch it.
+    held: usize,
+    /// All directories in it are observed. However often it is asked for meanwhile, it is walked once.
+    walked: bool,
 }
 
 struct Observed {
@@ -79,6 +89,19 @@ pub(super) struct Guard {
     recursive: bool,
 }
 
+impl Observed {
+    fn is_idle(&self) -> bool {
+        self.plain == 0 && self.below == 0
+    }
+}
+
+/// The walk through a tree that is under way.
+struct Walk {
+    root: NodeId,
+    /// Directories that are to be observed, and how deep they lie.
+    left: Vec<(NodeId, usize)>,
+}
+
 impl Observer {
     /// Starts the thread.
     pub(super) fn start(dir: &Arc<Dir>, watches: &Arc<Watches>) -> Result<Arc<Observer>, Error> {
@@ -86,9 +109,10 @@ impl Observer {
         let (woken, wake) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { inotify, watches: watches.clone(), state: Mutex::default() });
         let (for_thread, dir) = (shared.clone(), Arc::downgrade(dir));
-        std::thread::Builder::new()
-            .name("weft-observe".to_owned())
-            .spawn(move || Reader { shared: for_thread, dir, pending: None }.run(woken.as_fd()))?;
+        std::thread::Builder::new().name("weft-observe".to_owned()).spawn(move || {
+            let walk = None;
+            Reader { shared: for_thread, dir, pending: None, walk }.run(woken.as_fd());
+        })?;
         Ok(Arc::new(Observer { shared, wake }))
     }
 
@@ -109,12 +133,13 @@ impl Observer {
         if let Some(observed) = state.dirs.get_mut(&wd) {
             observed.plain += 1;
         }
-        if recursive {
-            state.trees += 1;
-            state.to_walk.push_back(dir);
-        }
+        let is_new = recursive && {
+            let tree = state.trees.entry(dir).or_default();
+            tree.held += 1;
+            tree.held == 1
+        };
         drop(state);
-        if recursive {
+        if is_new {
             self.wake();
         }
         Some(Guard {
@@ -142,7 +167,14 @@ impl Drop for Guard {
         let shared = &observer.shared;
         observer.own().end();
         let mut state = shared.state();
-        state.trees -= usize::from(self.recursive);
+        if self.recursive
+            && let Entry::Occupied(mut tree) = state.trees.entry(self.dir)
+        {
+            tree.get_mut().held -= 1;
+            if tree.get().held == 0 {
+                tree.remove();
+            }
+        }
         if let Some(observed) = state.of(self.dir) {
             observed.plain = observed.plain.saturating_sub(1);
         }
@@ -150,15 +182,16 @@ impl Drop for Guard {
             observed.below = observed.below.saturating_sub(1);
         }
         // While a tree is watched, all directories may belong to it.
-        if state.trees > 0 {
+        if !state.trees.is_empty() {
             return;
         }
-        let idle =
-            state.dirs.extract_if(|_, observed| observed.plain + observed.below == 0).collect::<Vec<_>>();
-        for (wd, observed) in idle {
-            state.by_node.remove(&observed.node);
-            // It is gone already when its directory is.
-            let _ = inotify::remove_watch(&shared.inotify, wd);
+        if self.recursive {
+            drop(state);
+            // There may be thousands: the thread lets them go.
+            return observer.wake();
+        }
+        for node in [Some(self.dir), self.parent].into_iter().flatten() {
+            shared.let_go(&mut state, node);
         }
     }
 }
@@ -207,6 +240,17 @@ impl Shared {
         Ok(wd)
     }
 
+    /// Ends the observation of a directory that nobody watches.
+    fn let_go(&self, state: &mut State, node: NodeId) {
+        let Some(wd) = state.by_node.get(&node).copied() else { return };
+        if state.dirs.get(&wd).is_some_and(Observed::is_idle) {
+            state.dirs.remove(&wd);
+            state.by_node.remove(&node);
+            // It is gone already when its directory is.
+            let _ = inotify::remove_watch(&self.inotify, wd);
+        }
+    }
+
     fn forget(&self, wd: i32) {
         let mut state = self.state();
         if let Some(observed) = state.dirs.remove(&wd) {
@@ -238,17 +282,22 @@ impl Seen {
 struct Reader {
     shared: Arc<Shared>,
     dir: Weak<Dir>,
-    /// The first half of a rename, whose second may follow.
-    pending: Option<Seen>,
+    /// The first half of a rename, whose second may follow, and when it came.
+    pending: Option<(Seen, Instant)>,
+    walk: Option<Walk>,
 }
 
 impl Reader {
     fn run(mut self, woken: BorrowedFd<'_>) {
         let inotify = self.shared.clone();
         let mut buf = vec![MaybeUninit::uninit(); 65_536];
+        let mut at_work = false;
         loop {
             let half = Timespec { tv_sec: 0, tv_nsec: PAIR_MS * 1_000_000 };
-            let timeout = self.pending.as_ref().map(|_| half);
+            let timeout = match at_work {
+                true => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+                false => self.pending.as_ref().map(|_| half),
+            };
             let mut fds = [
                 PollFd::new(&inotify.inotify, PollFlags::IN),
                 PollFd::from_borrowed_fd(woken, PollFlags::IN),
@@ -261,34 +310,67 @@ impl Reader {
             let Some(served) = self.dir.upgrade().filter(|_| !ended) else { return };
             let mut byte = [0; 64];
             while matches!(rustix::io::read(woken, &mut byte), Ok(n) if n > 0) {}
-            self.walk_trees(&served);
+            // In steps: what the kernel tells of meanwhile has no room to wait in for long.
+            at_work = self.step(&served);
             self.read(&served, &mut buf);
         }
     }
 
-    fn walk_trees(&self, served: &Dir) {
-        while let Some(root) = { self.shared.state().to_walk.pop_front() } {
-            self.walk(served, root, false);
+    /// Goes on with what is to be done; says whether that is not all.
+    fn step(&mut self, served: &Dir) -> bool {
+        let mut state = self.shared.state();
+        if state.trees.is_empty() {
+            self.walk = None;
+            let idle =
+                state.dirs.values().filter(|observed| observed.is_idle()).map(|observed| observed.node);
+            let idle: Vec<_> = idle.take(STEP).collect();
+            idle.iter().for_each(|node| self.shared.let_go(&mut state, *node));
+            return idle.len() == STEP;
         }
+        let next = || {
+            let (root, _) = state.trees.iter().find(|(_, tree)| !tree.walked)?;
+            Some(Walk { root: *root, left: vec![(*root, 0)] })
+        };
+        // One that nobody waits for any more ends.
+        let under_way = self.walk.take().filter(|walk| state.trees.contains_key(&walk.root));
+        let Some(mut walk) = under_way.or_else(next) else { return false };
+        drop(state);
+        for _ in 0..STEP {
+            let Some((node, depth)) = walk.left.pop() else { break };
+            self.enter(served, node, depth, false, &mut walk.left);
+        }
+        if walk.left.is_empty() {
+            if let Some(tree) = self.shared.state().trees.get_mut(&walk.root) {
+                tree.walked = true;
+            }
+        } else {
+            self.walk = Some(walk);
+        }
+        true
     }
 
     /// Observes all directories below `root`. With `tell`, everything that is in them is new.
     fn walk(&self, served: &Dir, root: NodeId, tell: bool) {
         let mut left = vec![(root, 0)];
         while let Some((node, depth)) = left.pop() {
-            if self.shared.add(served, node).is_none() || depth == MAX_DEPTH {
-                continue;
-            }
-            // What cannot be listed is not told.
-            let _ = children(served, node, |name, child| {
-                if tell {
-                    let kind = if child.is_some() { Kind::Dir } else { Kind::File };
-                    let (what, action) = (What::name_of(kind), Action::Added);
-                    self.tell(served, [Event { what, action, dir: node, name }]);
-                }
-                left.extend(child.map(|child| (child, depth + 1)));
-            });
+            self.enter(served, node, depth, tell, &mut left);
         }
+    }
+
+    /// Observes a directory; those in it are left to do.
+    fn enter(&self, served: &Dir, node: NodeId, depth: usize, tell: bool, left: &mut Vec<(NodeId, usize)>) {
+        if self.shared.add(served, node).is_none() || depth == MAX_DEPTH {
+            return;
+        }
+        // What cannot be listed is not told.
+        let _ = children(served, node, |name, child| {
+            if tell {
+                let kind = if child.is_some() { Kind::Dir } else { Kind::File };
+                let (what, action) = (What::name_of(kind), Action::Added);
+                self.tell(served, [Event { what, action, dir: node, name }]);
+            }
+            left.extend(child.map(|child| (child, depth + 1)));
+        });
     }
 
     fn read(&mut self, served: &Dir, buf: &mut [MaybeUninit<u8>]) {
@@ -321,15 +403,9 @@ impl Reader {
                 self.seen(served, Seen { dir, name, flags, cookie: event.cookie() });
             }
         }
-        if !any {
+        let is_due = |since: &Instant| since.elapsed() >= Duration::from_millis(PAIR_MS.unsigned_abs());
+        if !any && let Some((from, _)) = self.pending.take_if(|(_, since)| is_due(since)) {
             // The other half of a rename is not among what is observed.
-            self.gone(served);
-        }
-    }
-
-    /// The first half of a rename stands alone.
-    fn gone(&mut self, served: &Dir) {
-        if let Some(from) = self.pending.take() {
             self.went(served, &from);
         }
     }
@@ -338,7 +414,7 @@ impl Reader {
         if is_hidden(&seen.name) {
             return;
         }
-        let from = self.pending.take();
+        let from = self.pending.take().map(|(from, _)| from);
         match from {
             Some(from) if seen.flags.contains(ReadFlags::MOVED_TO) && from.cookie == seen.cookie => {
                 let within = from.dir == seen.dir;
@@ -353,7 +429,7 @@ impl Reader {
             None => {}
         }
         if seen.flags.contains(ReadFlags::MOVED_FROM) {
-            self.pending = Some(seen);
+            self.pending = Some((seen, Instant::now()));
         } else if seen.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
             let foreign = self.is_foreign(&seen, Turn::Comes);
             if foreign {
@@ -401,19 +477,19 @@ impl Reader {
 
     /// A name is there, and was told of if somebody else made it.
     fn came(&self, served: &Dir, seen: &Seen, foreign: bool) {
-        let Ok(attr) = served.lookup(seen.dir, &seen.name, false) else { return };
+        let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if !foreign {
             // What else we do to a file that we make.
             self.shared.watches.own().content(attr.node, Instant::now());
         }
-        if attr.kind == Kind::Dir && self.shared.state().trees > 0 {
+        if attr.kind == Kind::Dir && !self.shared.state().trees.is_empty() {
             self.walk(served, attr.node, foreign);
         }
     }
 
     fn modified(&self, served: &Dir, seen: &Seen) {
         // What has no name any more was told as removed.
-        let Ok(attr) = served.lookup(seen.dir, &seen.name, false) else { return };
+        let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if self.shared.watches.own().is_own_content(attr.node, Instant::now()) {
             return;
         }
@@ -458,7 +534,7 @@ fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId
         let (raw, end) = sys::entries(open.as_fd(), cookie, MAX_ENTRIES)?;
         cookie = raw.last().map_or(cookie, |last| last.cookie);
         for raw in raw.into_iter().filter(|raw| !is_hidden(&raw.name)) {
-            let attr = if raw.maybe_dir { served.lookup(dir, &raw.name, false).ok() } else { None };
+            let attr = if raw.maybe_dir { served.exact(dir, &raw.name).ok() } else { None };
             each(&raw.name, attr.filter(|attr| attr.kind == Kind::Dir).map(|attr| attr.node));
         }
         if end {

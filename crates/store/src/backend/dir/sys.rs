@@ -130,6 +130,15 @@ impl Stat {
         self.0.stx_nlink
     }
 
+    pub(super) fn size(&self) -> u64 {
+        self.0.stx_size
+    }
+
+    /// Bytes that it takes up.
+    pub(super) fn allocated(&self) -> u64 {
+        self.0.stx_blocks.saturating_mul(512)
+    }
+
     /// `home` is the root's: inodes of other devices may be the same as some of its own, their numbers are not.
     pub(super) fn attr(&self, node: NodeId, home: &Identity) -> Attr {
         let s = &self.0;
@@ -143,7 +152,7 @@ impl Stat {
             stable,
             kind,
             size: if kind == Kind::Dir { 0 } else { s.stx_size },
-            allocated: s.stx_blocks.saturating_mul(512),
+            allocated: self.allocated(),
             nlink: s.stx_nlink,
             mode: u32::from(s.stx_mode) & 0o7777,
             uid: s.stx_uid,

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::content::Content;
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
-use crate::backend::names::{fold, fold_hash, is_called, may_be_short};
+use crate::backend::names::{fold, is_called, key, key_of_short};
 use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
 
 /// Files that give their descriptors up when one is wanted: so that not every open of many looks for one. A megabyte each at most is
@@ -50,8 +50,8 @@ pub(super) struct Entries {
     names: BTreeMap<Vec<u8>, (u64, NodeId)>,
     order: BTreeMap<u64, Vec<u8>>,
     last_cookie: u64,
-    /// The hash of each folded name with its cookie: what a look-up without regard to case asks.
-    folded: BTreeSet<(u64, u64)>,
+    /// The key of each name with its cookie: what a look-up without regard to case asks.
+    folded: BTreeSet<(u32, u64)>,
     subdirs: u32,
 }
 
@@ -61,14 +61,12 @@ impl Entries {
     }
 
     pub(super) fn find_folded(&self, name: &[u8]) -> Option<NodeId> {
-        let (hash, wanted) = (fold_hash(name), fold(name));
-        let mut alike =
-            self.folded.range((hash, 0)..=(hash, u64::MAX)).filter_map(|(_, at)| self.order.get(at));
-        let found = alike.find(|name| fold(name) == wanted).and_then(|name| self.find(name));
-        // An 8.3 name is looked for among all: nobody asks for one often.
-        let by_short =
-            || self.names.iter().find(|(name, _)| is_called(name, &wanted)).map(|(_, &(_, node))| node);
-        found.or_else(|| may_be_short(&wanted).then(by_short).flatten())
+        let wanted = fold(name);
+        let with_key =
+            |key: u32| self.folded.range((key, 0)..=(key, u64::MAX)).filter_map(|(_, at)| self.order.get(at));
+        let own = with_key(key(name)).find(|name| fold(name) == wanted);
+        let by_short = || with_key(key_of_short(&wanted)?).find(|name| is_called(name, &wanted));
+        own.or_else(by_short).and_then(|name| self.find(name))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -79,14 +77,14 @@ impl Entries {
         self.last_cookie += 1;
         self.names.insert(name.to_vec(), (self.last_cookie, node));
         self.order.insert(self.last_cookie, name.to_vec());
-        self.folded.insert((fold_hash(name), self.last_cookie));
+        self.folded.insert((key(name), self.last_cookie));
         self.subdirs += u32::from(is_dir);
     }
 
     fn remove(&mut self, name: &[u8], is_dir: bool) {
         let Some((cookie, _)) = self.names.remove(name) else { return };
         self.order.remove(&cookie);
-        self.folded.remove(&(fold_hash(name), cookie));
+        self.folded.remove(&(key(name), cookie));
         self.subdirs -= u32::from(is_dir);
     }
 

@@ -1,0 +1,54 @@
+//! The end of large files: a file system frees the blocks of one that has no name when its last descriptor is closed, and that close
+//! takes as long as the disk does; with many extents, or where each is discarded, minutes.
+//!
+//! Owns: the thread that closes such descriptors. Does not: wait for it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+
+use crate::sim;
+
+/// Freeing less takes no time that anybody notices.
+pub const MUCH_BYTES: u64 = 1 << 20;
+/// Memory is freed faster.
+const MUCH_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Before `fd` is closed: where that may free much, another descriptor keeps the file, until a thread has closed it.
+pub fn let_go(fd: BorrowedFd<'_>) {
+    if !sim::active() && frees_much(fd, MUCH_BYTES) {
+        elsewhere(fd);
+    }
+}
+
+/// The same for files in memory.
+pub(super) fn let_go_memory(fd: BorrowedFd<'_>) {
+    if !sim::active() && frees_much(fd, MUCH_MEMORY_BYTES) {
+        elsewhere(fd);
+    }
+}
+
+fn frees_much(fd: BorrowedFd<'_>, much: u64) -> bool {
+    rustix::fs::fstat(fd)
+        .is_ok_and(|stat| stat.st_nlink == 0 && stat.st_blocks.unsigned_abs().saturating_mul(512) >= much)
+}
+
+fn elsewhere(fd: BorrowedFd<'_>) {
+    static CLOSER: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
+    let closer = CLOSER.get_or_init(|| {
+        let (sender, closed) = mpsc::channel::<OwnedFd>();
+        let close = move || closed.into_iter().for_each(drop);
+        match std::thread::Builder::new().name("weft-close".to_owned()).spawn(close) {
+            Ok(_) => Some(sender),
+            Err(e) => {
+                tracing::warn!("large files are closed where that may be waited for: no thread: {e}");
+                None
+            }
+        }
+    });
+    // Without another descriptor the close is waited for here.
+    if let (Some(closer), Ok(fd)) = (closer, fd.as_fd().try_clone_to_owned()) {
+        // The thread ends with the process.
+        let _ = closer.send(fd);
+    }
+}
