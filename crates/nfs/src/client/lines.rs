@@ -208,7 +208,10 @@ impl Lines {
                         return Err(Error::Channel(e));
                     }
                     tracing::debug!(xid, procedure, "is asked again: {e}");
-                    self.tell(patience, format_args!("the server ends connections without an answer ({e})"));
+                    self.tell(
+                        patience,
+                        format_args!("the server ends connections without an answer ({e}); trying"),
+                    );
                     // One that is lost is made again at once; one that is lost again and again is not.
                     if losses > 1 {
                         rt::sleep(pause.min(left)).await;
@@ -256,7 +259,7 @@ impl Lines {
                 Ok(Err(e)) if passes(&e) && self.answered.get() => {
                     let left = patience.lost(Time::ZERO);
                     tracing::debug!("the server is not reached: {e}");
-                    self.tell(patience, format_args!("the server cannot be reached ({e})"));
+                    self.tell(patience, format_args!("the server cannot be reached ({e}); trying"));
                     last = Some(Error::Channel(Arc::new(e)));
                     rt::sleep(pause.min(left)).await;
                     pause = pause.saturating_mul(2).min(PAUSES.1);

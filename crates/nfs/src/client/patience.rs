@@ -154,13 +154,13 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Tells once for all requests that the server does not answer, and how long it is waited for.
+    /// Tells once for all requests what the server does not do and we do meanwhile, and for how long.
     pub fn tell(&self, until: Time, what: fmt::Arguments<'_>) {
         let now = rt::now();
         let left = until.since(now);
         if self.tells.get() && !left.is_zero() && self.until.get().is_none_or(|told| now >= told) {
             self.until.set(Some(until));
-            tracing::warn!("{what}; waiting for {} s at most", left.as_secs());
+            tracing::warn!("{what} for {} s at most", left.as_secs());
         }
     }
 

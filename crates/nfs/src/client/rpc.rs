@@ -368,7 +368,7 @@ impl Rpc {
             return None;
         }
         if quiet && silent >= WATCH {
-            told.tell(first, format_args!("the server does not answer"));
+            told.tell(first, format_args!("the server does not answer; waiting"));
         }
         Some(next)
     }
