@@ -55,7 +55,8 @@ class Everyday(unittest.TestCase):
         (self.source / "Readme").write_text("another")
         failed = self.weft("sync", "-q", "--delete", self.source, self.server.url("s"), check=False)
         self.assertEqual(failed.returncode, 1)
-        self.assertIn("Readme: another name differs in case alone", failed.stderr)
+        readme = f"destination {self.server.url('s/Readme')}"
+        self.assertIn(f"weft: {readme}: another name differs in case alone", failed.stderr)
         self.assertEqual((self.folder / "s" / "README").read_text(), "1")
 
     def test_names_that_smb_cannot_spell(self):
@@ -81,6 +82,7 @@ class Everyday(unittest.TestCase):
         (self.folder / "s" / "extra").write_text("2")
         failed = self.weft("sync", "-q", "--delete", self.source, self.server.url("s"), check=False)
         self.assertEqual(failed.returncode, 1)
+        self.assertIn(f"weft: source {self.source}/bad", failed.stderr)
         self.assertIn("not UTF-8", failed.stderr)
         # And what could not be looked at keeps everything from being deleted.
         self.assertEqual(self.contents(self.folder / "s"), {"good": "1", "extra": "2"})

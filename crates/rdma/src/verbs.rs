@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::ops::Add;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -281,6 +282,9 @@ impl From<PostError> for ConnectError {
     }
 }
 
+/// How long a provider's set-up may take unless it is configured otherwise: as initiator in all.
+pub const SETUP_LIMIT: Duration = Duration::from_secs(10);
+
 /// Limits of a provider and, after set-up, of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
@@ -372,7 +376,8 @@ pub trait Provider {
     fn caps(&self) -> Caps;
     /// Listens on `addr`; port 0 picks any.
     fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn Listener>>>;
-    /// Connects; the second value is the private data of the acceptance.
+    /// Connects; the second value is the private data of the acceptance. Ends within the provider's time for set-up, however
+    /// many steps that has.
     fn connect(
         &self,
         addr: SocketAddr,

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::net::{CONNECT_LIMIT, SourcePort};
 use weft_machine::rt::{self, Task};
-use weft_machine::{Pool, Stream};
+use weft_machine::{Pool, Stream, Time};
 use weft_rdma::{Provider, Traffic, rnic};
 use weft_smb::client::{Session, Tree};
 use zeroize::Zeroizing;
@@ -43,11 +43,15 @@ const NFS_RDMA_PORT: u16 = 20049;
 pub(crate) const WEFT_SMB_PORT: u16 = 4450;
 /// How long a port of loopback may take to answer.
 const LOOPBACK_LIMIT: Duration = Duration::from_secs(1);
-/// How long it takes at most to set up RDMA.
-const RDMA_LIMIT: Duration = Duration::from_secs(20);
+/// How long it takes at most to set up RDMA with one address, the negotiation of what goes over it included. A provider's set-up
+/// has the same, and says better what did not come.
+const RDMA_LIMIT: Duration = weft_rdma::SETUP_LIMIT;
 /// How long a server may take to let a client in, once it is connected: domain controllers may be asked meanwhile. What speaks at
 /// a port that does not answer is looked at within it.
 const LOGON_LIMIT: Duration = Duration::from_secs(20);
+/// How long it takes in all until a server is used: its name, all addresses, transports and versions that are tried, DFS links that
+/// lead on from it, the log-on or mount. Each step has its own limit besides.
+const WHOLE_LIMIT: Duration = Duration::from_secs(90);
 /// How long that look takes at most.
 const LOOK_LIMIT: Duration = Duration::from_millis(1500);
 /// By so much a wait for a connection is longer than those of its addresses, whose errors say more.
@@ -213,6 +217,8 @@ struct Dial<'a> {
     ips: Vec<IpAddr>,
     /// The one at which the server was reached, to be tried first from then on.
     reached: Cell<Option<IpAddr>>,
+    /// When [`WHOLE_LIMIT`] is over.
+    until: Time,
 }
 
 impl Remote {
@@ -230,12 +236,15 @@ impl Remote {
         password: &str,
         congestion: Option<&str>,
     ) -> Result<Remote, Failure> {
-        let url = &settled(url, options).await?;
-        let dial = Dial::new(url, options, pool, congestion).await?;
-        let (folder, medium, reason) = match url.scheme {
-            Scheme::Smb => smb::connect(&dial, password).await?,
-            Scheme::Nfs => nfs::connect(&dial).await?,
+        let connecting = async |until| {
+            let url = &settled(url, options).await?;
+            let dial = Dial::new(url, options, pool, congestion, until).await?;
+            match url.scheme {
+                Scheme::Smb => smb::connect(&dial, password).await,
+                Scheme::Nfs => nfs::connect(&dial).await,
+            }
         };
+        let (folder, medium, reason) = in_all(&url.host, connecting).await?;
         Ok(Remote { folder, medium, reason, pool: pool.clone() })
     }
 
@@ -414,8 +423,11 @@ pub(crate) async fn shares_as(
     pool: &Pool,
     password: &str,
 ) -> Result<Vec<RemoteShare>, Failure> {
-    let url = &settled(url, options).await?;
-    smb::shares(&Dial::new(url, options, pool, None).await?, password).await
+    let asking = async |until| {
+        let url = &settled(url, options).await?;
+        smb::shares(&Dial::new(url, options, pool, None, until).await?, password).await
+    };
+    in_all(&url.host, asking).await
 }
 
 /// A session of SMB with a share, for what is no copying of files.
@@ -453,10 +465,20 @@ pub(crate) async fn join(
         rdma_port: None,
         version: None,
     };
-    let dial = Dial::new(&url, options, pool, None).await?;
-    let smb::Entered { session, tree, ways, medium, reason } = smb::enter(&dial, password).await?;
+    let entering = async |until| {
+        let dial = Dial::new(&url, options, pool, None, until).await?;
+        smb::enter(&dial, password).await
+    };
+    let smb::Entered { session, tree, ways, medium, reason } = in_all(host, entering).await?;
     let keeper = rt::spawn(ways.keep(session.clone()));
     Ok(Joined { session, tree, transport: medium.name(), reason, _keeper: keeper })
+}
+
+/// All that it takes to use a server, within [`WHOLE_LIMIT`]; `step` is told when that ends.
+async fn in_all<T>(host: &str, step: impl AsyncFnOnce(Time) -> Result<T, Failure>) -> Result<T, Failure> {
+    // Large, and kept off the stack as the steps of a log-on are.
+    let step = Box::pin(step(rt::now() + WHOLE_LIMIT));
+    reach::within(WHOLE_LIMIT, format_args!("{host}, all attempts together"), step).await
 }
 
 /// The URL with what it leaves open filled in: who logs on must be said, and a port that is not said may be told.
@@ -498,7 +520,7 @@ async fn let_in<T>(
     // Large futures, which the stacks of a benchmark's threads would hold several times over.
     let step = Box::pin(step);
     if medium != Medium::Tcp {
-        return reach::patiently(LOGON_LIMIT, whom, step).await;
+        return reach::patiently_until(dial.until, LOGON_LIMIT, whom, step).await;
     }
     let looked_at = async {
         let answered = reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step).await;
@@ -507,7 +529,7 @@ async fn let_in<T>(
             done => done,
         }
     };
-    reach::patiently(LOGON_LIMIT, &whom, Box::pin(looked_at)).await
+    reach::patiently_until(dial.until, LOGON_LIMIT, &whom, Box::pin(looked_at)).await
 }
 
 /// Why no session or mount came of a connection: says what speaks at the port, where the server did not answer as it should.
@@ -516,7 +538,12 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
         weft_smb::client::Error::Malformed(_) => false,
         e => !e.is_loss(),
     }) || failure.downcast_ref::<weft_nfs::client::Error>().is_some_and(|e| {
-        !matches!(e, weft_nfs::client::Error::Channel(_) | weft_nfs::client::Error::Malformed(_))
+        !matches!(
+            e,
+            weft_nfs::client::Error::Channel(_)
+                | weft_nfs::client::Error::Malformed(_)
+                | weft_nfs::client::Error::Late(_)
+        )
     });
     if answered {
         return failure;
@@ -569,9 +596,10 @@ impl<'a> Dial<'a> {
         options: &'a Connect,
         pool: &'a Pool,
         congestion: Option<&'a str>,
+        until: Time,
     ) -> Result<Dial<'a>, Failure> {
         let ips = reach::resolve(&url.host).await?;
-        Ok(Dial { url, options, pool, congestion, ips, reached: Cell::new(None) })
+        Ok(Dial { url, options, pool, congestion, ips, reached: Cell::new(None), until })
     }
 
     /// Where a port of the server may be.
@@ -579,6 +607,12 @@ impl<'a> Dial<'a> {
         let reached = self.reached.get();
         let others = self.ips.iter().copied().filter(|ip| Some(*ip) != reached);
         reached.into_iter().chain(others).map(|ip| SocketAddr::new(ip, port)).collect()
+    }
+
+    /// How long all addresses may take together: each has its own limit, and begins a little after the one before.
+    fn of_all(&self, one: Duration) -> Duration {
+        let others = u32::try_from(self.ips.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        one + reach::STAGGER.saturating_mul(others) + CONNECT_SLACK
     }
 
     /// Connects to a port of the server at any of its addresses.
@@ -602,10 +636,9 @@ impl<'a> Dial<'a> {
                 }
             }
         };
-        // Each address has its own limit, and begins a little after the one before.
-        let others = u32::try_from(self.ips.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let limit = CONNECT_LIMIT + reach::STAGGER.saturating_mul(others) + CONNECT_SLACK;
-        let (addr, stream) = reach::patiently(limit, reach::authority(host, port), connecting).await?;
+        let limit = self.of_all(CONNECT_LIMIT);
+        let whom = reach::authority(host, port);
+        let (addr, stream) = reach::patiently_until(self.until, limit, whom, connecting).await?;
         self.reached.set(Some(addr.ip()));
         Ok((addr, stream))
     }
@@ -622,7 +655,8 @@ impl<'a> Dial<'a> {
             connected
                 .map_err(|failed| format!("{what}: {}", reach::told(&self.url.host, port, &failed)).into())
         };
-        let (addr, connected) = reach::patiently(RDMA_LIMIT, what, connecting).await?;
+        let limit = self.of_all(RDMA_LIMIT);
+        let (addr, connected) = reach::patiently_until(self.until, limit, what, connecting).await?;
         self.reached.set(Some(addr.ip()));
         Ok((addr, connected))
     }
@@ -681,6 +715,9 @@ impl<'a> Dial<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod told;
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,9 @@
 //! SMB does not tell `a` from `A`: what differs in nothing else is one name there, and neither copied twice nor deleted.
 //! Owns: the two lists. Does not: follow symbolic links (they are named and left out), or copy permissions.
 
+mod failed;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +26,7 @@ use crate::fault::Fault;
 use crate::local::Destination;
 use crate::out::name;
 use crate::signals::{stop_on_signals, until_stopped};
+use crate::sync::failed::{Failed, Places};
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
@@ -80,11 +82,7 @@ type Items = BTreeMap<String, Item>;
 /// Both ends, whichever is which.
 struct Ends {
     remote: Remote,
-    /// The folder on the server.
-    there: String,
-    /// The folder here.
-    here: PathBuf,
-    up: bool,
+    places: Places,
 }
 
 /// What is to be done, in this order.
@@ -234,20 +232,21 @@ async fn sync(
     }
     let ends = Ends::find(remote, &direction, into).await?;
     let (mut here, mut there) = (Listing::default(), Listing::default());
-    if ends.up || ends.here.exists() {
-        here.read_local(&ends.here)?;
+    if ends.places.up || ends.places.here.exists() {
+        here.read_local(&ends.places)?;
     }
-    match ends.remote.stat(&ends.there).await? {
-        Some(stat) if stat.folder => there.read_remote(&ends.remote, &ends.there).await?,
-        Some(_) => return Err(format!("{} is not a folder", direction.url()).into()),
-        None if ends.up => {}
-        None => return Err(format!("{}: no such folder", direction.url()).into()),
+    match ends.remote.stat(&ends.places.there).await.map_err(|e| ends.places.at_server("", e))? {
+        Some(stat) if stat.folder => there.read_remote(&ends).await?,
+        Some(_) => return Err(ends.places.at_server("", "is not a folder").into()),
+        None if ends.places.up => {}
+        None => return Err(ends.places.at_server("", "no such folder").into()),
     }
-    let (source, target) = if ends.up { (here, there) } else { (there, here) };
-    let names = if ends.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
+    let (source, target) = if ends.places.up { (here, there) } else { (there, here) };
+    let names =
+        if ends.places.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
     let left_out: Vec<String> = source.skipped.iter().chain(&source.unfinished).cloned().collect();
     let mut work = Work::between(&source.items, &left_out, &target.items, names, which, args.delete);
-    if !ends.up {
+    if !ends.places.up {
         work.keep_off(&target.skipped);
     }
     if !options.quiet {
@@ -259,19 +258,20 @@ async fn sync(
         }
     }
     // What the target has and cannot show is nobody's loss, unless something is to be deleted.
-    let mut unread = source.unread;
-    unread.extend(target.unread.into_iter().filter(|_| args.delete));
+    let mut failed = source.unread;
+    failed.extend(target.unread.into_iter().filter(|_| args.delete));
+    failed.extend(work.clashes.iter().map(|(path, reason)| ends.places.at_destination(path, reason)));
     if args.dry_run {
-        print_work(&unread, &work)?;
+        print_work(&failed, &work)?;
         ends.remote.close().await;
-        let all = unread.is_empty() && work.clashes.is_empty();
+        let all = failed.is_empty();
         return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let started = Instant::now();
     let mut plan = Plan::new(options, stopped);
     plan.keep_times = true;
     plan.begin_many(work.bytes());
-    let done = ends.carry_out(&work, unread, &plan, args.files.max(1) as usize).await?;
+    let done = ends.carry_out(&work, failed, &plan, args.files.max(1) as usize).await?;
     plan.finish();
     report(args, &work, &done, &left_out, started, ends.remote.transport())?;
     ends.remote.close().await;
@@ -284,30 +284,34 @@ struct Done {
     copied: usize,
     bytes: u64,
     deleted: usize,
-    failed: Vec<(String, String)>,
+    failed: Vec<Failed>,
 }
 
 impl Ends {
     async fn find(remote: Remote, direction: &Direction, into: Into) -> Result<Ends, Failure> {
         let inside = into == Into::FolderOfThatName;
+        let url = direction.url().clone();
         match direction {
             Direction::Up(from, to) => {
                 if !from.is_dir() {
                     return Err(format!("{} is not a folder", from.display()).into());
                 }
-                let exists = to.path.is_empty() || remote.is_folder(&to.path).await?;
+                let exists = to.path.is_empty() || {
+                    let found = remote.is_folder(&to.path).await;
+                    found.map_err(|e| format!("destination {to}: {e}"))?
+                };
                 let there = match inside && exists {
                     true => join(&to.path, name_of(&from.canonicalize()?)?),
                     false => to.path.clone(),
                 };
-                Ok(Ends { remote, there, here: from.clone(), up: true })
+                Ok(Ends { remote, places: Places { url, there, here: from.clone(), up: true } })
             }
             Direction::Down(from, to) => {
                 let here = match inside && to.is_dir() {
                     true => to.join(own_name(from)),
                     false => to.clone(),
                 };
-                Ok(Ends { remote, there: from.path.clone(), here, up: false })
+                Ok(Ends { remote, places: Places { url, there: from.path.clone(), here, up: false } })
             }
         }
     }
@@ -316,16 +320,15 @@ impl Ends {
     async fn carry_out(
         &self,
         work: &Work,
-        failed: Vec<(String, String)>,
+        failed: Vec<Failed>,
         plan: &Plan,
         files: usize,
     ) -> Result<Done, Failure> {
         let mut done = Done { failed, ..Done::default() };
-        done.failed.extend(work.clashes.iter().map(|(path, reason)| (path.clone(), (*reason).into())));
         self.make_root().await?;
         for path in &work.folders {
             if let Err(e) = self.make_folder(path).await {
-                done.failed.push((path.clone(), e.to_string()));
+                done.failed.push(self.places.at_destination(path, e));
             }
         }
         let mut copies = stream::iter(&work.files)
@@ -334,9 +337,9 @@ impl Ends {
                 let copied = self.copy(path, plan).await;
                 if copied.is_ok()
                     && work.respelled.contains(path)
-                    && let Err(e) = self.remote.respell(&join(&self.there, path)).await
+                    && let Err(e) = self.remote.respell(&join(&self.places.there, path)).await
                 {
-                    return (path, Err(e));
+                    return (path, Err(Fault::There(e)));
                 }
                 (path, copied)
             })
@@ -347,7 +350,7 @@ impl Ends {
                     done.copied += 1;
                     done.bytes += bytes;
                 }
-                Err(e) => done.failed.push((path.clone(), e.to_string())),
+                Err(fault) => done.failed.push(self.places.at_fault(path, fault)),
             }
         }
         if plan.is_stopped() {
@@ -367,7 +370,7 @@ impl Ends {
                 plan.count_one();
                 match outcome {
                     Ok(()) => done.deleted += 1,
-                    Err(e) => done.failed.push((path.clone(), e.to_string())),
+                    Err(e) => done.failed.push(self.places.at_destination(path, e)),
                 }
             }
             if plan.is_stopped() {
@@ -378,45 +381,51 @@ impl Ends {
     }
 
     async fn make_root(&self) -> Result<(), Failure> {
-        if !self.up {
-            return Ok(std::fs::create_dir_all(&self.here)?);
+        if !self.places.up {
+            return Ok(std::fs::create_dir_all(&self.places.here).map_err(|e| self.places.at_host("", e))?);
         }
         // Each folder on the way there.
-        for (at, _) in self.there.match_indices('/') {
-            self.remote.mkdir(&self.there[..at]).await?;
+        for (at, _) in self.places.there.match_indices('/') {
+            let above = &self.places.there[..at];
+            let made = self.remote.mkdir(above).await;
+            made.map_err(|e| self.places.above(above, e))?;
         }
-        if self.there.is_empty() { Ok(()) } else { self.remote.mkdir(&self.there).await }
+        if self.places.there.is_empty() {
+            return Ok(());
+        }
+        Ok(self.remote.mkdir(&self.places.there).await.map_err(|e| self.places.at_server("", e))?)
     }
 
     async fn make_folder(&self, path: &str) -> Result<(), Failure> {
-        match self.up {
-            true => self.remote.mkdir(&join(&self.there, path)).await,
-            false => Ok(std::fs::create_dir(self.here.join(path))?),
+        match self.places.up {
+            true => self.remote.mkdir(&join(&self.places.there, path)).await,
+            false => Ok(std::fs::create_dir(self.places.here.join(path))?),
         }
     }
 
-    async fn copy(&self, path: &str, plan: &Plan) -> Result<u64, Failure> {
-        let (there, here) = (join(&self.there, path), self.here.join(path));
+    async fn copy(&self, path: &str, plan: &Plan) -> Result<u64, Fault> {
+        let (there, here) = (join(&self.places.there, path), self.places.here.join(path));
         // Somebody may have made one since the folder was listed.
-        if !self.up && std::fs::symlink_metadata(&here).is_ok_and(|found| found.is_symlink()) {
-            return Err("a symbolic link has this name here".into());
+        if !self.places.up && std::fs::symlink_metadata(&here).is_ok_and(|found| found.is_symlink()) {
+            return Err(Fault::Here("a symbolic link has this name here".into()));
         }
-        match self.up {
-            true => store(&self.remote, &here, &there, plan).await.map_err(Fault::reason),
-            false => match Destination::of(&here)? {
+        match self.places.up {
+            true => store(&self.remote, &here, &there, plan).await,
+            false => match Destination::of(&here).map_err(Fault::Here)? {
                 Destination::File(target) if !target.is_device() => {
-                    fetch(&self.remote, &there, target, plan).await.map_err(Fault::reason)
+                    fetch(&self.remote, &there, target, plan).await
                 }
                 Destination::File(_) | Destination::Stream(_) => {
-                    Err("a device or FIFO has this name here; weft cp writes to one that is named".into())
+                    let why = "a device or FIFO has this name here; weft cp writes to one that is named";
+                    Err(Fault::Here(why.into()))
                 }
             },
         }
     }
 
     async fn delete(&self, path: &str, folder: bool) -> Result<(), Failure> {
-        let (there, here) = (join(&self.there, path), self.here.join(path));
-        match (self.up, folder) {
+        let (there, here) = (join(&self.places.there, path), self.places.here.join(path));
+        match (self.places.up, folder) {
             (true, true) => self.remote.rmdir(&there).await,
             (true, false) => self.remote.remove(&there).await,
             // The connection is looked after meanwhile.
@@ -452,28 +461,28 @@ struct Listing {
     skipped: Vec<String>,
     /// What interrupted copies have left, by their names.
     unfinished: Vec<String>,
-    /// What could not be looked at, and why.
-    unread: Vec<(String, String)>,
+    /// What could not be looked at.
+    unread: Vec<Failed>,
 }
 
 impl Listing {
-    fn read_local(&mut self, root: &Path) -> Result<(), Failure> {
+    fn read_local(&mut self, places: &Places) -> Result<(), Failure> {
         let mut folders = vec![(String::new(), 0)];
         while let Some((folder, depth)) = folders.pop() {
-            let path = root.join(&folder);
+            let path = places.here.join(&folder);
             let listed = std::fs::read_dir(&path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
             let entries = match listed {
                 Err(e) if depth > 0 => {
-                    self.unread.push((folder, e.to_string()));
+                    self.unread.push(places.at_host(&folder, e));
                     continue;
                 }
-                listed => listed.map_err(|e| format!("{}: {e}", path.display()))?,
+                listed => listed.map_err(|e| places.at_host(&folder, e))?,
             };
             for entry in entries {
                 let name = entry.file_name();
                 let Some(name) = name.to_str() else {
                     let shown = join(&folder, &name.to_string_lossy());
-                    self.unread.push((shown, "the name is not UTF-8; rename it (mv)".into()));
+                    self.unread.push(places.at_host(&shown, "the name is not UTF-8; rename it (mv)"));
                     continue;
                 };
                 let path = join(&folder, name);
@@ -481,13 +490,14 @@ impl Listing {
                     // Gone since it was listed.
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                     Err(e) => {
-                        self.unread.push((path, e.to_string()));
+                        self.unread.push(places.at_host(&path, e));
                         continue;
                     }
                     Ok(kind) => kind,
                 };
                 if kind.is_dir() {
-                    folders.push((path.clone(), descend(depth)?));
+                    let deeper = descend(depth).map_err(|e| places.at_host(&path, e))?;
+                    folders.push((path.clone(), deeper));
                 } else if !kind.is_file() {
                     self.skipped.push(path);
                     continue;
@@ -495,37 +505,38 @@ impl Listing {
                     self.unfinished.push(path);
                     continue;
                 }
-                let modified = When::from(kind.modified()?);
-                enter(&mut self.items, path, Item { folder: kind.is_dir(), size: kind.len(), modified })?;
+                let modified = When::from(kind.modified().map_err(|e| places.at_host(&path, e))?);
+                let item = Item { folder: kind.is_dir(), size: kind.len(), modified };
+                enter(&mut self.items, path, item).map_err(|e| places.at_host("", e))?;
             }
         }
         Ok(())
     }
 
-    async fn read_remote(&mut self, remote: &Remote, root: &str) -> Result<(), Failure> {
+    async fn read_remote(&mut self, ends: &Ends) -> Result<(), Failure> {
         let mut folders = vec![(String::new(), 0)];
         while let Some((folder, depth)) = folders.pop() {
-            let path = join(root, &folder);
+            let path = join(&ends.places.there, &folder);
             let path = path.trim_end_matches('/');
-            let entries = match remote.list(path).await {
+            let entries = match ends.remote.list(path).await {
                 Err(e) if depth > 0 => {
-                    self.unread.push((folder, e.to_string()));
+                    self.unread.push(ends.places.at_server(&folder, e));
                     continue;
                 }
-                listed => listed.map_err(|e| format!("{}: {e}", shown(path)))?,
+                listed => listed.map_err(|e| ends.places.at_server(&folder, e))?,
             };
             for entry in entries {
                 // A server has no say in where we write.
                 if entry.name.contains(['/', '\0']) || matches!(&*entry.name, "" | "." | "..") {
-                    self.unread.push((
-                        format!("{folder}/{:?}", entry.name),
-                        "no file here can have this name".into(),
-                    ));
+                    let why = format!("has a file named {:?}, as none here can be", entry.name);
+                    self.unread.push(ends.places.at_server(&folder, why));
                     continue;
                 }
                 let path = join(&folder, &entry.name);
                 if entry.garbled {
-                    self.unread.push((path, "the name is not UTF-8; rename it on the server (mv)".into()));
+                    self.unread.push(
+                        ends.places.at_server(&path, "the name is not UTF-8; rename it on the server (mv)"),
+                    );
                     continue;
                 }
                 if entry.special {
@@ -537,39 +548,32 @@ impl Listing {
                     continue;
                 }
                 if entry.folder {
-                    folders.push((path.clone(), descend(depth)?));
+                    let deeper = descend(depth).map_err(|e| ends.places.at_server(&path, e))?;
+                    folders.push((path.clone(), deeper));
                 }
                 let item = Item { folder: entry.folder, size: entry.size, modified: entry.modified };
-                enter(&mut self.items, path, item)?;
+                enter(&mut self.items, path, item).map_err(|e| ends.places.at_server("", e))?;
             }
         }
         Ok(())
     }
 }
 
-fn descend(depth: usize) -> Result<usize, Failure> {
-    if depth >= MAX_DEPTH { Err("folders lie deeper than 256 in each other".into()) } else { Ok(depth + 1) }
+fn descend(depth: usize) -> Result<usize, &'static str> {
+    if depth >= MAX_DEPTH { Err("folders lie deeper than 256 in each other") } else { Ok(depth + 1) }
 }
 
-fn enter(items: &mut Items, path: String, item: Item) -> Result<(), Failure> {
+fn enter(items: &mut Items, path: String, item: Item) -> Result<(), &'static str> {
     if items.len() >= MAX_ITEMS {
-        return Err("more than 4 million files: copy parts of the folder".into());
+        return Err("more than 4 million files: copy parts of the folder");
     }
     items.insert(path, item);
     Ok(())
 }
 
-/// A path on a server as an error names it; the share's root has none.
-fn shown(path: &str) -> &str {
-    if path.is_empty() { "/" } else { path }
-}
-
-fn print_work(unread: &[(String, String)], work: &Work) -> Result<(), Failure> {
-    for (path, reason) in unread {
-        say!("cannot     {}: {}", name(path), name(reason))?;
-    }
-    for (path, reason) in &work.clashes {
-        say!("cannot     {}: {reason}", name(path))?;
+fn print_work(failed: &[Failed], work: &Work) -> Result<(), Failure> {
+    for failed in failed {
+        say!("cannot     {failed}")?;
     }
     for path in &work.folders {
         say!("make       {}/", name(path))?;
@@ -594,8 +598,7 @@ fn report(
 ) -> Result<(), Failure> {
     let seconds = started.elapsed().as_secs_f64();
     if args.transfer.json {
-        let failed: Vec<_> =
-            done.failed.iter().map(|(path, reason)| json!({"path": path, "reason": reason})).collect();
+        let failed: Vec<_> = done.failed.iter().map(Failed::to_json).collect();
         let outcome = json!({
             "copied": done.copied, "bytes": done.bytes, "unchanged": work.unchanged, "deleted": done.deleted,
             "failed": failed, "left_out": left_out, "seconds": seconds, "transport": transport,
@@ -603,8 +606,8 @@ fn report(
         say!("{outcome}")?;
         return Ok(());
     }
-    for (path, reason) in &done.failed {
-        note!("weft: {}: {}", name(path), name(reason));
+    for failed in &done.failed {
+        note!("weft: {failed}");
     }
     if !args.transfer.quiet {
         say!(

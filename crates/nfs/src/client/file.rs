@@ -20,9 +20,9 @@ use weft_wire::nfs3::{
 use weft_wire::xdr::Malformed;
 
 use super::Error;
-use super::busy::Busy;
 use super::lines::Lines;
 use super::mount::{Mount, NFS, ok};
+use super::patience::Patience;
 use super::rpc::Cargo;
 use super::v4::Opened;
 
@@ -215,13 +215,13 @@ impl File {
         let (data, eof) = match &self.remote {
             Remote::V3(mount, file) => {
                 let args = ReadArgs { file: *file, offset, count };
-                let mut busy = Busy::new();
+                let patience = Patience::new();
                 loop {
                     let outcome: Outcome<ReadOk, AttrOnly> =
-                        mount.rpc.call(NFS, procedure::READ, &args, cargo()).await?;
+                        mount.rpc.call(&patience, NFS, procedure::READ, &args, cargo()).await?;
                     match ok(outcome) {
                         Ok(read) => break (read.data, read.head.eof),
-                        Err(e) if busy.again(&e).await => {}
+                        Err(e) if patience.again(&e).await => {}
                         Err(e) => return Err(e),
                     }
                 }
@@ -294,13 +294,15 @@ impl File {
         let (count, committed, verifier) = match &self.remote {
             Remote::V3(mount, file) => {
                 let head = WriteHead { file: *file, offset, count, stable };
-                let mut busy = Busy::new();
+                let patience = Patience::new();
                 loop {
-                    let outcome: Outcome<WriteOk, WccOnly> =
-                        mount.rpc.call_with(NFS, procedure::WRITE, |e| head.emit(e), cargo.again()).await?;
+                    let outcome: Outcome<WriteOk, WccOnly> = mount
+                        .rpc
+                        .call_with(&patience, NFS, procedure::WRITE, |e| head.emit(e), cargo.again())
+                        .await?;
                     match ok(outcome) {
                         Ok(done) => break (done.count, done.committed, done.verifier),
-                        Err(e) if busy.again(&e).await => {}
+                        Err(e) if patience.again(&e).await => {}
                         Err(e) => return Err(e),
                     }
                 }
@@ -375,12 +377,12 @@ impl File {
         match &self.remote {
             Remote::V3(mount, file) => {
                 let args = CommitArgs { file: *file, offset: 0, count: 0 };
-                let mut busy = Busy::new();
+                let patience = Patience::durable();
                 loop {
                     let outcome: Outcome<CommitOk, WccOnly> =
-                        mount.rpc.call(NFS, procedure::COMMIT, &args, Cargo::default()).await?;
+                        mount.rpc.call(&patience, NFS, procedure::COMMIT, &args, Cargo::default()).await?;
                     match ok(outcome) {
-                        Err(e) if busy.again(&e).await => {}
+                        Err(e) if patience.again(&e).await => {}
                         done => return done.map(|done| done.verifier),
                     }
                 }

@@ -9,8 +9,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Add;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -22,12 +24,11 @@ use weft_wire::rpc::Credential;
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::Error;
+use super::patience::{Patience, Told};
 use super::rpc::{Cargo, Program, Rpc};
 
 /// Connections of a mount.
 pub const MAX_LINES: usize = 16;
-/// How long a server may be away before calls fail.
-const PATIENCE: Duration = Duration::from_secs(90);
 /// How often a call is repeated on a server that has never answered anything: what takes connections and closes them is
 /// perhaps no server of NFS.
 const FIRST_ATTEMPTS: u32 = 3;
@@ -53,10 +54,7 @@ pub(crate) struct Lines {
     answered: Cell<bool>,
     /// What moved on connections that are gone.
     before: Cell<Traffic>,
-    /// Whether the user is told of waits: not while a mount is made, which has a limit of its caller's, who tells it.
-    tells: Rc<Cell<bool>>,
-    /// Until then nobody is told again that the server is away.
-    told_until: Cell<Option<Time>>,
+    told: Rc<Told>,
 }
 
 /// One of them.
@@ -94,8 +92,7 @@ impl Lines {
             lost: Cell::new(0),
             answered: Cell::new(false),
             before: Cell::default(),
-            tells: Rc::default(),
-            told_until: Cell::default(),
+            told: Rc::default(),
         }
     }
 
@@ -103,12 +100,10 @@ impl Lines {
     /// [`Lines::mounted`] nobody is told of waits.
     pub fn many(&self, dial: Dial, lines: usize) -> Lines {
         let more = (1..lines.clamp(1, MAX_LINES)).map(|_| Line::default());
-        let tells = Rc::<Cell<bool>>::default();
+        let told = Rc::<Told>::default();
         let first = self.lines.first().and_then(Line::current);
-        let first = Line {
-            rpc: RefCell::new(first.map(|rpc| rpc.watched(tells.clone()))),
-            dialing: Mutex::default(),
-        };
+        let first =
+            Line { rpc: RefCell::new(first.map(|rpc| rpc.watched(told.clone()))), dialing: Mutex::default() };
         Lines {
             first: self.first.clone(),
             credential: self.credential.clone(),
@@ -119,14 +114,13 @@ impl Lines {
             lost: Cell::new(0),
             answered: Cell::new(self.answered.get()),
             before: Cell::default(),
-            tells,
-            told_until: Cell::default(),
+            told,
         }
     }
 
     /// From now on the user is told of waits.
     pub fn mounted(&self) {
-        self.tells.set(true);
+        self.told.tells.set(true);
     }
 
     /// From now on a lost connection is one to a server of NFS, which is perhaps started again.
@@ -161,31 +155,34 @@ impl Lines {
         self.lines.iter().filter_map(Line::current).for_each(|rpc| rpc.channel().close());
     }
 
-    /// Calls a procedure and parses its results.
+    /// Calls a procedure and parses its results. `patience` is that of the request which the call belongs to.
     pub async fn call<R: Xdr>(
         &self,
+        patience: &Patience,
         program: Program,
         procedure: u32,
         args: &impl Xdr,
         cargo: Cargo,
     ) -> Result<R, Error> {
-        self.call_with(program, procedure, |e| args.emit(e), cargo).await
+        self.call_with(patience, program, procedure, |e| args.emit(e), cargo).await
     }
 
     /// The same with arguments that are emitted by hand, because they end with the length of the payload.
     pub async fn call_with<R: Xdr>(
         &self,
+        patience: &Patience,
         program: Program,
         procedure: u32,
         args: impl FnOnce(&mut Encoder),
         cargo: Cargo,
     ) -> Result<R, Error> {
-        Ok(R::parse(&mut self.results(program, procedure, args, cargo).await?)?)
+        Ok(R::parse(&mut self.results(patience, program, procedure, args, cargo).await?)?)
     }
 
     /// The same; the cursor stands at the results.
     pub async fn results(
         &self,
+        patience: &Patience,
         program: Program,
         procedure: u32,
         args: impl FnOnce(&mut Encoder),
@@ -199,24 +196,29 @@ impl Lines {
         let line = turn.checked_rem(self.lines.len()).and_then(|at| self.lines.get(at));
         let line = line.ok_or_else(closed)?;
         let repeatable = self.repeats() && cargo.source.is_none();
-        let (mut losses, mut pause, mut away) = (0u32, PAUSES.0, None);
+        let (mut losses, mut pause) = (0u32, PAUSES.0);
         loop {
-            let rpc = self.connected(line, away).await?;
-            match rpc.results(xid, head.clone(), cargo.attempt().await).await {
+            let rpc = self.connected(line, patience).await?;
+            match rpc.results(xid, head.clone(), cargo.attempt().await, Some(patience)).await {
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
                     self.lose(line, &rpc);
                     losses = losses.saturating_add(1);
-                    let since = *away.get_or_insert_with(rt::now);
-                    if rt::now().since(since) >= PATIENCE || !self.answered.get() && losses >= FIRST_ATTEMPTS
-                    {
+                    let left = patience.lost(rpc.heard());
+                    if left.is_zero() || !self.answered.get() && losses >= FIRST_ATTEMPTS {
                         return Err(Error::Channel(e));
                     }
                     tracing::debug!(xid, procedure, "is asked again: {e}");
-                    self.tell(since, format_args!("the server ends connections without an answer ({e})"));
+                    self.tell(
+                        patience,
+                        format_args!("the server ends connections without an answer ({e}); trying"),
+                    );
                     // One that is lost is made again at once; one that is lost again and again is not.
                     if losses > 1 {
-                        rt::sleep(pause).await;
+                        rt::sleep(pause.min(left)).await;
                         pause = pause.saturating_mul(2).min(PAUSES.1);
+                        if patience.is_over() {
+                            return Err(Error::Channel(e));
+                        }
                     }
                 }
                 outcome => {
@@ -229,44 +231,67 @@ impl Lines {
         }
     }
 
-    /// Tells once for all calls that the server has been away for long, and how long it is waited for.
-    fn tell(&self, since: Time, what: std::fmt::Arguments<'_>) {
-        let now = rt::now();
-        let (so_far, told) = (now.since(since), self.told_until.get().is_some_and(|until| now < until));
-        if self.tells.get() && !told && so_far >= UNTOLD {
-            let left = PATIENCE.saturating_sub(so_far);
-            self.told_until.set(Some(now + left));
-            tracing::warn!("{what}; trying for {} s at most", left.as_secs());
+    /// Tells that the server has been away for long.
+    fn tell(&self, patience: &Patience, what: std::fmt::Arguments<'_>) {
+        let end = patience.end();
+        if patience.so_far() >= UNTOLD {
+            self.told.tell(end, what);
         }
     }
 
-    /// The connection of a line, made if there is none. `away`: since when the server is known to be away.
-    async fn connected(&self, line: &Line, away: Option<Time>) -> Result<Rc<Rpc>, Error> {
+    /// The connection of a line, made if there is none.
+    async fn connected(&self, line: &Line, patience: &Patience) -> Result<Rc<Rpc>, Error> {
         if let Some(rpc) = line.current() {
             return Ok(rpc);
         }
         let dial = self.dial.as_ref().ok_or_else(closed)?;
-        let _alone = line.dialing.lock().await;
-        let (since, mut pause) = (away.unwrap_or_else(rt::now), PAUSES.0);
-        let until = since + PATIENCE;
+        let _alone = self.in_time(patience, line.dialing.lock()).await?;
+        let (mut last, mut pause) = (None, PAUSES.0);
         loop {
             if let Some(rpc) = line.current() {
                 return Ok(rpc);
             }
-            match dial().await {
-                Ok(channel) => {
+            match rt::timeout(patience.end().since(rt::now()), dial()).await {
+                Ok(Ok(channel)) => {
                     let rpc = Rpc::new(channel, self.credential.clone());
-                    *line.rpc.borrow_mut() = Some(rpc.watched(self.tells.clone()));
+                    *line.rpc.borrow_mut() = Some(rpc.watched(self.told.clone()));
                 }
-                Err(e) if passes(&e) && self.answered.get() && rt::now() < until => {
+                Ok(Err(e)) if passes(&e) && self.answered.get() => {
+                    let left = patience.lost(Time::ZERO);
                     tracing::debug!("the server is not reached: {e}");
-                    self.tell(since, format_args!("the server cannot be reached ({e})"));
-                    rt::sleep(pause).await;
+                    self.tell(patience, format_args!("the server cannot be reached ({e}); trying"));
+                    last = Some(Error::Channel(Arc::new(e)));
+                    rt::sleep(pause.min(left)).await;
                     pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
-                Err(e) => return Err(Error::Channel(Arc::new(e))),
+                Ok(Err(e)) => return Err(Error::Channel(Arc::new(e))),
+                Err(rt::Elapsed) => return Err(last.unwrap_or_else(|| patience.late())),
             }
         }
+    }
+
+    /// Waits for what earlier requests hold, as long as the server has to answer this one.
+    pub async fn in_time<T>(&self, patience: &Patience, what: impl Future<Output = T>) -> Result<T, Error> {
+        let mut what = pin!(what);
+        // Mostly there is nothing to wait for, and no timer is wanted.
+        if let Poll::Ready(done) = futures_util::poll!(what.as_mut()) {
+            return Ok(done);
+        }
+        loop {
+            let left = patience.due().end(self.heard()).since(rt::now());
+            if left.is_zero() {
+                return Err(patience.late());
+            }
+            if let Ok(done) = rt::timeout(left, what.as_mut()).await {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// When something came last.
+    fn heard(&self) -> Time {
+        let heard = self.lines.iter().filter_map(Line::current).map(|rpc| rpc.heard());
+        heard.max().unwrap_or(Time::ZERO)
     }
 
     /// Takes a connection out that has ended, once.

@@ -6,14 +6,15 @@
 //!
 //! Everything here lives on the core that it was made on.
 
-mod busy;
 mod file;
 mod lines;
 mod mount;
+mod patience;
 pub(crate) mod rpc;
 pub mod v4;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weft_wire::mount::MountStatus;
 use weft_wire::rpc::Reply;
@@ -49,6 +50,9 @@ pub enum Error {
     /// The channel failed or ended.
     #[error("{0}")]
     Channel(Arc<weft_transport::Error>),
+    /// The server let the whole time of the request pass: it said nothing, was away, or was busy.
+    #[error("the server has not carried the request out within {} s", .0.as_secs())]
+    Late(Duration),
     /// The server restarted and may have lost what was written since the last commit: write it again.
     #[error("the server lost uncommitted data")]
     Lost,

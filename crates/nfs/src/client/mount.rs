@@ -13,9 +13,9 @@ use weft_wire::nfs3::{self, *};
 use weft_wire::rpc::Credential;
 
 use super::Error;
-use super::busy::Busy;
 use super::file::File;
 use super::lines::{Dial, Lines};
+use super::patience::Patience;
 use super::rpc::{Cargo, Program, Rpc};
 
 pub(super) const NFS: Program = Program(nfs3::PROGRAM, nfs3::VERSION);
@@ -162,11 +162,12 @@ impl Mount {
     }
 
     async fn ask<T: Xdr, F: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<T, Error> {
-        let mut busy = Busy::new();
+        let patience = Patience::new();
         loop {
-            let outcome: Outcome<T, F> = self.rpc.call(NFS, procedure, args, Cargo::default()).await?;
+            let outcome: Outcome<T, F> =
+                self.rpc.call(&patience, NFS, procedure, args, Cargo::default()).await?;
             match ok(outcome) {
-                Err(e) if busy.again(&e).await => {}
+                Err(e) if patience.again(&e).await => {}
                 done => return done,
             }
         }
@@ -174,7 +175,7 @@ impl Mount {
 
     /// Does nothing, there and back.
     pub async fn null(&self) -> Result<(), Error> {
-        self.rpc.call(NFS, procedure::NULL, &(), Cargo::default()).await
+        self.rpc.call(&Patience::new(), NFS, procedure::NULL, &(), Cargo::default()).await
     }
 
     /// Finds a path below the root. Attributes come along if the server gives them.
@@ -290,7 +291,7 @@ impl Mount {
         let cargo = Cargo { longest_reply: MAX_PATH + AROUND_BYTES, ..Cargo::default() };
         let args = ReadlinkArgs { symlink };
         let outcome: Outcome<ReadlinkOk, AttrOnly> =
-            self.rpc.call(NFS, procedure::READLINK, &args, cargo).await?;
+            self.rpc.call(&Patience::new(), NFS, procedure::READLINK, &args, cargo).await?;
         Ok(ok(outcome)?.target.0)
     }
 
@@ -329,7 +330,7 @@ impl Mount {
             let cargo =
                 Cargo { longest_reply: AROUND_BYTES.saturating_add(maxcount as usize), ..Cargo::default() };
             let outcome: Outcome<ReaddirplusOk, AttrOnly> =
-                self.rpc.call(NFS, procedure::READDIRPLUS, &args, cargo).await?;
+                self.rpc.call(&Patience::new(), NFS, procedure::READDIRPLUS, &args, cargo).await?;
             let piece = ok(outcome)?;
             match piece.entries.last() {
                 Some(last) if last.cookie != cookie => cookie = last.cookie,

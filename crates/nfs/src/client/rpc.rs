@@ -1,7 +1,8 @@
 //! Calls with many outstanding on one channel.
 //!
 //! What: [`Rpc`]: the table of calls that wait, and who of them receives. Spec: RFC 5531 section 8 (xid).
-//! Owns: the channel, which ends when the server owes answers and says nothing for a minute, where that is watched.
+//! Owns: the channel, which ends when the server owes answers and says nothing for a minute, where that is watched. The watch ends
+//! calls as well whose request has no time left.
 //! Does not: retransmit (the channels are reliable), reconnect (`lines` does).
 //!
 //! Operation: there is no task. One of the waiting calls, the leader, receives for all: it puts what arrives into the
@@ -19,13 +20,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use weft_machine::rt::{self, Task};
-use weft_machine::{Buf, Payload, Pool};
+use weft_machine::{Buf, Payload, Pool, Time};
 use weft_transport::{Channel, Detached, Message, Outgoing, Part, To};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::Error;
+use super::patience::{Due, Patience, Told};
 use super::v4::callback;
 
 /// How long a server may owe answers and say nothing: then the connection counts as lost.
@@ -114,9 +116,15 @@ pub(crate) struct Rpc {
     table: RefCell<HashMap<u32, Waiting>>,
     /// Whose turn it is to receive.
     leader: Cell<Option<u32>>,
+    /// Of the leader while it receives, which the channel wakes; the watch does when its request is over.
+    leading: RefCell<Option<Waker>>,
     ended: RefCell<Option<Error>>,
     /// Counts messages received.
     received: Cell<u64>,
+    /// When the last of them came, to the watch's interval; early rather than late.
+    heard: Cell<Time>,
+    /// When the latest call was sent that has been answered.
+    answered: Cell<Time>,
     /// Ends with this.
     watch: RefCell<Option<Task<()>>>,
 }
@@ -126,6 +134,10 @@ pub(crate) struct Rpc {
 struct Waiting {
     waker: Option<Waker>,
     reply: Option<Message>,
+    due: Option<Due>,
+    /// Its request has no time left; it had this much.
+    late: Option<Duration>,
+    told: bool,
 }
 
 impl Rpc {
@@ -139,21 +151,29 @@ impl Rpc {
             next_xid: Cell::new(start),
             table: RefCell::default(),
             leader: Cell::new(None),
+            leading: RefCell::new(None),
             ended: RefCell::new(None),
             received: Cell::new(0),
+            heard: Cell::new(Time::ZERO),
+            answered: Cell::new(Time::ZERO),
             watch: RefCell::default(),
         })
     }
 
-    /// From now on the connection ends when the server owes answers and says nothing for a minute; the user is told before
-    /// while `tells` says so.
-    pub fn watched(self: Rc<Rpc>, tells: Rc<Cell<bool>>) -> Rc<Rpc> {
-        *self.watch.borrow_mut() = Some(rt::spawn(watch(Rc::downgrade(&self), tells)));
+    /// From now on the connection ends when the server owes answers and says nothing for a minute, and a call when its request
+    /// has no time left. The user is told before.
+    pub fn watched(self: Rc<Rpc>, told: Rc<Told>) -> Rc<Rpc> {
+        *self.watch.borrow_mut() = Some(rt::spawn(watch(Rc::downgrade(&self), told)));
         self
     }
 
     pub fn channel(&self) -> &Rc<dyn Channel> {
         &self.channel
+    }
+
+    /// When something came last, as far as the watch knows.
+    pub fn heard(&self) -> Time {
+        self.heard.get()
     }
 
     /// Calls a procedure and parses its results.
@@ -183,17 +203,23 @@ impl Rpc {
 
     /// Sends a call that is written down, and parses its results.
     async fn answer<R: Xdr>(&self, xid: u32, head: Bytes, cargo: Attempt) -> Result<R, Error> {
-        Ok(R::parse(&mut self.results(xid, head, cargo).await?)?)
+        Ok(R::parse(&mut self.results(xid, head, cargo, None).await?)?)
     }
 
     /// Sends a call that is written down; the cursor stands at its results.
-    pub async fn results(&self, xid: u32, head: Bytes, cargo: Attempt) -> Result<Decoder, Error> {
+    pub async fn results(
+        &self,
+        xid: u32,
+        head: Bytes,
+        cargo: Attempt,
+        patience: Option<&Patience>,
+    ) -> Result<Decoder, Error> {
         let Attempt { payload, source, sink, longest_reply } = cargo;
         let mut parts = vec![Part::Bytes(head)];
         parts.extend(payload.map(|data| Part::Payload { data, to: To::Inline }));
         let longest_reply = longest_reply.max(SHORT_REPLY);
         let outgoing = Outgoing { parts, source, sink, longest_reply, ..Outgoing::default() };
-        let Message { body, detached, .. } = self.exchange(xid, outgoing).await?;
+        let Message { body, detached, .. } = self.exchange(xid, outgoing, patience).await?;
         let mut d = Decoder::reduced(body, detached.and_then(Detached::here));
         match Reply::parse(&mut d)? {
             (_, Reply::Success) => Ok(d),
@@ -201,11 +227,17 @@ impl Rpc {
         }
     }
 
-    async fn exchange(&self, xid: u32, outgoing: Outgoing) -> Result<Message, Error> {
+    async fn exchange(
+        &self,
+        xid: u32,
+        outgoing: Outgoing,
+        patience: Option<&Patience>,
+    ) -> Result<Message, Error> {
         if let Some(ended) = &*self.ended.borrow() {
             return Err(ended.clone());
         }
-        if self.table.borrow_mut().insert(xid, Waiting::default()).is_some() {
+        let due = patience.map(Patience::due);
+        if self.table.borrow_mut().insert(xid, Waiting { due, ..Waiting::default() }).is_some() {
             return Err(Error::Busy);
         }
         let place = Place { rpc: self, xid };
@@ -214,7 +246,14 @@ impl Rpc {
             return Err(Error::Channel(Arc::new(e)));
         }
         let mut receiving = None;
-        let reply = poll_fn(|cx| self.poll_reply(cx, xid, &mut receiving)).await;
+        let replied = poll_fn(|cx| self.poll_reply(cx, xid, &mut receiving));
+        let reply = match due.and_then(|due| due.until) {
+            // Only a request that is made again has a timer of its own: the watch looks after all others.
+            Some(until) => rt::timeout(until.since(rt::now()), replied)
+                .await
+                .unwrap_or_else(|_| Err(patience.map_or(Error::Busy, Patience::late))),
+            None => replied.await,
+        };
         drop(receiving);
         drop(place);
         reply
@@ -233,6 +272,9 @@ impl Rpc {
             if let Some(ended) = &*self.ended.borrow() {
                 return Poll::Ready(Err(ended.clone()));
             }
+            if let Some(late) = self.table.borrow().get(&xid).and_then(|w| w.late) {
+                return Poll::Ready(Err(Error::Late(late)));
+            }
             if self.leader.get().is_some_and(|leader| leader != xid) {
                 if let Some(waiting) = self.table.borrow_mut().get_mut(&xid) {
                     waiting.waker = Some(cx.waker().clone());
@@ -243,7 +285,13 @@ impl Rpc {
             let future = receiving.get_or_insert_with(|| self.channel.recv());
             let received = match future.as_mut().poll(cx) {
                 Poll::Ready(received) => received,
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    let mut leading = self.leading.borrow_mut();
+                    if !leading.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                        *leading = Some(cx.waker().clone());
+                    }
+                    return Poll::Pending;
+                }
             };
             *receiving = None;
             match received {
@@ -273,10 +321,56 @@ impl Rpc {
         let mut table = self.table.borrow_mut();
         if let Some(waiting) = xid.and_then(|xid| table.get_mut(&xid)) {
             waiting.reply = Some(message);
+            if let Some(due) = waiting.due {
+                self.answered.set(self.answered.get().max(due.sent));
+            }
             if let Some(waker) = waiting.waker.take() {
                 waker.wake();
             }
         }
+    }
+
+    /// Looks after the calls that wait. When to look again at the latest; `None`: the connection is over.
+    /// `quiet`: nothing has come since the look before.
+    fn look(&self, now: Time, quiet: bool, told: &Told) -> Option<Time> {
+        let heard = self.heard.get();
+        let (mut next, mut first, mut owed_since) = (now + WATCH, None::<Time>, None::<Time>);
+        for (xid, waiting) in &mut *self.table.borrow_mut() {
+            let Some(due) = waiting.due.filter(|_| waiting.reply.is_none()) else { continue };
+            let overtaken = due.is_overtaken(self.answered.get());
+            let end = if overtaken { due.end(heard).min(due.passed_over()) } else { due.end(heard) };
+            if end <= now {
+                waiting.late = Some(due.silence);
+                let leads = self.leader.get() == Some(*xid);
+                let waker = if leads { self.leading.take() } else { waiting.waker.take() };
+                waker.into_iter().for_each(Waker::wake);
+                continue;
+            }
+            if overtaken && told.tells.get() && !std::mem::replace(&mut waiting.told, true) {
+                let left = end.since(now).as_secs();
+                tracing::warn!(
+                    "the server answers other requests, and one not; waiting for {left} s at most"
+                );
+            }
+            // Calls that come now are over later than the next look.
+            next = next.min(end);
+            if due.passed_over() > now {
+                next = next.min(due.passed_over());
+            }
+            first = Some(first.map_or(end, |first| first.min(end)));
+            owed_since = Some(owed_since.map_or(due.sent, |since| since.min(due.sent)));
+        }
+        let (Some(first), Some(owed_since)) = (first, owed_since) else { return Some(next) };
+        let silent = now.since(owed_since.max(heard));
+        if silent >= SILENCE {
+            self.end(Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))));
+            self.channel.close();
+            return None;
+        }
+        if quiet && silent >= WATCH {
+            told.tell(first, format_args!("the server does not answer; waiting"));
+        }
+        Some(next)
     }
 
     fn end(&self, e: Error) {
@@ -285,28 +379,22 @@ impl Rpc {
     }
 }
 
-/// Ends a connection whose server owes answers and says nothing. Costs nothing per call.
-async fn watch(rpc: Weak<Rpc>, tells: Rc<Cell<bool>>) {
-    let mut silent: Option<(Duration, u64)> = None;
+/// Ends a connection whose server owes answers and says nothing, and calls whose requests are over. Costs nothing per call.
+async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
+    let (mut last, mut received, mut pause) = (rt::now(), 0, WATCH);
     loop {
-        rt::sleep(WATCH).await;
+        rt::sleep(pause).await;
         let Some(rpc) = rpc.upgrade() else { return };
-        let (owed, received) = (!rpc.table.borrow().is_empty(), rpc.received.get());
-        silent = match silent {
-            _ if !owed => None,
-            Some((so_far, before)) if before == received => Some((so_far.saturating_add(WATCH), received)),
-            _ => Some((Duration::ZERO, received)),
-        };
-        match silent {
-            Some((so_far, _)) if so_far >= SILENCE => {
-                rpc.end(Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))));
-                return rpc.channel.close();
-            }
-            Some((so_far, _)) if so_far == WATCH && tells.get() => {
-                let left = SILENCE.saturating_sub(WATCH).as_secs();
-                tracing::warn!("the server does not answer; waiting for {left} s at most");
-            }
-            _ => {}
+        let now = rt::now();
+        let quiet = std::mem::replace(&mut received, rpc.received.get()) == rpc.received.get();
+        if !quiet {
+            rpc.heard.set(last);
+            told.heard();
+        }
+        last = now;
+        match rpc.look(now, quiet, &told) {
+            Some(next) => pause = next.since(now).min(WATCH),
+            None => return,
         }
     }
 }

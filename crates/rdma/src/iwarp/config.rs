@@ -30,7 +30,8 @@ pub struct Config {
     pub fpdu_payload: usize,
     /// Ask for the peer-to-peer model as initiator (RFC 6581 9.2), so that the responder may send first.
     pub peer_to_peer: bool,
-    /// How long the TCP connection and each MPA frame may take.
+    /// How long set-up may take: as initiator in all, with the TCP connection and a second request in the older form; as responder
+    /// each MPA frame.
     pub setup_timeout: Duration,
     /// How long a closing connection may take to hand its last bytes to the peer.
     pub close_timeout: Duration,
@@ -52,7 +53,7 @@ impl Default for Config {
             max_regions: 4096,
             fpdu_payload: 65_408,
             peer_to_peer: false,
-            setup_timeout: Duration::from_secs(10),
+            setup_timeout: crate::SETUP_LIMIT,
             close_timeout: Duration::from_secs(5),
             congestion: None,
             source_port: SourcePort::Any,

@@ -93,10 +93,10 @@ impl Provider {
         })
     }
 
-    /// Fails where there is no memory for it within the time of set-up: of a share that others of its peer have used up.
-    async fn connection(&self, agreed: &Agreed) -> Result<Connection, ConnectError> {
+    /// Fails where there is no memory for it until then: of a share that others of its peer have used up.
+    async fn connection(&self, agreed: &Agreed, until: Time) -> Result<Connection, ConnectError> {
         let staging = self.pool.alloc(receive::first_staging(agreed));
-        let staging = rt::timeout(self.config.setup_timeout, staging).await;
+        let staging = rt::timeout(left(until), staging).await;
         let staging = staging.map_err(|rt::Elapsed| ConnectError::TimedOut("memory for the connection"))?;
         let limits = Limits {
             max_send_work: self.config.max_send_work,
@@ -113,33 +113,40 @@ impl Provider {
 
     async fn initiate(&self, addr: SocketAddr, params: ConnectParams) -> Result<Connected, ConnectError> {
         let offer = self.offer(&params)?;
-        let (stream, agreed) = match self.ask(addr, offer.clone()).await? {
+        // Of all steps: a peer that uses up each of them would hold us up for many times as long.
+        let until = rt::now() + self.config.setup_timeout;
+        let (stream, agreed) = match self.ask(addr, offer.clone(), until).await? {
             Some(answered) => answered,
             None => {
                 tracing::debug!(peer = %addr, "hung up on an enhanced MPA request: asking in the older form");
                 let older = Offer { enhanced: false, ..offer };
-                self.ask(addr, older).await?.ok_or(ConnectError::Violation(HUNG_UP))?
+                self.ask(addr, older, until).await?.ok_or(ConnectError::Violation(HUNG_UP))?
             }
         };
         tracing::debug!(peer = %addr, crc = agreed.crc, ird = agreed.ird, ord = agreed.ord, "iwarp connected");
-        let connection = self.connection(&agreed).await?;
+        let connection = self.connection(&agreed, until).await?;
         Ok((Rc::new(Handle::new(connection, stream, self.pool.clone())), agreed.private_data))
     }
 }
 
 impl Provider {
     /// Connects and asks; `None` when the peer hung up on an enhanced request, and may know the older form only.
-    async fn ask(&self, addr: SocketAddr, offer: Offer) -> Result<Option<(Stream, Agreed)>, ConnectError> {
+    async fn ask(
+        &self,
+        addr: SocketAddr,
+        offer: Offer,
+        until: Time,
+    ) -> Result<Option<(Stream, Agreed)>, ConnectError> {
         let congestion = self.config.congestion.as_deref();
-        let (limit, source) = (self.config.setup_timeout, self.config.source_port);
-        let stream = match Stream::connect_from(addr, limit, congestion, source).await {
+        let source = self.config.source_port;
+        let stream = match Stream::connect_from(addr, left(until), congestion, source).await {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 return Err(ConnectError::TimedOut("the TCP connection"));
             }
             other => other?,
         };
-        let (mut initiator, request) = Initiator::new(offer, rt::now() + self.config.setup_timeout);
-        send(&stream, request, self.config.setup_timeout, "the MPA request").await?;
+        let (mut initiator, request) = Initiator::new(offer, until);
+        send(&stream, request, left(until), "the MPA request").await?;
         loop {
             let step = match receive(&stream, initiator.wanted(), initiator.deadline()).await {
                 Ok(Some(bytes)) => initiator.handle(&mut &bytes[..]),
@@ -151,7 +158,7 @@ impl Provider {
                 Ok(Some(agreed)) => return Ok(Some((stream, agreed))),
                 Ok(None) => {}
                 Err(failure) => {
-                    return Err(say_farewell(&stream, failure, self.config.setup_timeout).await);
+                    return Err(say_farewell(&stream, failure, left(until)).await);
                 }
             }
         }
@@ -194,6 +201,10 @@ impl verbs::Provider for Provider {
     ) -> LocalBoxFuture<'_, Result<Connected, ConnectError>> {
         Box::pin(self.initiate(addr, params))
     }
+}
+
+fn left(until: Time) -> Duration {
+    until.since(rt::now())
 }
 
 fn hung_up(error: &ConnectError) -> bool {
@@ -323,7 +334,8 @@ impl verbs::Request for Request {
             let Request { asked, stream, provider } = *self;
             let offer = provider.offer(&params)?;
             let (reply, agreed) = asked.accept(&offer);
-            let mut connection = provider.connection(&agreed).await?;
+            let until = rt::now() + provider.config.setup_timeout;
+            let mut connection = provider.connection(&agreed, until).await?;
             for recv in recvs {
                 connection.post(recv).map_err(|(e, _)| e)?;
             }

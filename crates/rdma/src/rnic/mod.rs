@@ -69,7 +69,7 @@ pub struct Config {
     pub ird: u16,
     /// Outbound Reads wanted by default.
     pub ord: u16,
-    /// How long each step of set-up may take.
+    /// How long set-up may take: as initiator in all, as responder each step.
     pub setup_timeout: Duration,
     /// How long posted Sends may take to go out after a close.
     pub close_timeout: Duration,
@@ -84,7 +84,7 @@ impl Default for Config {
             max_pieces: 16,
             ird: 32,
             ord: 32,
-            setup_timeout: Duration::from_secs(10),
+            setup_timeout: crate::SETUP_LIMIT,
             close_timeout: Duration::from_secs(10),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::net::Readable;
-use weft_machine::{Peer, Pool, rt};
+use weft_machine::{Peer, Pool, Time, rt};
 
 use super::Config;
 use super::bindings::*;
@@ -104,11 +104,11 @@ async fn expect(events: &Events, wanted: u32, transport: Option<Transport>) -> R
 }
 
 async fn within<T>(
-    config: &Config,
+    until: Time,
     what: &'static str,
     step: impl Future<Output = Result<T, ConnectError>>,
 ) -> Result<T, ConnectError> {
-    rt::timeout(config.setup_timeout, step).await.unwrap_or(Err(ConnectError::TimedOut(what)))
+    rt::timeout(until.since(rt::now()), step).await.unwrap_or(Err(ConnectError::TimedOut(what)))
 }
 
 /// An identifier with everything that a connection needs, of one device.
@@ -201,16 +201,16 @@ pub(super) async fn connect(
     addr: SocketAddr,
     params: ConnectParams,
 ) -> Result<Connected, ConnectError> {
+    let until = rt::now() + config.setup_timeout;
     let channel = channel()?;
     let id = CmId::create(&channel)?;
     let events = Readable::new(channel)?;
     let timeout_ms = i32::try_from(config.setup_timeout.as_millis()).unwrap_or(i32::MAX);
     id.resolve_addr(addr, timeout_ms).map_err(no_device_to(addr))?;
-    within(config, "the resolution of the address", expect(&events, RDMA_CM_EVENT_ADDR_RESOLVED, None))
+    within(until, "the resolution of the address", expect(&events, RDMA_CM_EVENT_ADDR_RESOLVED, None))
         .await?;
     id.resolve_route(timeout_ms)?;
-    within(config, "the resolution of the route", expect(&events, RDMA_CM_EVENT_ROUTE_RESOLVED, None))
-        .await?;
+    within(until, "the resolution of the route", expect(&events, RDMA_CM_EVENT_ROUTE_RESOLVED, None)).await?;
 
     let endpoint = Endpoint::open(id, Peer::Rdma(addr), events, config, pool)?;
     let offer = endpoint.offer(&params, config)?;
@@ -221,7 +221,7 @@ pub(super) async fn connect(
         let wanted = RDMA_CM_EVENT_ESTABLISHED;
         expect(endpoint.unconnected.events(), wanted, Some(endpoint.transport)).await
     };
-    let event = within(config, "the connection", answer).await?;
+    let event = within(until, "the connection", answer).await?;
     let (ird, ord) = agreed(&offer, &event.conn);
     tracing::debug!(peer = %addr, ird, ord, "rnic connected");
     let transport = endpoint.transport;
@@ -371,7 +371,7 @@ impl crate::Request for RnicRequest {
                 let wanted = RDMA_CM_EVENT_ESTABLISHED;
                 expect(endpoint.unconnected.events(), wanted, Some(endpoint.transport)).await
             };
-            within(&config, "the end of set-up", established).await?;
+            within(rt::now() + config.setup_timeout, "the end of set-up", established).await?;
             let (ird, ord) = (u16::from(offer.ird), u16::from(offer.ord));
             tracing::debug!(%peer, ird, ord, "rnic accepted");
             Ok(endpoint.unconnected.start(ird, ord)? as Rc<dyn QueuePair>)

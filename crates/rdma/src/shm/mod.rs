@@ -57,7 +57,7 @@ pub struct Config {
     pub ird: u16,
     /// Outbound Reads wanted by default.
     pub ord: u16,
-    /// How long the peer may take for its part of set-up.
+    /// How long the peer may take for its part of set-up, all of it.
     pub setup_limit: Duration,
     /// How long a peer that was stopped in the middle of an access may hold us up before its connection is given up. The
     /// longest honest access is one buffer: a few milliseconds.
@@ -73,7 +73,7 @@ impl Default for Config {
             max_regions: layout::REGIONS,
             ird: 32,
             ord: 32,
-            setup_limit: Duration::from_secs(10),
+            setup_limit: crate::SETUP_LIMIT,
             stall_limit: Duration::from_secs(1),
         }
     }

@@ -207,6 +207,7 @@ pub(super) async fn connect(
 ) -> Result<(Rc<dyn QueuePair>, Bytes), ConnectError> {
     let private_data = checked_private_data(&params)?;
     let (our_ird, our_ord) = wanted(&params, config);
+    let until = rt::now() + config.setup_limit;
     let socket = within(config.setup_limit, "shm connect", open(config, addr)).await?;
     let link = Readable::new(socket)?;
     let segment = Words::create("weft-control", SEGMENT_WORDS)?;
@@ -230,7 +231,7 @@ pub(super) async fn connect(
             }
         }
     };
-    let (message, fd) = within(config.setup_limit, "shm answer", answer).await?;
+    let (message, fd) = within(until.since(rt::now()), "shm answer", answer).await?;
     let (ird, ord, private_data) = match message {
         Message::Accept { ird, ord, private_data } => (ird, ord, private_data),
         Message::Reject { private_data } => return Err(ConnectError::Rejected(private_data)),

@@ -42,6 +42,7 @@ pub use self::locks::{Conflict, LockOwner, MAX_LOCKS, MAX_WAITING, Range, SetFai
 pub use self::open::{Open, Removal};
 use self::reclaim::Reclaims;
 pub use self::reclaim::Reservation;
+pub use self::waiting::Waiters;
 use crate::vfs::{Error, NodeId};
 
 /// Shards of the table: enough that cores seldom meet in one.

@@ -20,6 +20,17 @@ use crate::vfs::NodeId;
 /// An open of a node whose name is being removed looks again after this, if it hears of nothing before.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Those who waited for what a holder has given back. They go on when this is dropped.
+#[must_use = "they go on at once where nothing is to come before"]
+#[derive(Debug)]
+pub struct Waiters(Vec<Waker>);
+
+impl Drop for Waiters {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
 /// Why something cannot happen yet, or at all.
 enum Blocked {
     Refused(Refused),
@@ -167,14 +178,18 @@ impl Opens {
     /// A holder agrees to a recall, and keeps `keep` of what was left to it. A further recall of the same right
     /// may reach the holder before this returns.
     pub fn acknowledge(&self, node: NodeId, key: Key, keep: Caching) -> Result<(), AckFailed> {
+        self.give_way(node, key, keep).map(drop)
+    }
+
+    /// The same for a holder who is to hear something before those who wait for him go on.
+    pub fn give_way(&self, node: NodeId, key: Key, keep: Caching) -> Result<Waiters, AckFailed> {
         let mut events = Vec::new();
         let outcome = match self.shard(node).get_mut(&node) {
             Some(known) => known.grants.acknowledge(node, key, keep, rt::now(), &mut events),
             None => Err(AckFailed::NotRecalled),
         };
         self.tell(events);
-        outcome?.into_iter().for_each(Waker::wake);
-        Ok(())
+        outcome.map(Waiters)
     }
 
     /// The key has no caching right of `node` any more: a delegation was returned, or its client is gone.

@@ -14,7 +14,7 @@ use weft_machine::{Pool, rt};
 use weft_smb::client::{NetworkInterface, Session, Tree};
 use weft_transport::{Channel, nbss, smbd};
 
-use super::{Dial, Medium};
+use super::{Dial, Medium, WHOLE_LIMIT};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
@@ -84,6 +84,7 @@ impl Keeper {
             congestion: self.congestion.as_deref(),
             ips: vec![ip],
             reached: Cell::new(None),
+            until: rt::now() + WHOLE_LIMIT,
         }
     }
 
@@ -192,8 +193,8 @@ mod tests {
         let addr: SocketAddr =
             if medium == Medium::Tcp { "10.0.0.1:4450" } else { "10.0.0.1:5445" }.parse().unwrap();
         let (pool, ips) = (&Pool::new(1 << 20), vec![addr.ip()]);
-        let dial =
-            Dial { url: &url, options: &options, pool, congestion: None, ips, reached: Cell::new(None) };
+        let (congestion, reached, until) = (None, Cell::new(None), rt::now() + WHOLE_LIMIT);
+        let dial = Dial { url: &url, options: &options, pool, congestion, ips, reached, until };
         Keeper::new(&dial, medium, addr)
     }
 

@@ -94,7 +94,8 @@ fn reach<'a>(
             through.0.push(Step { link: link.clone(), target: target.clone() });
             let rest = path.get(link.len()..).unwrap_or_default().trim_start_matches('/');
             let beyond = behind(dial.url, &target, rest);
-            let reached = match Dial::new(&beyond, dial.options, dial.pool, dial.congestion).await {
+            let reached = match Dial::new(&beyond, dial.options, dial.pool, dial.congestion, dial.until).await
+            {
                 Ok(dial) => reach(&dial, password, through).await,
                 Err(e) => Err(e),
             };

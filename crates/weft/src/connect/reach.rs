@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use weft_machine::rt;
+use weft_machine::{Time, rt};
 
 use crate::Failure;
 
@@ -140,13 +140,24 @@ pub(crate) async fn patiently<T>(
     what: impl fmt::Display,
     step: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
+    patiently_until(rt::now() + limit, limit, what, step).await
+}
+
+/// The same as a part of a wait that ends at `until`, which its owner sees to: no more than is left of that is told.
+pub(crate) async fn patiently_until<T>(
+    until: Time,
+    limit: Duration,
+    what: impl fmt::Display,
+    step: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     let mut step = pin!(step);
     if let Ok(done) = rt::timeout(UNTOLD.min(limit), &mut step).await {
         return done;
     }
     let left = limit.saturating_sub(UNTOLD);
     if !left.is_zero() {
-        tracing::warn!("waiting for {what}, for {} s at most", left.as_secs());
+        let told = left.min(until.since(rt::now()));
+        tracing::warn!("waiting for {what}, for {} s at most", told.as_secs());
         if let Ok(done) = rt::timeout(left, step).await {
             return done;
         }

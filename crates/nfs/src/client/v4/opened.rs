@@ -16,6 +16,7 @@ use weft_wire::nfs4::{
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
 use super::session::{Client, Keep};
+use crate::client::patience::Patience;
 use crate::client::rpc::Cargo;
 use crate::client::{Attributes, Error, SetAttributes};
 use weft_wire::xdr::Malformed;
@@ -184,7 +185,9 @@ impl Opened {
     /// COMMIT of the whole file.
     pub async fn commit(&self) -> Result<Verifier, Error> {
         let ops = || vec![Op::Putfh(self.handle), Op::Commit(Commit { offset: 0, count: 0 })];
-        let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        let patience = Patience::durable();
+        let committing = self.client.run_within(&patience, ops, Keep::Yes, None, Cargo::default());
+        let mut results = committing.await?;
         results.ok::<()>(opnum::PUTFH)?;
         results.ok(opnum::COMMIT)
     }

@@ -29,8 +29,8 @@ use super::mount::part;
 use super::opened::{Back, Opened};
 use super::slots::{Slots, Turn};
 use crate::client::Error;
-use crate::client::busy::{PATIENCE, PAUSES};
 use crate::client::lines::Lines;
+use crate::client::patience::Patience;
 use crate::client::rpc::{Cargo, Program};
 
 /// NFS version 4.
@@ -134,14 +134,28 @@ impl Client {
         ops: impl Fn() -> Vec<Op>,
         keep: Keep,
         payload: Option<u32>,
+        cargo: Cargo,
+    ) -> Result<Results, Error> {
+        self.run_within(&Patience::new(), ops, keep, payload, cargo).await
+    }
+
+    /// The same with a limit that is not the usual one.
+    pub(super) async fn run_within(
+        &self,
+        patience: &Patience,
+        ops: impl Fn() -> Vec<Op>,
+        keep: Keep,
+        payload: Option<u32>,
         mut cargo: Cargo,
     ) -> Result<Results, Error> {
-        let (until, mut pause, mut losses) = (rt::now() + PATIENCE, PAUSES.0, 0u32);
-        let mut told = false;
+        let mut losses = 0u32;
         loop {
-            let session = self.session().await?;
-            let Some(turn) = session.slots.take().await else { continue };
-            let results = match self.attempt(&session, turn, &ops(), keep, payload, cargo.again()).await? {
+            let session = self.session(patience).await?;
+            let taken = self.lines.in_time(patience, session.slots.take()).await?;
+            let Some(turn) = taken else { continue };
+            let ops = ops();
+            let attempt = self.attempt(patience, &session, turn, &ops, keep, payload, cargo.again());
+            let results = match attempt.await? {
                 Attempt::Done(results) => results,
                 Attempt::Over => {
                     losses = losses.saturating_add(1);
@@ -155,26 +169,17 @@ impl Client {
             match results.status {
                 // It was carried out, and its answer is lost: such a request may be carried out again.
                 Status::RETRY_UNCACHED_REP if keep == Keep::No => {}
-                Status::DELAY | Status::GRACE if rt::now() < until => {
-                    if pause >= PAUSES.1 && !told {
-                        told = true;
-                        tracing::warn!(
-                            "the server is busy, or was just started ({}); waiting for {} s at most",
-                            results.status,
-                            PATIENCE.as_secs()
-                        );
-                    }
-                    rt::sleep(pause).await;
-                    pause = pause.saturating_mul(2).min(PAUSES.1);
-                }
+                status @ (Status::DELAY | Status::GRACE) if busy(patience, status).await => {}
                 _ => return Ok(results),
             }
         }
     }
 
     /// One request in one slot, however often a busy server has to be asked.
+    #[allow(clippy::too_many_arguments)]
     async fn attempt(
         &self,
+        patience: &Patience,
         session: &Session,
         mut turn: Turn,
         ops: &[Op],
@@ -184,17 +189,16 @@ impl Client {
     ) -> Result<Attempt, Error> {
         if turn.is_doubtful() {
             // With the number of the request that was given up: whether that was seen or not, this one settles it.
-            match self.settled(session, &turn).await? {
+            match self.settled(patience, session, &turn).await? {
                 true => turn.advance(),
                 false => return Ok(Attempt::Over),
             }
         }
-        let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
         loop {
             let sequence = session.sequence(&turn, keep);
             let cargo = cargo.again();
             let head = |e: &mut _| compound::emit(Some(&sequence), ops, payload, e);
-            let d = self.lines.results(NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
+            let d = self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
             let mut results = Results::parse(d)?;
             match results.next(opnum::SEQUENCE)? {
                 Status::OK => {
@@ -211,10 +215,7 @@ impl Client {
                     return Ok(Attempt::Done(results));
                 }
                 // The request is being carried out, or the server is busy: the number is not used up.
-                Status::DELAY if rt::now() < until => {
-                    rt::sleep(pause).await;
-                    pause = pause.saturating_mul(2).min(PAUSES.1);
-                }
+                status @ Status::DELAY if busy(patience, status).await => {}
                 status if ends_session(status) => {
                     tracing::debug!(%status, "the session is over");
                     return Ok(Attempt::Over);
@@ -231,20 +232,16 @@ impl Client {
     }
 
     /// Uses up the number of a request that was given up. False: the session is over.
-    async fn settled(&self, session: &Session, turn: &Turn) -> Result<bool, Error> {
-        let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
+    async fn settled(&self, patience: &Patience, session: &Session, turn: &Turn) -> Result<bool, Error> {
         let sequence = session.sequence(turn, Keep::No);
         loop {
             let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
             let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
-            let d = self.lines.results(NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
+            let d = self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
             match Results::parse(d)?.next(opnum::SEQUENCE)? {
                 // Fresh, or the answer of the one that was given up; or there was another one with this number.
                 Status::OK | Status::SEQ_FALSE_RETRY | Status::RETRY_UNCACHED_REP => return Ok(true),
-                Status::DELAY if rt::now() < until => {
-                    rt::sleep(pause).await;
-                    pause = pause.saturating_mul(2).min(PAUSES.1);
-                }
+                status @ Status::DELAY if busy(patience, status).await => {}
                 status if ends_session(status) => return Ok(false),
                 status => return Err(Error::Status4(status)),
             }
@@ -252,15 +249,15 @@ impl Client {
     }
 
     /// The session, made if there is none.
-    async fn session(&self) -> Result<Rc<Session>, Error> {
+    async fn session(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         if let Some(session) = self.current.borrow().clone() {
             return Ok(session);
         }
-        let _alone = self.making.lock().await;
+        let _alone = self.lines.in_time(patience, self.making.lock()).await?;
         if let Some(session) = self.current.borrow().clone() {
             return Ok(session);
         }
-        let session = self.make().await?;
+        let session = self.make(patience).await?;
         *self.current.borrow_mut() = Some(session.clone());
         Ok(session)
     }
@@ -278,12 +275,11 @@ impl Client {
 
     /// RFC 8881 8.4.2, 2.10.10.1: a session, with a new client id where the server does not know ours any more, and then
     /// with all open files taken back.
-    async fn make(&self) -> Result<Rc<Session>, Error> {
-        let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
+    async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         let over = self.over.take();
         for session in over {
             // One that it does not know is what was wanted.
-            self.alone(&Op::DestroySession(session)).await?;
+            self.alone(patience, &Op::DestroySession(session)).await?;
         }
         // A server that restarts while files are taken back has forgotten those that were.
         let mut reclaim = false;
@@ -291,24 +287,20 @@ impl Client {
             let (client, number) = match self.known.get() {
                 Some(known) => known,
                 None => {
-                    let ok = self.exchange_id().await?;
+                    let ok = self.exchange_id(patience).await?;
                     reclaim |= ok.flags & exchange_flag::CONFIRMED_R == 0;
                     self.known.set(Some((ok.client, ok.sequence)));
                     (ok.client, ok.sequence)
                 }
             };
-            let mut results = self.alone(&Op::CreateSession(self.wishes(client, number))).await?;
+            let mut results = self.alone(patience, &Op::CreateSession(self.wishes(client, number))).await?;
             let made = match results.next(opnum::CREATE_SESSION)? {
                 Status::OK => results.result::<CreateSessionOk>()?,
                 Status::STALE_CLIENTID | Status::SEQ_MISORDERED => {
                     self.known.set(None);
                     continue;
                 }
-                Status::DELAY if rt::now() < until => {
-                    rt::sleep(pause).await;
-                    pause = pause.saturating_mul(2).min(PAUSES.1);
-                    continue;
-                }
+                status @ Status::DELAY if busy(patience, status).await => continue,
                 status => return Err(Error::Status4(status)),
             };
             self.known.set(Some((client, number.wrapping_add(1))));
@@ -328,19 +320,16 @@ impl Client {
         Err(Error::Status4(Status::BADSESSION))
     }
 
-    async fn exchange_id(&self) -> Result<ExchangeIdOk, Error> {
+    async fn exchange_id(&self, patience: &Patience) -> Result<ExchangeIdOk, Error> {
         let op = Op::ExchangeId(ExchangeId {
             client: self.owner.clone(),
             flags: 0,
             protect: ProtectHow::None,
             implementation: UpTo::default(),
         });
-        let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
         loop {
-            let mut results = self.alone(&op).await?;
-            if results.status == Status::DELAY && rt::now() < until {
-                rt::sleep(pause).await;
-                pause = pause.saturating_mul(2).min(PAUSES.1);
+            let mut results = self.alone(patience, &op).await?;
+            if results.status == Status::DELAY && busy(patience, results.status).await {
                 continue;
             }
             return results.ok(opnum::EXCHANGE_ID);
@@ -348,10 +337,10 @@ impl Client {
     }
 
     /// An operation outside any session.
-    async fn alone(&self, op: &Op) -> Result<Results, Error> {
+    async fn alone(&self, patience: &Patience, op: &Op) -> Result<Results, Error> {
         let head = |e: &mut _| compound::emit(None, std::slice::from_ref(op), None, e);
         let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
-        Results::parse(self.lines.results(NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?)
+        Results::parse(self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?)
     }
 
     fn wishes(&self, client: u64, sequence: u32) -> CreateSession {
@@ -425,16 +414,15 @@ impl Client {
 
     /// A request in a session that is not everybody's yet. `None`: the session is over.
     async fn within(&self, session: &Session, ops: &[Op], keep: Keep) -> Result<Option<Results>, Error> {
-        let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
+        let patience = &Patience::new();
         loop {
-            let Some(turn) = session.slots.take().await else { return Ok(None) };
-            match self.attempt(session, turn, ops, keep, None, Cargo::default()).await? {
+            let Some(turn) = self.lines.in_time(patience, session.slots.take()).await? else {
+                return Ok(None);
+            };
+            match self.attempt(patience, session, turn, ops, keep, None, Cargo::default()).await? {
                 Attempt::Over => return Ok(None),
                 Attempt::Done(results) => match results.status {
-                    Status::DELAY | Status::GRACE if rt::now() < until => {
-                        rt::sleep(pause).await;
-                        pause = pause.saturating_mul(2).min(PAUSES.1);
-                    }
+                    status @ (Status::DELAY | Status::GRACE) if busy(patience, status).await => {}
                     _ => return Ok(Some(results)),
                 },
             }
@@ -498,18 +486,23 @@ impl Client {
             session.slots.end();
         }
         if let Some((client, _)) = self.known.take() {
-            self.alone(&Op::DestroyClientid(client)).await?;
+            self.alone(&Patience::new(), &Op::DestroyClientid(client)).await?;
         }
         Ok(())
     }
 
     /// What the session allows of a payload, to read and to write.
     pub async fn room(&self) -> Result<(usize, usize), Error> {
-        let fore = self.session().await?.fore.clone();
+        let fore = self.session(&Patience::new()).await?.fore.clone();
         let room = |message: u32| message.saturating_sub(AROUND_BYTES).max(1) as usize;
         let most = payload_of(&*self.lines.channel());
         Ok((room(fore.max_response).min(most), room(fore.max_request).min(most)))
     }
+}
+
+/// Waits for a server that has no time now, or was just started; whether it is to be asked again.
+async fn busy(patience: &Patience, status: Status) -> bool {
+    patience.busy(format_args!("the server is busy, or was just started ({status})")).await
 }
 
 impl Session {

@@ -119,6 +119,10 @@ impl Channel for End {
         if self.server {
             let world = &self.wire.world;
             world.replies.set(world.replies.get() + 1);
+            if world.speaks.get() == 0 {
+                return Sending::answered(Ok(()));
+            }
+            world.speaks.set(world.speaks.get() - 1);
             let left = world.until.get();
             world.until.set(left.saturating_sub(1));
             if left == 1 {
@@ -161,6 +165,8 @@ struct World {
     /// The connection ends at this reply, counted from now; 0 is never.
     until: Cell<usize>,
     dialed: Cell<usize>,
+    /// So many replies more are sent: then the server says nothing any more.
+    speaks: Cell<usize>,
     /// What somebody else does to "f" while the client is away.
     meanwhile: RefCell<Option<Rc<super::Mount>>>,
 }
@@ -175,6 +181,7 @@ impl World {
             replies: Cell::new(0),
             until: Cell::new(0),
             dialed: Cell::new(0),
+            speaks: Cell::new(usize::MAX),
             meanwhile: RefCell::default(),
         })
     }
@@ -198,6 +205,10 @@ impl World {
 
     /// A mount whose connections are made anew. Somebody else may do something before.
     async fn mount(self: &Rc<World>, connections: usize) -> Mount {
+        self.try_mount(connections).await.unwrap()
+    }
+
+    async fn try_mount(self: &Rc<World>, connections: usize) -> Result<Mount, Error> {
         let world = self.clone();
         let dial: Dial = Rc::new(move || {
             let world = world.clone();
@@ -212,7 +223,7 @@ impl World {
             .boxed_local()
         });
         let options = Options { credential: Credential::None, pool: Pool::new(16 << 20) };
-        Mount::connect(self.channel(), "/data", options, Some((dial, connections))).await.unwrap()
+        Mount::connect(self.channel(), "/data", options, Some((dial, connections))).await
     }
 
     /// A mount of somebody whose connection stays.
@@ -314,6 +325,23 @@ fn a_connection_that_is_cut_at_any_reply_loses_nothing_and_doubles_nothing() {
     }
     // mkdir, OPEN; the four writes; the rest, with the whole file there.
     assert_eq!(seen[..7], [0, 0, 7, 14, 21, 28, 28]);
+}
+
+#[test]
+fn a_server_that_falls_silent_at_any_reply_has_one_limit() {
+    let mut seen = Vec::new();
+    for speaks in 0..12 {
+        seen.push(Sim::new(speaks as u64).run(async {
+            let world = World::in_memory();
+            world.speaks.set(speaks);
+            let begun = rt::now();
+            let ended = async { story(&world.try_mount(1).await?).await };
+            assert!(ended.await.is_err());
+            (rt::now() - begun).as_secs()
+        }));
+    }
+    // EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE, the way; mkdir, OPEN, the four writes; COMMIT, which may take long; CLOSE.
+    assert_eq!(seen, [90, 90, 90, 90, 90, 90, 90, 90, 90, 90, 180, 90]);
 }
 
 #[test]

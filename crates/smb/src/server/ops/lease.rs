@@ -9,7 +9,9 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use weft_store::NodeId;
-use weft_store::opens::{AckFailed, Caching as Rights, Form, Holder, Key, Open as Claim, Opens, Recall};
+use weft_store::opens::{
+    AckFailed, Caching as Rights, Form, Holder, Key, Open as Claim, Opens, Recall, Waiters,
+};
 use weft_wire::smb2::create_context::{self, LeaseFlags, LeaseState, LeaseV2};
 use weft_wire::smb2::oplock_break::{ACK_REQUIRED, Notification};
 use weft_wire::smb2::{Guid, NtStatus};
@@ -101,12 +103,12 @@ impl Lease {
     }
 
     /// 3.3.5.22.2.
-    pub(super) fn acknowledge(&self, keep: LeaseState) -> Result<(), NtStatus> {
+    pub(super) fn acknowledge(&self, keep: LeaseState) -> Result<Waiters, NtStatus> {
         let rights = rights_of(keep);
         if state_of(rights) != keep {
             return Err(NtStatus::REQUEST_NOT_ACCEPTED);
         }
-        self.opens.acknowledge(self.node, self.store_key, rights).map_err(|failed| match failed {
+        self.opens.give_way(self.node, self.store_key, rights).map_err(|failed| match failed {
             AckFailed::NotRecalled => NtStatus::UNSUCCESSFUL,
             AckFailed::TooMuch(_) => NtStatus::REQUEST_NOT_ACCEPTED,
         })

@@ -3,7 +3,8 @@
 //! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases). Owns: nothing.
 //! Does not: break; whoever is in the way of a cache starts that, in the store's table of opens.
 
-use weft_store::opens::{AckFailed, Caching as Rights};
+use weft_machine::rt;
+use weft_store::opens::{AckFailed, Caching as Rights, Waiters};
 use weft_wire::smb2::create::OplockLevel;
 use weft_wire::smb2::create_context::LeaseState;
 use weft_wire::smb2::oplock_break::{Request, Response};
@@ -14,7 +15,7 @@ use super::{opens, persistent};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
-    let response = match Request::parse(&cx.message)? {
+    let (response, waiters) = match Request::parse(&cx.message)? {
         Request::Oplock { level, file } => oplock(cx, level, file)?,
         Request::Lease { key, state } => lease(cx, key, state)?,
     };
@@ -28,10 +29,13 @@ pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
     }
     let mut reply = Reply::new();
     response.emit(&mut reply.message);
+    // Whoever gives way hears so first: the answer is with the transport when a task of this core runs. The specification leaves
+    // the order open, and clients look at what others got by then.
+    rt::spawn(async move { drop(waiters) }).detach();
     Ok(reply)
 }
 
-fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<Response, Failure> {
+fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<(Response, Waiters), Failure> {
     let open = opens::find(cx, file)?;
     let (opens, key) = (open.vfs.opens(), open.claim.key());
     let (has, left) = opens.caching(open.node, key);
@@ -50,8 +54,10 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<Response, 
         OplockLevel::LEASE => (Rights::NONE, Some(NtStatus::INVALID_PARAMETER)),
         _ => (Rights::NONE, Some(NtStatus::INVALID_OPLOCK_PROTOCOL)),
     };
-    match (opens.acknowledge(open.node, key, keep), status) {
-        (Ok(()), None) => Ok(Response::Oplock { level: level_of(keep), file: cx.file_id(file) }),
+    match (opens.give_way(open.node, key, keep), status) {
+        (Ok(waiters), None) => {
+            Ok((Response::Oplock { level: level_of(keep), file: cx.file_id(file) }, waiters))
+        }
         (_, Some(status)) => Err(status.into()),
         // It came too late, at the same moment.
         (Err(AckFailed::NotRecalled | AckFailed::TooMuch(_)), None) => {
@@ -60,8 +66,8 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<Response, 
     }
 }
 
-fn lease(cx: &OpContext, key: Guid, state: LeaseState) -> Result<Response, Failure> {
+fn lease(cx: &OpContext, key: Guid, state: LeaseState) -> Result<(Response, Waiters), Failure> {
     let lease = cx.server.handles.leases.find(cx.session.client_guid, key);
-    lease.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.acknowledge(state)?;
-    Ok(Response::Lease { key, state })
+    let waiters = lease.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.acknowledge(state)?;
+    Ok((Response::Lease { key, state }, waiters))
 }

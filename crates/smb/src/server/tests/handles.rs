@@ -1,9 +1,15 @@
 //! What clients hold beyond a request: oplocks, leases, durable handles; who takes them away, and who tries to.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use weft_machine::budget::Holder;
 use weft_machine::{Source, rt};
+use weft_store::NodeId;
+use weft_store::opens::Access;
 use weft_wire::smb2::create::{self, CreateAction, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{
     DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
@@ -533,6 +539,49 @@ async fn told_of(client: &mut Client, wanted: u8) -> LeaseState {
     match told(client).await {
         Notification::Lease { key, new, flags: ACK_REQUIRED, .. } if key == [wanted; 16] => new,
         other => panic!("{other:?}"),
+    }
+}
+
+/// Notes how many messages had been sent when it was woken.
+#[derive(Default)]
+struct WokenAt(AtomicUsize);
+
+impl Wake for WokenAt {
+    fn wake(self: Arc<Self>) {
+        self.0.store(SENT.get(), Ordering::Relaxed);
+    }
+}
+
+/// On a server of several cores others run at once when they are woken.
+#[test]
+fn whoever_gives_way_is_answered_before_others_go_on() {
+    for by_lease in [true, false] {
+        story(async {
+            let world = World::new();
+            let mut holder = client(&world, 1, "bob").await;
+            let wish = match by_lease {
+                true => with_oplock(OplockLevel::LEASE, vec![lease(KEY, RH)]),
+                false => with_oplock(OplockLevel::BATCH, Vec::new()),
+            };
+            let held = create(&mut holder, &wish).await.unwrap().file;
+            let vfs = &world.server.config.shares[0].vfs;
+            let node = vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().node;
+            let woken = Arc::new(WokenAt::default());
+            let mut waits = pin!(vfs.opens().clear(node, None, Access::Rename));
+            let waker = Waker::from(woken.clone());
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            let agreed = match told(&mut holder).await {
+                Notification::Lease { key, new, .. } => Acknowledgment::Lease { key, state: new },
+                Notification::Oplock { level, .. } => Acknowledgment::Oplock { level, file: held },
+            };
+            let before = SENT.get();
+            assert_eq!(acknowledge(&mut holder, agreed).await, NtStatus::SUCCESS);
+            waits.await.unwrap();
+            while woken.0.load(Ordering::Relaxed) == 0 {
+                rt::yield_now().await;
+            }
+            assert_eq!(woken.0.load(Ordering::Relaxed), before + 1, "by lease: {by_lease}");
+        });
     }
 }
 

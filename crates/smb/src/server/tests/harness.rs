@@ -54,6 +54,11 @@ pub(super) struct Wire {
     peer: String,
 }
 
+thread_local! {
+    /// How many messages the servers of this thread have sent.
+    pub(super) static SENT: Cell<usize> = const { Cell::new(0) };
+}
+
 /// The server's end.
 pub(super) struct Pipe(pub Rc<Wire>);
 
@@ -96,6 +101,7 @@ impl Channel for Pipe {
             return Sending::answered(Err(Error::Io(io::ErrorKind::Other.into())));
         }
         self.0.answers.borrow_mut().push_back(message);
+        SENT.set(SENT.get() + 1);
         wake(&self.0.client_waker);
         let wire = self.0.clone();
         Sending::waiting(poll_fn(move |cx| match wire.stalled.get() {

@@ -840,7 +840,6 @@ impl Backend for Dir {
             let Ok(stat) = sys::stat(fd.as_fd()) else { continue };
             if stat.links() == 0 {
                 let closed = self.table().unlinked(node);
-                ending::let_go(fd.as_fd());
                 drop(closed);
                 self.orphans().has_lost_its_name(stat.identity());
             }
