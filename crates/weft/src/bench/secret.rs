@@ -14,6 +14,7 @@ use std::time::Duration;
 use ring::hmac;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use weft_machine::random;
 
 /// A line is at most this long: histograms of one run, with room.
 const LONGEST_LINE: u64 = 16 << 20;
@@ -66,8 +67,7 @@ impl Talk {
     pub(super) fn begin(stream: TcpStream, side: Side, token: &str) -> io::Result<Talk> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut nonce = [0u8; 16];
-        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let nonce = random::bytes::<16>()?;
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(stream);
         writeln!(writer, "{WORD} {}", hex(&nonce))?;
