@@ -6,18 +6,18 @@
 //! An address may hold a quarter of what is still free (the dynamic threshold of shared switch buffers, Choudhury and
 //! Hahne 1998): one that is alone gets a fifth of all, and ten that one after the other take all they can leave a tenth for
 //! whoever comes next. A user, where there is one, may hold as much as is still free, thus half of all when he is alone: he may
-//! work at many hosts, and an attacker may have many addresses. Who got more when there was more is given nothing more, and keeps
-//! what he has.
+//! work at many hosts, and an attacker may have many addresses. An address that got more when there was more is overdrawn: it is
+//! given nothing more, and keeps what it has, unless the protocol asks its clients to give some back ([`Charge::is_overdrawn`]).
 //! Does not: know what is kept, or take anything away.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::net::Source;
 
-/// An address may hold this part of what is free.
+/// An address may hold one in so many of those that are free, where nothing else is said.
 pub const SOURCE_SHARE: usize = 4;
 /// A user may hold this part of what is free.
 pub const USER_SHARE: usize = 1;
@@ -41,13 +41,17 @@ impl From<Source> for Holder {
     }
 }
 
-/// Cloning shares it.
+/// Cloning shares it. Mostly of memory; where it is of something else, a "byte" is one of that.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
 struct Inner {
     limit_bytes: usize,
+    /// An address may hold one in so many of those that are free.
+    source_share: usize,
     used: Mutex<Used>,
+    /// So much is taken that an address may be overdrawn.
+    scarce: AtomicBool,
 }
 
 #[derive(Default)]
@@ -110,12 +114,33 @@ fn lower<K: Eq + Hash>(held: &mut HashMap<K, usize>, who: &K, bytes: usize) {
 impl Budget {
     /// So many bytes for all together.
     pub fn new(limit_bytes: usize) -> Budget {
-        Budget(Arc::new(Inner { limit_bytes, used: Mutex::default() }))
+        Budget::shared(limit_bytes, SOURCE_SHARE)
+    }
+
+    /// The same, of which an address may hold one in `source_share` of those that are free.
+    pub fn shared(limit_bytes: usize, source_share: usize) -> Budget {
+        let scarce = AtomicBool::new(false);
+        Budget(Arc::new(Inner { limit_bytes, source_share, used: Mutex::default(), scarce }))
     }
 
     /// Bytes that are taken.
     pub fn used_bytes(&self) -> usize {
         self.0.lock().total_bytes
+    }
+
+    /// Whether any address may be overdrawn: to be asked often, because it takes no lock.
+    pub fn is_scarce(&self) -> bool {
+        self.0.scarce.load(Ordering::Relaxed)
+    }
+
+    /// How much more a holder's address may take.
+    pub fn allowance(&self, holder: &Holder) -> usize {
+        let (used, share) = (self.0.lock(), self.0.source_share);
+        let free = self.0.limit_bytes.saturating_sub(used.total_bytes);
+        let Some(source) = holder.source else { return free };
+        // What is taken is not free: `own + x <= (free - x) / share`.
+        let left = free.saturating_sub(used.of(source).saturating_mul(share));
+        left.checked_div(share.saturating_add(1)).unwrap_or(0)
     }
 
     /// Takes some for a holder.
@@ -131,7 +156,10 @@ impl Budget {
     /// Takes some whether there is room or not: for what a client was promised before this run, and is not to lose.
     pub fn restore(&self, holder: impl Into<Holder>, bytes: usize) -> Charge {
         let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(bytes) };
-        self.0.lock().add(&charge.holder, bytes);
+        let mut used = self.0.lock();
+        used.add(&charge.holder, bytes);
+        self.0.note(&used);
+        drop(used);
         charge
     }
 
@@ -148,6 +176,17 @@ impl Inner {
     // Sums that are changed together, by nothing that panics.
     fn lock(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an address may hold.
+    fn threshold(&self, used: &Used) -> usize {
+        self.limit_bytes.saturating_sub(used.total_bytes).checked_div(self.source_share).unwrap_or(0)
+    }
+
+    /// To be called after each change.
+    fn note(&self, used: &Used) {
+        // Nobody holds more than all together.
+        self.scarce.store(used.total_bytes > self.threshold(used), Ordering::Relaxed);
     }
 }
 
@@ -182,6 +221,13 @@ impl Charge {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether its address holds more than it would be given now.
+    pub fn is_overdrawn(&self) -> bool {
+        let inner = &self.budget.0;
+        let used = inner.lock();
+        self.holder.source.is_some_and(|source| used.of(source) > inner.threshold(&used))
+    }
+
     /// Another on the same account.
     ///
     /// # Errors
@@ -202,13 +248,15 @@ impl Charge {
         let mut used = inner.lock();
         let total = used.total_bytes.checked_add(bytes).ok_or(Full)?;
         let free = inner.limit_bytes.checked_sub(total).ok_or(Full)?;
-        let fits = |own: usize, share| own.checked_add(bytes).is_some_and(|own| own <= free / share);
-        let source_fits = self.holder.source.is_none_or(|source| fits(used.of(source), SOURCE_SHARE));
+        let part = |share| free.checked_div(share).unwrap_or(0);
+        let fits = |own: usize, share| own.checked_add(bytes).is_some_and(|own| own <= part(share));
+        let source_fits = self.holder.source.is_none_or(|source| fits(used.of(source), inner.source_share));
         let user_fits = self.holder.user.as_ref().is_none_or(|user| fits(used.of_user(user), USER_SHARE));
         if !source_fits || !user_fits {
             return Err(Full);
         }
         used.add(&self.holder, bytes);
+        inner.note(&used);
         self.bytes.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
         Ok(())
     }
@@ -220,6 +268,7 @@ impl Charge {
         let bytes = bytes.min(self.bytes());
         self.bytes.store(self.bytes().saturating_sub(bytes), Ordering::Relaxed);
         used.take(&self.holder, bytes);
+        inner.note(&used);
     }
 
     /// Takes over what another of the same account holds.
@@ -291,6 +340,32 @@ mod tests {
         // Given back, it is not given again: there is less now.
         one.shrink(20);
         assert_eq!((one.grow(1), other.grow(1)), (Err(Full), Ok(())));
+    }
+
+    #[test]
+    fn who_holds_more_than_there_would_be_now_is_overdrawn() {
+        let budget = Budget::new(1000);
+        let one = budget.charge(host(1), 200).unwrap();
+        assert!(!one.is_overdrawn() && !budget.is_scarce() && budget.allowance(one.holder()) == 0);
+        let other = budget.charge(host(2), 100).unwrap();
+        assert!(one.is_overdrawn() && !other.is_overdrawn() && budget.is_scarce());
+        // With 60 more it holds 160, a quarter of the 640 that are free then.
+        assert_eq!(budget.allowance(other.holder()), 60);
+        drop(one);
+        assert!(!other.is_overdrawn() && !budget.is_scarce());
+    }
+
+    #[test]
+    fn of_what_is_shared_by_halves_an_address_takes_as_much_as_it_leaves() {
+        let budget = Budget::shared(80, 1);
+        let one = budget.charge(host(1), 40).unwrap();
+        assert_eq!((one.grow(1), budget.allowance(one.holder())), (Err(Full), 0));
+        let other = budget.charge(host(2), 20).unwrap();
+        assert_eq!(other.grow(1), Err(Full));
+        assert!(one.is_overdrawn());
+        assert_eq!(budget.allowance(&host(3).into()), 10);
+        // There is no such division, and nothing is given.
+        assert!(Budget::shared(80, 0).charge(host(1), 1).is_err());
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod file;
 pub mod log;
 pub mod net;
 pub mod payload;
+pub mod random;
 pub mod rt;
 pub mod shm;
 pub mod sim;

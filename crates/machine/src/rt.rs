@@ -271,6 +271,8 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
         let _place = place;
         call()
     };
+    #[cfg(test)]
+    tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
     let _awaits = reactor::AwaitsBlocking::new();
     Task(TaskKind::Real(compio_runtime::spawn_blocking(work))).await
 }
@@ -282,4 +284,4 @@ impl<T> fmt::Debug for Task<T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

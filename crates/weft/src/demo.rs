@@ -14,7 +14,7 @@ use weft_load::print;
 use weft_load::result::{Environment, Peer, Picture, Point, Refusal, Report, Sample, Section, Work};
 use weft_load::run::run as measure;
 use weft_load::workload::{Mix, Order, Workload, size_label};
-use weft_machine::{Pool, rt};
+use weft_machine::{Pool, random, rt};
 
 use crate::Failure;
 use crate::args::{Connect, Demo, Transport};
@@ -230,9 +230,7 @@ struct ServerProcess {
 
 impl ServerProcess {
     fn start() -> Result<ServerProcess, Failure> {
-        let mut random = [0u8; 16];
-        getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
-        let password: String = random.iter().map(|b| format!("{b:02x}")).collect();
+        let password: String = random::bytes::<16>()?.iter().map(|b| format!("{b:02x}")).collect();
         let args = [
             &["serve", "--ram", "demo=1G", "--user", USER, "--json", "--cores", "1", "--pin"][..],
             &["--smb-port", "0", "--smbd-port", "0", "--crc", "asked", "--congestion", CONGESTION],

@@ -5,6 +5,7 @@
 use std::io::{self, IsTerminal};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
+use weft_machine::random;
 use zeroize::Zeroizing;
 
 /// The environment variable.
@@ -105,7 +106,7 @@ fn make_up() -> io::Result<Zeroizing<String>> {
     // No characters that look alike.
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut bytes = Zeroizing::new([0u8; RANDOM_BYTES]);
-    getrandom::fill(&mut bytes[..]).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
+    random::fill(&mut bytes[..])?;
     Ok(Zeroizing::new(bytes.iter().map(|b| char::from(LETTERS[usize::from(b % 32)])).collect()))
 }
 

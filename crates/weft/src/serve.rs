@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use weft_machine::net::Interface;
 use weft_machine::rt::{self, Cores, CoresOptions};
-use weft_machine::{Listener, LogLimit, Pool};
+use weft_machine::{Listener, LogLimit, Pool, random};
 use weft_nfs::server::{Durable, Net, Role, Service};
 use weft_rdma::wrap::pcap::Capture;
 use weft_smb::auth::{Keytab, Secret};
@@ -373,8 +373,7 @@ impl Plan {
                 args.min_dialect
             );
         }
-        let mut server_guid = [0; 16];
-        getrandom::fill(&mut server_guid).map_err(|e| format!("no random numbers: {e}"))?;
+        let mut server_guid = random::bytes().map_err(|e| e.to_string())?;
         if let Some(journal) = &offers.journal {
             server_guid = journal.server_guid();
         }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use weft_machine::random;
 use weft_store::block::Medium;
 use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
@@ -111,8 +112,7 @@ fn default_state_dir(xdg: Option<std::ffi::OsString>, home: Option<std::ffi::OsS
 }
 
 fn wanted(args: &VolumeCreate) -> Result<Create, Failure> {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|e| format!("no random numbers: {e}"))?;
+    let id = random::bytes()?;
     let place = match (&args.file, &args.device) {
         (Some(path), _) => Place::File(path.clone()),
         (_, Some(path)) => Place::Device(path.clone()),

@@ -239,6 +239,17 @@ fn commands_write_files_in_one_place_only() {
 }
 
 #[test]
+fn random_numbers_come_from_one_place_only() {
+    // So that whoever wants a run again need only give that place its numbers.
+    for (name, text) in sources() {
+        if name == "crates/machine/src/random.rs" || name == "crates/weft/tests/house.rs" {
+            continue;
+        }
+        assert!(!text.contains("getrandom"), "{name} asks the system for random numbers itself");
+    }
+}
+
+#[test]
 fn payload_is_copied_in_one_place_only() {
     // Payload moves by machine::buf::copy or Window::place, which count. A raw copy elsewhere escapes the counter.
     for (name, text) in sources() {

@@ -22,14 +22,8 @@ impl File {
     /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`. What the disk has no room for is refused
     /// before any of it is taken: ext4 keeps what it has found until then, and a request of a few bytes would fill the disk.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
-        let file = self.clone();
-        rt::blocking(move || file.require_room(len)).await?;
         let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-        self.fallocate(flags, offset, len).await?;
-        if !keep_size {
-            self.grown(offset.saturating_add(len));
-        }
-        Ok(())
+        self.fallocate(flags, offset, len).await
     }
 
     /// At least what this file has not got yet of `len` bytes has to be free.
@@ -74,26 +68,35 @@ impl File {
         .await
     }
 
+    /// One trip to a worker. All that follows from the call happens there, because whoever waits for the end may not wait that
+    /// long.
     async fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
         }
         let file = self.clone();
         rt::blocking(move || {
-            loop {
+            let reserves = FallocateFlags::KEEP_SIZE.contains(flags);
+            if reserves {
+                file.require_room(len)?;
+            }
+            let done = loop {
                 match rustix::fs::fallocate(&file, flags, offset, len) {
                     Err(Errno::INTR) => {}
-                    other => {
-                        // Here, because whoever waits for the end may not wait that long; and after an error too, which may
-                        // have come half-way.
-                        if let Some(memory) = &file.0.memory {
-                            memory.lost(offset..offset.saturating_add(len));
-                            memory.touched();
-                        }
-                        return Ok(other?);
-                    }
+                    other => break other,
                 }
+            };
+            let end = offset.saturating_add(len);
+            // After an error too, which may have come half-way.
+            if let Some(memory) = &file.0.memory {
+                memory.lost(offset..end);
+                memory.touched();
             }
+            done?;
+            if flags.is_empty() {
+                file.grown(end);
+            }
+            Ok(())
         })
         .await
     }

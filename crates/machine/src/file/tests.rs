@@ -1,4 +1,6 @@
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::task::Poll;
 
 use super::*;
 use crate::buf::Pool;
@@ -447,6 +449,46 @@ fn space_is_reserved_with_and_without_growth() {
             assert_eq!(content(&into, 5), b"bc\0\0\0");
         });
     }
+}
+
+#[test]
+fn space_is_looked_for_and_reserved_in_one_trip_to_a_worker() {
+    let trips = || rt::tests::BLOCKING_CALLS.get();
+    for file in files_of(b"abc") {
+        run(async {
+            let before = trips();
+            for keep_size in [true, false] {
+                file.allocate(0, 1 << 20, keep_size).await.expect("room");
+            }
+            assert_eq!(trips() - before, 2);
+            file.allocate(2 << 20, 0, false).await.expect("nothing to do");
+            assert_eq!(trips() - before, 2);
+            assert_eq!(file.len().expect("length"), 1 << 20, "no space, no growth");
+        });
+    }
+}
+
+/// The length that a file in memory tells is the file's, whoever waits for it.
+#[test]
+fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
+    let file = File::in_memory("allocate").expect("memfd");
+    run(async {
+        let mut reserving = Box::pin(file.allocate(0, 1 << 20, false));
+        let before = rt::tests::BLOCKING_CALLS.get();
+        while rt::tests::BLOCKING_CALLS.get() == before {
+            let polled = poll_fn(|cx| Poll::Ready(reserving.as_mut().poll(cx).is_ready())).await;
+            assert!(!polled, "it runs elsewhere");
+            // Tests beside this one take all places of workers, and the worker is given its call in a turn of its own.
+            rt::yield_now().await;
+        }
+        drop(reserving);
+        // The worker ends what it has begun, and gives its part of the file back.
+        while Arc::strong_count(&file.0) > 1 {
+            rt::yield_now().await;
+        }
+        assert_eq!(file.len().expect("length"), 1 << 20);
+        assert_eq!(rustix::fs::fstat(&file).expect("it is there").st_size, 1 << 20);
+    });
 }
 
 #[test]

@@ -16,6 +16,11 @@ fn on_each_driver<F: Future>(test: impl Fn() -> F) {
     }
 }
 
+thread_local! {
+    /// Blocking calls that this thread handed to workers.
+    pub(crate) static BLOCKING_CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
 /// Tells when it is dropped.
 struct OnDrop(Rc<Cell<bool>>);
 

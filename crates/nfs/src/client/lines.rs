@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex;
-use weft_machine::{Time, rt};
+use weft_machine::{Time, random, rt};
 use weft_transport::{Channel, Traffic};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::Credential;
@@ -79,8 +79,7 @@ impl Lines {
     /// One connection, whose end is the end.
     pub fn one(rpc: &Rc<Rpc>, credential: Credential) -> Lines {
         let line = Line { rpc: RefCell::new(Some(rpc.clone())), dialing: Mutex::default() };
-        let mut start = [0; 4];
-        let start = getrandom::fill(&mut start).map_or(1, |()| u32::from_be_bytes(start));
+        let start = random::bytes().map_or(1, u32::from_be_bytes);
         Lines {
             first: rpc.channel().clone(),
             credential,

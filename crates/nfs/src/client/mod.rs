@@ -16,6 +16,7 @@ pub mod v4;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_machine::random;
 use weft_wire::mount::MountStatus;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
@@ -92,6 +93,12 @@ impl Error {
             Error::Status4(status) => *status == weft_wire::nfs4::Status::MINOR_VERS_MISMATCH,
             _ => false,
         }
+    }
+}
+
+impl From<random::Unavailable> for Error {
+    fn from(_: random::Unavailable) -> Error {
+        Error::Busy
     }
 }
 

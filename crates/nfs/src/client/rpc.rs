@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use weft_machine::rt::{self, Task};
-use weft_machine::{Buf, Payload, Pool, Time};
+use weft_machine::{Buf, Payload, Pool, Time, random};
 use weft_transport::{Channel, Detached, Message, Outgoing, Part, To};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::{Call, Credential, Reply};
@@ -143,8 +143,7 @@ struct Waiting {
 impl Rpc {
     pub fn new(channel: Rc<dyn Channel>, credential: Credential) -> Rc<Rpc> {
         // Where xids start matters only to people who read captures of several connections.
-        let mut start = [0; 4];
-        let start = getrandom::fill(&mut start).map_or(1, |()| u32::from_be_bytes(start));
+        let start = random::bytes().map_or(1, u32::from_be_bytes);
         Rc::new(Rpc {
             channel,
             credential,

@@ -21,6 +21,7 @@ use redb::{ReadableTable, TableDefinition};
 use siphasher::sip::SipHasher24;
 use weft_machine::file::journal::{self, Journal};
 use weft_machine::file::private;
+use weft_machine::random;
 
 /// Who a client is by its own words; those with sessions have a name space of their own.
 pub(super) type Who = (bool, Bytes);
@@ -161,11 +162,7 @@ fn name((sessions, name): &Who) -> Vec<u8> {
 
 /// The key, made at the first start.
 fn key(path: &Path) -> Result<[u8; 16], Unusable> {
-    let make = || {
-        let mut key = vec![0; 16];
-        getrandom::fill(&mut key).map_err(|e| io::Error::other(e.to_string()))?;
-        Ok(key)
-    };
+    let make = || Ok(random::bytes::<16>()?.to_vec());
     let key = private::made_once(path, make).map_err(|e| Unusable::Io(path.to_owned(), e))?;
     key.try_into().map_err(|_| Unusable::Key(path.to_owned()))
 }

@@ -35,8 +35,8 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weft_machine::Pool;
 use weft_machine::rt::{self, Drain};
+use weft_machine::{Pool, random};
 use weft_store::{Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error, Peer};
@@ -172,10 +172,8 @@ impl Server {
     /// When the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { shares, pool, limits, policy, durable } = config;
-        let (mut key, mut identity, mut verifier) = ([0; 16], [0; 16], [0; 8]);
-        for bytes in [&mut key[..], &mut identity, &mut verifier] {
-            getrandom::fill(bytes).expect("random numbers");
-        }
+        let (mut key, mut identity) = (secret(), secret());
+        let verifier: Verifier = secret();
         let mut before = Vec::new();
         if let Some(durable) = &durable {
             (key, identity) = (durable.key, durable.identity);
@@ -280,6 +278,14 @@ impl Server {
 #[expect(clippy::indexing_slicing, reason = "a remainder of the length")]
 fn shard<T, const N: usize>(shards: &[T; N], hash: usize) -> &T {
     &shards[hash.checked_rem(N).unwrap_or(0)]
+}
+
+/// Numbers that nobody guesses.
+///
+/// # Panics
+/// Where the system has none.
+fn secret<const N: usize>() -> [u8; N] {
+    random::bytes().expect("random numbers")
 }
 
 #[cfg(test)]

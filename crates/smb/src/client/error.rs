@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weft_machine::random;
 use weft_wire::smb2::{Command, Malformed, NtStatus};
 
 use crate::auth::{AuthError, TicketError};
@@ -123,6 +124,12 @@ impl From<TicketError> for Error {
             TicketError::Auth(e) => Error::Auth(e),
             e => Error::Ticket(e),
         }
+    }
+}
+
+impl From<random::Unavailable> for Error {
+    fn from(_: random::Unavailable) -> Error {
+        Error::Misuse("the system gives no random numbers")
     }
 }
 

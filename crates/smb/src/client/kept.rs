@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use weft_machine::random;
 use weft_wire::smb2::create::{self, CreateDisposition, OplockLevel};
 use weft_wire::smb2::create_context::{
     DurableFlags, Lease, LeaseFlags, LeaseState, LeaseV2, RequestContext, ResponseContext,
@@ -16,7 +17,6 @@ use weft_wire::smb2::{Command, Dialect, Guid};
 use super::error::Error;
 use super::file::File;
 use super::leases::Leases;
-use super::negotiate::random;
 use super::tree::{OpenOptions, Tree, wire_path};
 
 /// What a file was opened by, to be opened by again.
@@ -50,8 +50,8 @@ impl Tree {
         let mut kept = Kept {
             name: wire_path(path)?,
             options,
-            create_guid: random()?,
-            lease: random()?,
+            create_guid: random::bytes()?,
+            lease: random::bytes()?,
             durable: false,
             persistent: false,
             on_disk: None,

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
+use weft_machine::random;
 use weft_wire::smb2::ioctl::{ValidateNegotiateRequest, ValidateNegotiateResponse};
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId,
@@ -127,7 +128,7 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
     if dialects.contains(&Dialect::V3_1_1) {
         contexts.push(Context::Preauth {
             hashes: vec![HashId::SHA512],
-            salt: Bytes::copy_from_slice(&random::<32>()?),
+            salt: Bytes::copy_from_slice(&random::bytes::<32>()?),
         });
         if !options.ciphers.is_empty() {
             contexts.push(Context::Encryption(options.ciphers.clone()));
@@ -146,15 +147,8 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
             contexts.push(Context::Netname(options.host.clone()));
         }
     }
-    let client_guid = guid.map_or_else(random, Ok)?;
+    let client_guid = guid.map_or_else(random::bytes, Ok)?;
     Ok(Request { security_mode, capabilities, client_guid, dialects, contexts })
-}
-
-/// Random bytes; the system has always some.
-pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|_| Error::Misuse("the system gives no random numbers"))?;
-    Ok(bytes)
 }
 
 /// Sends NEGOTIATE and judges the answer.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use weft_machine::rt;
+use weft_machine::{random, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::error::{Denial, Error};
 use super::link::{Call, Link, Protection, Reply, Security};
-use super::negotiate::{Negotiated, random};
+use super::negotiate::Negotiated;
 use super::options::Options;
 use crate::auth::{Credentials, Initiator, Nonces, Ticketed};
 use crate::crypto::{Role, Sender, SessionKeys, signing_key};
@@ -132,7 +132,8 @@ impl Proof {
             domain: options.domain.clone(),
             secret: options.secret.clone(),
         };
-        let nonces = Nonces { client_challenge: random()?, session_key: Zeroizing::new(random()?) };
+        let nonces =
+            Nonces { client_challenge: random::bytes()?, session_key: Zeroizing::new(random::bytes()?) };
         let (initiator, token) = Initiator::start(credentials, &options.host, nonces);
         Ok((Proof::Password(Box::new(initiator)), token))
     }

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use weft_machine::random;
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
@@ -22,7 +23,6 @@ use super::error::Error;
 use super::file::{self, File};
 use super::kept::Kept;
 use super::link::{Call, Protection};
-use super::negotiate::random;
 use super::session::Core;
 
 /// Entries of one directory that we keep at most: about 1 GiB of memory.
@@ -282,7 +282,7 @@ impl Tree {
         if !core.negotiated.multichannel() {
             return Ok(Vec::new());
         }
-        let create_guid = random()?;
+        let create_guid = random::bytes()?;
         Ok(vec![RequestContext::DurableV2 { timeout_ms: 0, flags: DurableFlags::NONE, create_guid }])
     }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use redb::{ReadableTable, TableDefinition};
 use weft_machine::file::{journal, private};
-use weft_machine::rt;
+use weft_machine::{random, rt};
 use weft_store::vfs::Stable;
 use weft_wire::smb2::Guid;
 use weft_wire::smb2::create_context::{Lease, LeaseFlags, LeaseState, LeaseV2};
@@ -78,8 +78,7 @@ impl Journal {
     }
 
     fn of(database: journal::Journal) -> Result<Journal, Unusable> {
-        let mut made = Guid::default();
-        getrandom::fill(&mut made).map_err(unusable)?;
+        let made: Guid = random::bytes().map_err(unusable)?;
         let guid = database.change(|begun| {
             begun.open_table(HANDLES)?;
             let mut server = begun.open_table(SERVER)?;

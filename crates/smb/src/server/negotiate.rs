@@ -6,7 +6,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use weft_machine::rt;
+use weft_machine::{random, rt};
 use weft_wire::smb2::header::{Flags, Header};
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId, Smb1Negotiate,
@@ -250,9 +250,8 @@ fn contexts(
                 if !hashes.contains(&HashId::SHA512) {
                     return Err(NtStatus::SMB_NO_PREAUTH_INTEGRITY_HASH_OVERLAP.into());
                 }
-                let mut salt = vec![0; 32];
-                getrandom::fill(&mut salt).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
-                answer.push(Context::Preauth { hashes: vec![HashId::SHA512], salt: salt.into() });
+                let salt = Bytes::copy_from_slice(&random::bytes::<32>()?);
+                answer.push(Context::Preauth { hashes: vec![HashId::SHA512], salt });
             }
             // No client may offer none (2.2.3.1.2), but some that shall not encrypt do, and take no 0 for an answer.
             Context::Encryption(ciphers) if ciphers.is_empty() => {}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Time, rt};
+use weft_machine::{Time, random, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -324,8 +324,7 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
         refuse(connection, None, "limit reached: authentications in progress on a connection");
         return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
     };
-    let mut server_challenge = [0; 8];
-    getrandom::fill(&mut server_challenge).map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
+    let server_challenge = random::bytes()?;
     let server = &connection.server;
     Ok(InProgress {
         acceptor: Acceptor::new(
@@ -346,8 +345,7 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
 /// of it.
 fn random_id(connection: &Connection) -> Result<u64, Failure> {
     loop {
-        let id = getrandom::u32().map_err(|_| Failure::from(NtStatus::INSUFFICIENT_RESOURCES))?;
-        let id = u64::from(id);
+        let id = u64::from(u32::from_ne_bytes(random::bytes()?));
         let taken = connection.server.sessions.find(id).is_some()
             || connection.in_progress.borrow().contains_key(&id);
         if id != 0 && !taken {

@@ -9,6 +9,7 @@
 //! write or to keep handles, has to be acknowledged; until then, or until [`BREAK_TIMEOUT`], the holder still has all
 //! that it had, and whoever would see stale data waits.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -442,11 +443,11 @@ impl Grants {
         self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching.handle)
     }
 
-    /// Whether a key may keep handles open that their users have closed. A delegation is no such right: an NFSv4 client
-    /// closes what it does not use.
-    pub fn caches_handle(&self, key: Key) -> bool {
-        let caches = |granted: &Granted| granted.form != Form::Delegation && granted.caching.handle;
-        self.list.iter().any(|granted| granted.key == key && caches(granted))
+    /// Who may keep handles open that their users have closed. A delegation is no such right: an NFSv4 client closes what it
+    /// does not use.
+    pub fn handle_keys(&self) -> HashSet<Key> {
+        let caches = |granted: &&Granted| granted.form != Form::Delegation && granted.caching.handle;
+        self.list.iter().filter(caches).map(|granted| granted.key).collect()
     }
 
     /// Whether somebody has an oplock.

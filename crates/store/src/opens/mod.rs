@@ -25,6 +25,7 @@
 //! reads one atomic while the table is empty. Everything else takes the mutex of one shard for a short walk.
 
 mod grants;
+mod holders;
 mod locks;
 mod open;
 mod ranges;
@@ -37,6 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::grants::Grants;
 pub use self::grants::{Access, AckFailed, BREAK_TIMEOUT, Caching, Form, Holder, Key, MAX_GRANTS, Recall};
+use self::holders::{Entry, Holders};
 use self::locks::Locks;
 pub use self::locks::{Conflict, LockOwner, MAX_LOCKS, MAX_WAITING, Range, SetFailed};
 pub use self::open::{Open, Removal};
@@ -77,9 +79,9 @@ impl Rights {
         self != Rights::NONE
     }
 
-    /// Whether `self` asks for something that `others` does not allow.
-    fn exceeds(self, allowed: Rights) -> bool {
-        (self.read && !allowed.read) || (self.write && !allowed.write) || (self.delete && !allowed.delete)
+    /// Reading, writing, deleting.
+    fn each(self) -> [bool; 3] {
+        [self.read, self.write, self.delete]
     }
 }
 
@@ -159,25 +161,12 @@ pub enum Reach {
     Data,
 }
 
-struct Entry {
-    id: u64,
-    key: Key,
-    access: Rights,
-    share: Rights,
-    reach: Reach,
-    /// The caching right of the directory that changes by this open leave alone: see [`Open::set_parent`].
-    parent: Option<Key>,
-    delete_on_close: bool,
-    /// A pending deletion takes effect when this open closes, whoever else has the node open.
-    delete_at_once: bool,
-}
-
 /// What is known about one node that is open, locked or cached.
 #[derive(Default)]
 struct Node {
-    holders: Vec<Entry>,
+    holders: Holders,
     delete_pending: bool,
-    /// [`Entry::parent`] of the open that made the deletion pending.
+    /// [`Ending::parent`](holders::Ending::parent) of the open that made the deletion pending.
     deleted_by: Option<Key>,
     /// Set by the last close until the name is gone.
     removing: bool,
@@ -191,15 +180,7 @@ impl Node {
         if self.delete_pending || self.removing {
             return Err(Refused::DeletePending);
         }
-        let clash = |holder: &Entry| {
-            holder.access.any() && (access.exceeds(holder.share) || holder.access.exceeds(share))
-        };
-        if access.any() && self.holders.iter().any(clash) { Err(Refused::Sharing) } else { Ok(()) }
-    }
-
-    /// Whether nobody else has the node open for more than its attributes.
-    fn is_alone(&self, key: Key) -> bool {
-        self.holders.iter().all(|holder| holder.key == key || holder.reach == Reach::Attributes)
+        if self.holders.clashes(access, share) { Err(Refused::Sharing) } else { Ok(()) }
     }
 
     fn is_unused(&self) -> bool {
@@ -296,16 +277,7 @@ impl Opens {
             return Err(Refused::Limit("opens of a file"));
         }
         let Opening { access, share, key, reach, .. } = *opening;
-        known.holders.push(Entry {
-            id,
-            key,
-            access,
-            share,
-            reach,
-            parent: None,
-            delete_on_close: false,
-            delete_at_once: false,
-        });
+        known.holders.insert(id, Entry { key, access, share, reach });
         Ok(Open {
             table: self.clone(),
             node,
@@ -345,14 +317,17 @@ impl Opens {
         if !access.any() || share.delete {
             return Ok(());
         }
-        let deletes = |known: &Node| known.holders.iter().any(|holder| holder.access.delete);
+        let deletes = |known: &Node| known.holders.deletes();
         if self.shard(base).get(&base).is_some_and(deletes) { Err(Refused::Sharing) } else { Ok(()) }
     }
 
     /// Whether every open of `node` may be one that its client keeps for its cache alone, and closes when it is asked for
     /// that: each has the right to cache handles.
     pub fn only_cached(&self, node: NodeId) -> bool {
-        let cached = |known: &Node| known.holders.iter().all(|holder| known.grants.caches_handle(holder.key));
+        let cached = |known: &Node| {
+            let keys = known.grants.handle_keys();
+            known.holders.all_keys(|key| keys.contains(&key))
+        };
         self.shard(node).get(&node).is_none_or(cached)
     }
 

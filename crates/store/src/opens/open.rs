@@ -11,8 +11,9 @@ use std::task::{Context, Poll, Waker};
 use weft_machine::{Time, rt};
 
 use super::grants::Wish;
+use super::holders::Ending;
 use super::locks::{Intent, Owner};
-use super::{Access, Caching, Entry, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
+use super::{Access, Caching, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
 use crate::vfs::NodeId;
 
 /// One open of a node. Dropping it closes it; [`Open::close`] also says whether the name must go now.
@@ -46,23 +47,18 @@ impl Open {
     fn with<T>(&self, act: impl FnOnce(&mut Node, u64) -> T) -> Option<T> {
         let mut shard = self.table.shard(self.node);
         let known = shard.get_mut(&self.node)?;
-        known.holders.iter().any(|holder| holder.id == self.id).then(|| act(known, self.id))
+        known.holders.contains(self.id).then(|| act(known, self.id))
+    }
+
+    fn at_the_end(&self, change: impl FnOnce(&mut Ending)) {
+        self.with(|known, id| known.holders.ending(id).map(change));
     }
 
     /// Does and lets others do something else from now on (a further OPEN by the same NFSv4 owner, OPEN_DOWNGRADE), or
     /// says that another open is in the way and leaves everything as it was.
     pub fn change(&self, access: Rights, share: Rights) -> Result<(), Refused> {
         let changed = self.with(|known, id| {
-            let others = known.holders.iter().filter(|holder| holder.id != id);
-            let clash = |holder: &Entry| {
-                holder.access.any() && (access.exceeds(holder.share) || holder.access.exceeds(share))
-            };
-            if access.any() && others.into_iter().any(clash) {
-                return Err(Refused::Sharing);
-            }
-            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
-                (holder.access, holder.share) = (access, share);
-            }
+            known.holders.change(id, access, share)?;
             Ok(known.grants.changed())
         });
         changed.unwrap_or(Err(Refused::NotLocked))?.into_iter().for_each(Waker::wake);
@@ -72,39 +68,26 @@ impl Open {
     /// What changes by this open, up to the removal of the name, takes nothing from whoever caches the directory under
     /// this key.
     pub fn set_parent(&self, parent: Option<Key>) {
-        self.with(|known, id| {
-            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
-                holder.parent = parent;
-            }
-        });
+        self.at_the_end(|ending| ending.parent = parent);
     }
 
     /// Removes the node's name when this open closes (and all others have).
     pub fn set_delete_on_close(&self) {
-        self.with(|known, id| {
-            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
-                holder.delete_on_close = true;
-            }
-        });
+        self.at_the_end(|ending| ending.delete_on_close = true);
     }
 
     /// Removes the node's name at the last close, or no longer. Until then nobody opens it again.
     pub fn set_delete_pending(&self, pending: bool) {
         self.with(|known, id| {
             known.delete_pending = pending;
-            let own = known.holders.iter().find(|holder| holder.id == id);
-            known.deleted_by = own.and_then(|holder| holder.parent);
+            known.deleted_by = known.holders.ending(id).and_then(|ending| ending.parent);
         });
     }
 
     /// Lets a pending deletion take effect when this open closes, not when the last one does (POSIX semantics: the
     /// others keep a file without a name).
     pub fn set_delete_at_once(&self, at_once: bool) {
-        self.with(|known, id| {
-            if let Some(holder) = known.holders.iter_mut().find(|holder| holder.id == id) {
-                holder.delete_at_once = at_once;
-            }
-        });
+        self.at_the_end(|ending| ending.delete_at_once = at_once);
     }
 
     /// Whether the name goes away at the last close.
@@ -222,8 +205,8 @@ impl Open {
     pub fn request(&self, form: Form, caching: Caching, holder: Arc<dyn Holder>) -> (Caching, bool) {
         let key = self.key;
         self.with(|known, _| {
-            let (alone, locked) = (known.is_alone(key), !known.locks.is_empty());
-            let unwritten = known.holders.iter().all(|holder| holder.key == key || !holder.access.write);
+            let (alone, locked) = (known.holders.is_alone(key), !known.locks.is_empty());
+            let unwritten = known.holders.is_unwritten(key);
             let delete_pending = known.delete_pending;
             known.grants.request(Wish {
                 key,
@@ -252,10 +235,9 @@ impl Open {
         let mut shard = self.table.shard(self.node);
         let known = shard.get_mut(&self.node)?;
         let (mut at_once, mut parent, mut events) = (false, None, Vec::new());
-        if let Some(at) = known.holders.iter().position(|holder| holder.id == self.id) {
-            let holder = known.holders.swap_remove(at);
-            (at_once, parent) = (holder.delete_at_once, holder.parent);
-            if holder.delete_on_close && !known.delete_pending {
+        if let Some(ending) = known.holders.remove(self.id) {
+            (at_once, parent) = (ending.delete_at_once, ending.parent);
+            if ending.delete_on_close && !known.delete_pending {
                 (known.delete_pending, known.deleted_by) = (true, parent);
                 // As a FileDispositionInformation would: handles that are kept for a cache alone hold the deletion up.
                 // Nobody waits, because the name goes with the last of them in any case.
@@ -263,7 +245,7 @@ impl Open {
             }
         }
         let waiting = known.locks.release(Owner::Open(self.id));
-        let last_of_key = known.holders.iter().all(|holder| holder.key != self.key);
+        let last_of_key = !known.holders.has(self.key);
         let freed = known.grants.closed(self.key, last_of_key);
         let remove = (known.holders.is_empty() || at_once) && known.delete_pending && !known.removing;
         known.removing |= remove;

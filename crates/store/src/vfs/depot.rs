@@ -36,6 +36,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weft_machine::random;
+
 use super::{Attr, Backend, Error, Exists, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr, Stable};
 use crate::backend::{fold, is_called};
 
@@ -185,8 +187,8 @@ fn require_home(stable: &Stable) -> Result<(), Error> {
 
 /// Never 0, and of no other stream.
 fn new_number() -> Result<u64, Error> {
-    let number = getrandom::u64().map_err(|e| Error::Io(std::io::Error::other(e.to_string())))?;
-    Ok(number.max(1))
+    let number = random::bytes().map_err(|e| Error::Io(e.into()))?;
+    Ok(u64::from_ne_bytes(number).max(1))
 }
 
 async fn attr(backend: &dyn Backend, op: Op) -> Result<Attr, Error> {

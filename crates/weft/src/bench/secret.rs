@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ring::hmac;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use weft_machine::random;
 
 /// A line is at most this long: histograms of one run, with room.
 const LONGEST_LINE: u64 = 16 << 20;
@@ -90,8 +91,7 @@ impl Talk {
 
     fn begin_within(stream: TcpStream, side: Side, token: &str, patience: Duration) -> io::Result<Talk> {
         stream.set_nodelay(true)?;
-        let mut nonce = [0u8; 16];
-        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let nonce = random::bytes::<16>()?;
         let mut writer = stream.try_clone()?;
         let mut reader = BufReader::new(Timed { stream, until: Instant::now().checked_add(patience) });
         writeln!(writer, "{WORD} {}", hex(&nonce))?;

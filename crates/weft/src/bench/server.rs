@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use weft_load::job::Job;
 use weft_load::measure;
-use weft_machine::{Pool, rt};
+use weft_machine::{Pool, random, rt};
 use zeroize::Zeroizing;
 
 use super::crew::Way;
@@ -278,9 +278,7 @@ fn only_share(url: &Url, password: &str) -> Result<String, Failure> {
 }
 
 fn start_here(cores: usize) -> Result<(Service, String), Failure> {
-    let mut random = [0u8; 16];
-    getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
-    let password: String = random.iter().map(|b| format!("{b:02x}")).collect();
+    let password: String = random::bytes::<16>()?.iter().map(|b| format!("{b:02x}")).collect();
     let (ram, cores) = (format!("{SHARE}={SHARE_SIZE}"), cores.to_string());
     let export = format!("{SHARE}:insecure");
     let args = [

@@ -11,6 +11,7 @@ use weft_load::marks::{self, Setup};
 use weft_load::measure::conduct;
 use weft_load::result::{Mark, Peer, Point, Refusal, Sample, Section};
 use weft_load::workload::Mix;
+use weft_machine::random;
 
 use super::crew::{Crew, Named, Waiting, Way};
 use super::live::Live;
@@ -363,7 +364,5 @@ fn join(folder: &str, name: &str) -> String {
 
 /// Part of a name that nobody else has.
 pub(super) fn unique() -> Result<String, Failure> {
-    let mut random = [0u8; 8];
-    getrandom::fill(&mut random).map_err(|e| format!("no random numbers: {e}"))?;
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random::bytes::<8>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::rt;
+use weft_machine::{random, rt};
 use weft_transport::{Channel, Traffic};
 use weft_wire::nfs4::{
     Attributes as Values, Bitmap, Create, CreateHow, CreateType, Fattr, FileType, Handle, LinkText, Op,
@@ -182,8 +182,7 @@ impl Mount {
     /// Makes a file that must not exist, unless this very call made it before (RFC 8881 18.16.3, EXCLUSIVE4_1): so also
     /// where the server restarts over it.
     pub async fn create_new(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
-        let mut verifier: Verifier = [0; 8];
-        getrandom::fill(&mut verifier).map_err(|_| Error::Busy)?;
+        let verifier: Verifier = random::bytes()?;
         self.create_how(path, CreateHow::Exclusive41(verifier, changes(&set))).await
     }
 

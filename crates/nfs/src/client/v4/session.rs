@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::lock::Mutex;
-use weft_machine::{Pool, Time, rt};
+use weft_machine::{Pool, Time, random, rt};
 use weft_transport::{Channel, Kind};
 use weft_wire::nfs4::{
     CallbackSec, ChannelAttrs, ClientOwner, Close, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk,
@@ -98,14 +98,10 @@ pub(super) enum Keep {
 impl Client {
     /// A client that no server knows yet.
     pub fn new(lines: Lines, pool: Pool) -> Result<Rc<Client>, Error> {
-        let mut random = [0; 24];
-        getrandom::fill(&mut random).map_err(|_| Error::Busy)?;
-        let (verifier, id) = random.split_at(8);
+        let (verifier, id): (Verifier, [u8; 16]) = (random::bytes()?, random::bytes()?);
         // Every mount is a client of its own: nothing of an earlier run is to be taken over.
         let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut first: Verifier = [0; 8];
-        first.copy_from_slice(verifier);
-        let owner = ClientOwner { verifier: first, id: Opaque(Bytes::from(format!("weft {name}"))) };
+        let owner = ClientOwner { verifier, id: Opaque(Bytes::from(format!("weft {name}"))) };
         Ok(Rc::new(Client {
             lines,
             pool,

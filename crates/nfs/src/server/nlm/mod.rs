@@ -21,7 +21,8 @@ use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
-use weft_machine::rt;
+use weft_machine::budget::Full;
+use weft_machine::{Budget, rt};
 use weft_store::opens::{Access, Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
 use weft_store::{Kind as NodeKind, NodeId};
 use weft_transport::Peer;
@@ -35,7 +36,7 @@ use super::Server;
 use super::caller::{READ, WRITE};
 use super::context::{Context, Node, Results, args};
 use super::outgoing::Outgoing;
-use super::v4::state::{Budget, Full, Ranges};
+use super::v4::state::Ranges;
 use callback::Way;
 pub(super) use callback::notify;
 pub use table::HostId;

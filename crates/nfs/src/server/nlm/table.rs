@@ -20,12 +20,13 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::future::AbortHandle;
-use weft_machine::Source;
+use weft_machine::budget::Full;
+use weft_machine::{Budget, Charge, Source};
 use weft_store::NodeId;
 use weft_store::opens::{LockOwner, Open, Opens, Refused};
 use weft_wire::nlm::Object;
 
-use crate::server::v4::state::{Budget, Charge, Full, Ranges};
+use crate::server::v4::state::Ranges;
 
 /// What a host is charged, its name not counted.
 pub(super) const HOST_BYTES: usize = 1024;

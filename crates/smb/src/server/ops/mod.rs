@@ -7,6 +7,7 @@
 //! an await but the open itself. Payload is never copied here: READ answers a range of the file, WRITE hands the
 //! store slices of the message or what the transport fetched.
 
+mod ahead;
 mod attributes;
 mod caching;
 mod change_notify;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::hmac;
-use weft_machine::{Time, rt};
+use weft_machine::{Time, random, rt};
 use weft_store::vfs::{Error, Kind, NodeId, OpenFile, Timestamp, Vfs};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
@@ -66,8 +66,7 @@ impl Tokens {
         if let Some(key) = self.key.get() {
             return Ok(key);
         }
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|_| NtStatus::INSUFFICIENT_RESOURCES)?;
+        let bytes = random::bytes::<32>().map_err(|e| Failure::from(e).status)?;
         Ok(self.key.get_or_init(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 

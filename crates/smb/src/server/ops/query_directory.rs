@@ -7,8 +7,6 @@
 //! request. A pattern without wildcards is one look-up, however large the directory is: that is how clients ask for
 //! the attributes of one file.
 
-use std::collections::VecDeque;
-
 use weft_machine::{Charge, rt};
 use weft_store::access::{self, Token};
 use weft_store::backend::short_name;
@@ -19,11 +17,11 @@ use weft_wire::smb2::fscc::directory::{self, Writer};
 use weft_wire::smb2::fscc::{self, FileClass};
 use weft_wire::smb2::query_directory::{Flags, Request, Response};
 
+use super::ahead::Ahead;
 use super::opens::{self, Open};
 use super::pattern::Pattern;
 use super::{attributes, create, namespace, path, resolve, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
-use crate::server::held::ENTRY_BYTES;
 
 /// Entries fetched from the store at a time. One answer of 64 KiB holds about 500.
 const BATCH: usize = 512;
@@ -34,7 +32,7 @@ pub(crate) struct Scan {
     /// `None` until the first request.
     pattern: Option<Pattern>,
     /// Fetched, not yet given to the client; each with the position behind it, 0 for `.` and `..`.
-    ready: VecDeque<(u64, directory::Entry)>,
+    ready: Ahead,
     /// Position behind the last entry that the client was given.
     given: u64,
     /// Times of the directory when `ready` was fetched: what changed since is fetched again.
@@ -143,16 +141,15 @@ impl Scan {
 
     /// Drops what was fetched and not given: it is fetched again.
     fn drop_ahead(&mut self) {
-        self.ready.retain(|(cookie, _)| *cookie == 0);
+        self.ready.drop_stored();
         (self.cookie, self.end) = (self.given, false);
     }
 
     /// Charges what stays until the next request; where there is no room for it, it does not stay.
     fn settle(&mut self, open: &Open) {
-        let bytes = self.ready.iter().map(|(_, entry)| ENTRY_BYTES.saturating_add(entry.name.len()));
-        let bytes = bytes.fold(0, usize::saturating_add);
         // Room for a batch would stay with every folder that was ever listed.
-        self.ready.shrink_to_fit();
+        self.ready.shrink();
+        let bytes = self.ready.bytes();
         let fits = match &self.held {
             Some(held) => held.set(bytes).is_ok(),
             None if bytes == 0 => true,
@@ -164,7 +161,7 @@ impl Scan {
         // What is not at a position of the store is at most the links of a namespace.
         if !fits && self.stamp.is_some() {
             self.drop_ahead();
-            self.ready.shrink_to_fit();
+            self.ready.shrink();
             self.held = None;
         }
     }
@@ -182,7 +179,7 @@ impl Scan {
                 if writer.is_empty() {
                     return Ok(Some(entry));
                 }
-                self.ready.push_front((cookie, entry));
+                self.ready.give_back((cookie, entry));
                 break;
             }
             self.given = cookie;
@@ -200,7 +197,7 @@ impl Scan {
         who: Option<&Token>,
     ) -> Result<Option<(u64, directory::Entry)>, Failure> {
         loop {
-            if let Some(entry) = self.ready.pop_front() {
+            if let Some(entry) = self.ready.pop() {
                 return Ok(Some(entry));
             }
             if self.end {
@@ -231,7 +228,7 @@ impl Scan {
                 Some(link) => Some(link.clone()),
                 None => exact(open, name, who, self.device).await?,
             };
-            self.ready.extend(entry.map(|entry| (0, entry)));
+            entry.into_iter().for_each(|entry| self.ready.push((0, entry)));
             return Ok(());
         }
         if !std::mem::replace(&mut self.dots, true) {
@@ -240,11 +237,11 @@ impl Scan {
                     let attr = vfs.lookup(dir, name.as_bytes(), false).await?;
                     let entry =
                         entry_of(&attr, &Beside::default(), name.as_bytes(), name.to_owned(), self.device);
-                    self.ready.push_back((0, entry));
+                    self.ready.push((0, entry));
                 }
             }
             let links = self.links.iter().filter(|link| pattern.matches(&link.name));
-            self.ready.extend(links.map(|link| (0, link.clone())));
+            links.for_each(|link| self.ready.push((0, link.clone())));
         }
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
@@ -258,14 +255,13 @@ impl Scan {
         };
         self.end = end;
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
+        self.ready.expect(entries.len());
         for Entry { name, attr, beside, cookie } in entries {
             let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
             if here && may_see(vfs, &attr, who).await? {
-                self.ready.push_back((
-                    cookie,
-                    entry_of(&attr, &beside.unwrap_or_default(), &name, shown, self.device),
-                ));
+                self.ready
+                    .push((cookie, entry_of(&attr, &beside.unwrap_or_default(), &name, shown, self.device)));
             }
         }
         Ok(())

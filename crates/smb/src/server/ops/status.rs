@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use weft_machine::{Time, rt};
+use weft_machine::{Time, random, rt};
 use weft_store::opens::Refused;
 use weft_store::vfs::Error;
 use weft_wire::smb2::{Malformed, NtStatus};
@@ -88,6 +88,12 @@ impl From<Refused> for Failure {
             Refused::Limit(_) => NtStatus::INSUFFICIENT_RESOURCES,
         };
         status.into()
+    }
+}
+
+impl From<random::Unavailable> for Failure {
+    fn from(_: random::Unavailable) -> Failure {
+        NtStatus::INSUFFICIENT_RESOURCES.into()
     }
 }
 

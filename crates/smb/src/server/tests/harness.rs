@@ -594,7 +594,7 @@ impl Client {
         let credentials =
             Credentials { user: user.into(), domain: String::new(), secret: Secret::password(password) };
         let mut session_key = Zeroizing::new([0; 16]);
-        getrandom::fill(&mut *session_key).unwrap();
+        weft_machine::random::fill(&mut *session_key).unwrap();
         let nonces = Nonces { client_challenge: *b"clientch", session_key };
         let (mut initiator, mut token) = Initiator::start(credentials, self.called, nonces);
         let mut preauth = self.preauth.clone();

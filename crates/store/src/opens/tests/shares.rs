@@ -32,6 +32,26 @@ fn share_modes_work_both_ways() {
 }
 
 #[test]
+fn an_open_looks_at_no_other_however_many_there_are() {
+    use super::super::holders::LOOKS;
+    let t = table();
+    let others: Vec<_> = (0..1000).map(|_| open(&t, Rights::READ, Rights::ALL).unwrap()).collect();
+    let before = LOOKS.get();
+    let one = open(&t, Rights::ALL, Rights::ALL).unwrap();
+    assert_eq!(open(&t, Rights::READ, Rights::NONE).unwrap_err(), Refused::Sharing);
+    assert_eq!(t.may(NODE, Rights::WRITE), Ok(()));
+    assert_eq!(one.change(Rights::READ, Rights::NONE), Err(Refused::Sharing));
+    assert_eq!(one.change(Rights::DELETE, Rights::ALL), Ok(()));
+    assert_eq!(t.may_open_stream(NODE, Rights::READ, Rights::READ), Err(Refused::Sharing));
+    one.set_delete_on_close();
+    assert!(one.close().is_none());
+    assert!(others[0].delete_pending());
+    drop(others);
+    assert_eq!(LOOKS.get() - before, 0);
+    assert_eq!(t.known_nodes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_closed_open_is_in_nobodys_way() {
     let t = table();
     let first = open(&t, Rights::WRITE, Rights::NONE).unwrap();

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use weft_load::measure::{self, server_cpu, server_memory};
 use weft_load::result::EndSample;
+use weft_machine::random;
 use weft_store::volume::{Create, Place, Volumes};
 
 use crate::Failure;
@@ -48,8 +49,7 @@ impl Host {
         let state = folder.join("state");
         let volumes = Volumes::at(state.join("volumes"));
         for disk in disks {
-            let mut id = [0; 16];
-            getrandom::fill(&mut id).map_err(|e| format!("no random numbers: {e}"))?;
+            let id = random::bytes()?;
             let file = |name| -> PathBuf { folder.join(format!("{name}.img")) };
             let place = if disk.in_memory { Place::Ram } else { Place::File(file(disk.name)) };
             let created = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();

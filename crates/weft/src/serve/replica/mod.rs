@@ -454,7 +454,5 @@ pub(super) fn refuse_members(args: &Serve) -> Result<(), String> {
 }
 
 fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| format!("no random numbers: {e}"))?;
-    Ok(bytes)
+    weft_machine::random::bytes().map_err(|e| e.to_string())
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use weft_machine::rt;
+use weft_machine::{Charge, rt};
 use weft_store::OpenFile;
 use weft_wire::nfs4::{
     CbOffload, CbOp, Clone_, Copy, CopyOk, OffloadEnd, OffloadStatusOk, Stable, Stateid, Status, UpTo,
@@ -16,7 +16,7 @@ use super::super::compound::Compound;
 use super::super::io::{self, Intent};
 use super::super::names::status;
 use super::super::place::Place;
-use super::super::state::{Charge, Client, Offload};
+use super::super::state::{Client, Offload};
 use crate::server::ops::MAX_FILE_SIZE;
 
 /// Bytes of one COPY: well under the time after which a client asks what became of its call.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use weft_machine::budget::Full;
 use weft_machine::rt;
 use weft_store::Kind as NodeKind;
 use weft_store::opens::{Conflict, LockOwner as Id, Range, Refused, SetFailed};
@@ -17,7 +18,8 @@ use weft_wire::nfs4::{
 use super::super::compound::Compound;
 use super::super::io;
 use super::super::place::{Place, no_file};
-use super::super::state::{Full, Kind, LockOwner, Ranges, State, Turn, Turned};
+use super::super::state::budget::no_room;
+use super::super::state::{Kind, LockOwner, Ranges, State, Turn, Turned};
 use super::open::clear;
 use crate::server::context::Node;
 
@@ -91,7 +93,7 @@ async fn first(
             return Err(Status::BAD_STATEID.into());
         }
         let lock_owner = client.lock_owner(&owner.owner.0, c.cx.server.states.limits.owners);
-        let lock_owner = lock_owner.map_err(|full| full.status(c.minor))?;
+        let lock_owner = lock_owner.map_err(|full| no_room(full, c.minor))?;
         let mut lock_turn = lock_owner.turn().await;
         if c.minor == 0 && !lock_turn.is_new() && !matches!(lock_turn.check(lock_seqid, n)?, Turned::Next) {
             return Err(Status::BAD_SEQID.into());
@@ -103,7 +105,7 @@ async fn first(
             Some(state) => set(c, node, args, &state).await,
             None => {
                 let room = client.state_room().and_then(|charge| Ok((charge, client.ranges()?)));
-                let (charge, ranges) = room.map_err(|full| full.status(c.minor))?;
+                let (charge, ranges) = room.map_err(|full| no_room(full, c.minor))?;
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
                 let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind, charge);
@@ -315,7 +317,7 @@ pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
         let clear = || opens.clear_range(node.id, *id, range);
         // Splitting a range may need one more than there is room for.
         let cleared = ranges.unlock((opens, node.id, *id), range, clear);
-        cleared.map_err(|full| full.status(c.minor))?.map_err(|_| Full.status(c.minor))?;
+        cleared.map_err(|full| no_room(full, c.minor))?.map_err(|_| no_room(Full, c.minor))?;
         Ok(state.changed())
     })
     .await

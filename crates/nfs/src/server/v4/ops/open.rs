@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, RwLock};
 
+use weft_machine::Charge;
+use weft_machine::budget::Full;
 use weft_store::opens::{Access, Open as Entry, Opening, Refused, Rights};
 use weft_store::{Attr, Error, Exists, Kind as NodeKind, Make, OpenFile, SetAttr};
 use weft_wire::nfs4::{
@@ -19,7 +21,8 @@ use super::super::delegations;
 use super::super::named;
 use super::super::names::{component, new_component, not_found, status};
 use super::super::place::Place;
-use super::super::state::{Answered, Charge, Client, Full, Held, Kind, Owner, State, Turn, Turned};
+use super::super::state::budget::no_room;
+use super::super::state::{Answered, Client, Held, Kind, Owner, State, Turn, Turned};
 use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::context::Node;
 use crate::server::guard;
@@ -34,7 +37,7 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
     }
     let owner = c.client(args.owner.client).and_then(|client| {
         let owner = client.owner(&args.owner.owner.0, c.cx.server.states.limits.owners);
-        let owner = owner.map_err(|full| full.status(c.minor))?;
+        let owner = owner.map_err(|full| no_room(full, c.minor))?;
         Ok((client, owner))
     });
     let (client, owner) = match owner {
@@ -195,7 +198,7 @@ impl Room {
             }
             Ok(Room { state: client.state_room()?, descriptors: states.descriptors(client)? })
         };
-        charges().map_err(|full| full.status(c.minor))
+        charges().map_err(|full| no_room(full, c.minor))
     }
 }
 

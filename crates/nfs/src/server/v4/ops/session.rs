@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use siphasher::sip::SipHasher24;
-use weft_machine::Source;
+use weft_machine::{Source, random};
 use weft_wire::nfs4::{
     BackchannelCtl, BindConn, ChannelAttrs, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk, ImplId,
     Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, Text, Time, UpTo, exchange_flag,
@@ -134,8 +134,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
 
 pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<CreateSessionOk, Status> {
     let server = c.cx.server;
-    let mut id: SessionId = [0; 16];
-    getrandom::fill(&mut id).map_err(|_| Status::SERVERFAULT)?;
+    let id: SessionId = random::bytes().map_err(|_| Status::SERVERFAULT)?;
     let make = |lease, fore: ChannelAttrs, charge| {
         let known = session_flag::PERSIST | session_flag::CONN_BACK_CHAN | session_flag::CONN_RDMA;
         if args.flags & !known != 0 {

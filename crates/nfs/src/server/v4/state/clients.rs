@@ -8,17 +8,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use weft_machine::{Source, Time};
+use weft_machine::budget::{Full, Holder};
+use weft_machine::{Charge, Source, Time};
 use weft_store::opens::{Key, LockOwner as LockId, Opens};
 use weft_wire::nfs4::{
     ChannelAttrs, ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier,
     exchange_flag,
 };
 
-use super::budget::{AWAITED_BYTES, CLIENT_BYTES, OWNER_BYTES, STATE_BYTES};
+use super::budget::{self, AWAITED_BYTES, CLIENT_BYTES, OWNER_BYTES, STATE_BYTES, no_room};
 use super::session::Session;
 use super::stateids::Other;
-use super::{Back, Charge, Full, Lease, LockOwner, Offload, Owner, Ranges, State, States};
+use super::{Back, Lease, LockOwner, Offload, Owner, Ranges, State, States};
 use crate::server::durable::Who;
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
@@ -96,8 +97,8 @@ impl Client {
     }
 
     /// Who is charged for what it holds.
-    pub fn source(&self) -> Source {
-        self.charge.source()
+    pub fn holder(&self) -> &Holder {
+        self.charge.holder()
     }
 
     /// Room for a lock that it will be told of.
@@ -111,7 +112,7 @@ impl Client {
     }
 
     fn room(&self, bytes: usize) -> Result<Charge, Full> {
-        self.charge.budget().charge(self.charge.source(), bytes)
+        self.charge.beside(bytes)
     }
 
     // What is changed is changed by one insert, remove or assignment at a time.
@@ -456,12 +457,12 @@ impl States {
             return Err(Status::CLID_INUSE);
         }
         // Its place in the client's order is not taken: the client asks again by itself.
-        let source = client.charge.source();
-        let (charge, fore) = match self.budget.session(source, fore.clone()) {
+        let room = |fore| budget::session(&self.budget, client.holder(), fore);
+        let (charge, fore) = match room(fore.clone()) {
             Ok(room) => room,
             Err(Full) => {
                 self.relieve(&mut table, now);
-                self.budget.session(source, fore).map_err(|full| full.status(1))?
+                room(fore).map_err(|full| no_room(full, 1))?
             }
         };
         let made = make(client.lease.clone(), fore, charge);
@@ -698,9 +699,7 @@ impl States {
         self.forget_idle(table, now);
         let idle_after = self.limits.lease.checked_div(IDLE_PART).unwrap_or(self.limits.lease);
         let idle = |client: &&Arc<Client>| {
-            client.lease.lapsed(now, idle_after)
-                && !client.holds_anything()
-                && self.budget.is_overdrawn(client.charge.source())
+            client.lease.lapsed(now, idle_after) && !client.holds_anything() && client.charge.is_overdrawn()
         };
         let mut victims: Vec<_> = table.confirmed.values().filter(idle).cloned().collect();
         victims.sort_by_key(|client| client.lease.renewed());
@@ -713,16 +712,17 @@ impl States {
     fn forget_most(&self, table: &mut Table, source: Source) {
         let pending = table.names.values().filter_map(|named| named.pending.as_ref());
         let pending: Vec<_> = pending.map(|pending| pending.client.clone()).collect();
-        let mut counts: HashMap<Source, usize> = HashMap::new();
+        let mut counts: HashMap<&Holder, usize> = HashMap::new();
         for client in table.confirmed.values().chain(&pending) {
-            let count = counts.entry(client.charge.source()).or_default();
+            let count = counts.entry(client.holder()).or_default();
             *count = count.saturating_add(1);
         }
-        let own = counts.get(&source).copied().unwrap_or(0);
+        let own = counts.get(&Holder::from(source)).copied().unwrap_or(0);
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         let most = most.filter(|(_, count)| count.saturating_sub(own) > 1);
         let Some((most, _)) = most else { return };
-        let of_most = |client: &&Arc<Client>| client.charge.source() == most;
+        let most = most.clone();
+        let of_most = |client: &&Arc<Client>| *client.holder() == most;
         let unconfirmed = pending.iter().filter(of_most).map(|client| (false, client));
         let empty = table.confirmed.values().filter(of_most).filter(|client| !client.holds_anything());
         let mut victims: Vec<_> = unconfirmed

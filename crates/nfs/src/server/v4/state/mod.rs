@@ -22,10 +22,10 @@ pub mod stateids;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use weft_machine::Time;
+use weft_machine::budget::Full;
+use weft_machine::{Budget, Charge, Time};
 
 pub use back::Back;
-pub use budget::{Budget, Charge, Full};
 pub use clients::{Callback, Client, Principal};
 pub use delegation::Delegation;
 pub use lease::Lease;
@@ -36,7 +36,7 @@ pub use session::{Begun, Session};
 pub use stateids::{Held, Kind, State};
 
 use crate::server::durable::{Durable, Who};
-use budget::DESCRIPTORS_OF_OPEN;
+use budget::{DESCRIPTOR_SHARE, DESCRIPTORS_OF_OPEN};
 use clients::Table;
 use delegation::Delegated;
 use grace::Grace;
@@ -121,7 +121,7 @@ impl States {
             limits,
             epoch: epoch.max(1),
             budget: Budget::new(limits.memory),
-            descriptors: Budget::of_descriptors(limits.descriptors),
+            descriptors: Budget::shared(limits.descriptors, DESCRIPTOR_SHARE),
             clients: Mutex::default(),
             ids: Stateids::default(),
             sessions: Sessions::default(),
@@ -133,7 +133,7 @@ impl States {
 
     /// Room for the descriptors of one more open or delegation of a client.
     pub fn descriptors(&self, client: &Client) -> Result<Charge, Full> {
-        self.descriptors.charge(client.source(), DESCRIPTORS_OF_OPEN)
+        self.descriptors.charge(client.holder().clone(), DESCRIPTORS_OF_OPEN)
     }
 
     /// What outlives this run.

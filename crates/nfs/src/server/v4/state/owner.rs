@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
+use weft_machine::Charge;
 use weft_store::NodeId;
 use weft_store::opens;
 use weft_wire::nfs4::Status;
 
-use super::{Charge, State};
+use super::State;
 
 /// An owner of opens.
 pub struct Owner {

@@ -8,11 +8,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use weft_machine::Charge;
+use weft_machine::budget::Full;
 use weft_store::NodeId;
 use weft_store::opens::{LockOwner, Opens, Range};
 
 use super::budget::RANGE_BYTES;
-use super::{Charge, Full};
 
 /// Ranges that one LOCK adds at most.
 const ADDED_BY_LOCK: usize = 2;
@@ -41,10 +42,10 @@ impl Ranges {
         (opens, node, owner): (&Opens, NodeId, LockOwner),
         act: impl FnOnce() -> T,
     ) -> Result<T, Full> {
-        let mut charge = self.charge();
+        let charge = self.charge();
         charge.grow(ADDED_BY_LOCK.saturating_mul(RANGE_BYTES))?;
         let done = act();
-        self.settle(&mut charge, opens.ranges_of(node, owner).len());
+        self.settle(&charge, opens.ranges_of(node, owner).len());
         Ok(done)
     }
 
@@ -55,18 +56,18 @@ impl Ranges {
         range: Range,
         act: impl FnOnce() -> T,
     ) -> Result<T, Full> {
-        let mut charge = self.charge();
+        let charge = self.charge();
         if let Err(full) = charge.grow(RANGE_BYTES)
             && opens.ranges_of(node, owner).iter().any(|(held, _)| splits(*held, range))
         {
             return Err(full);
         }
         let done = act();
-        self.settle(&mut charge, opens.ranges_of(node, owner).len());
+        self.settle(&charge, opens.ranges_of(node, owner).len());
         Ok(done)
     }
 
-    fn settle(&self, charge: &mut Charge, ranges: usize) {
+    fn settle(&self, charge: &Charge, ranges: usize) {
         let wanted = self.base_bytes.saturating_add(ranges.saturating_mul(RANGE_BYTES));
         charge.shrink(charge.bytes().saturating_sub(wanted));
     }

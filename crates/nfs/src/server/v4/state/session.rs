@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use weft_machine::{Budget, Charge};
 use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};
 
 use super::budget::slot_bytes;
-use super::{Back, Budget, Charge, Lease, States};
+use super::{Back, Lease, States};
 use crate::server::shard;
 
 const SHARDS: usize = 16;
@@ -88,7 +89,7 @@ pub enum Begun {
 }
 
 impl Session {
-    /// `charge`: see [`super::Budget::session`].
+    /// `charge`: see [`super::budget::session`].
     pub fn new(
         id: SessionId,
         lease: Arc<Lease>,
@@ -154,7 +155,7 @@ impl Session {
             return Highest { slot: last, target: last };
         }
         let mut size = self.size.lock().unwrap_or_else(PoisonError::into_inner);
-        let overdrawn = self.budget.is_overdrawn(size.charge.source());
+        let overdrawn = size.charge.is_overdrawn();
         match size.told {
             _ if !overdrawn => size.told = None,
             // The reply with the target was read before this slot was used again. Slots that are still busy are waited for.

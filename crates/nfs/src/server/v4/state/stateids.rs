@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use weft_machine::Charge;
 use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::{Charge, Delegation, Lease, LockOwner, Owner, Ranges, States};
+use super::{Delegation, Lease, LockOwner, Owner, Ranges, States};
 use crate::server::shard;
 
 const SHARDS: usize = 64;

@@ -65,6 +65,26 @@ pub(super) async fn names(b: &Bench, path: &str, pattern: &str) -> Result<Vec<St
 }
 
 #[test]
+fn what_is_fetched_ahead_is_not_gone_through_with_every_request() {
+    use super::super::ahead::HANDLED;
+    run(async |b| {
+        b.mkdir("d").await;
+        for i in 0..2000 {
+            b.put(&format!("d\\{i}"), b"").await;
+        }
+        let dir = b.open(&Wish::dir("d")).await.unwrap();
+        let (before, mut listed) = (HANDLED.get(), 0);
+        while query(&b, dir, "*", Flags::RETURN_SINGLE_ENTRY, 4096).await.is_ok() {
+            listed += 1;
+        }
+        let handled = HANDLED.get() - before;
+        assert_eq!(listed, 2002);
+        assert!(handled <= 2 * listed, "{handled} for {listed}");
+        b.close(dir).await.unwrap();
+    });
+}
+
+#[test]
 fn listings_are_whole_and_patterns_choose() {
     run(async |b| {
         b.mkdir("d").await;
