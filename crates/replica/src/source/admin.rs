@@ -141,6 +141,21 @@ impl Source {
         Ok(())
     }
 
+    /// Forgets all destinations but these, in one write, and says which those were.
+    pub async fn keep_destinations(&self, is_kept: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
+        let names = |(n, peer): (usize, &Option<PeerState>)| peer.as_ref().map(|peer| (n, peer.name.clone()));
+        let known: Vec<_> = self.core().state.peers.iter().enumerate().filter_map(names).collect();
+        let (numbers, names): (Vec<_>, Vec<_>) = known.into_iter().filter(|(_, name)| !is_kept(name)).unzip();
+        if numbers.is_empty() {
+            return Ok(names);
+        }
+        self.persist(|state| numbers.iter().for_each(|n| take(&mut state.peers, *n))).await?;
+        numbers.iter().for_each(|n| take(&mut self.core().peers, *n));
+        self.changed.notify();
+        self.log.changed.notify();
+        Ok(names)
+    }
+
     /// Sends nothing until [`Source::resume`]. What is written meanwhile is remembered.
     pub async fn suspend(&self, n: usize) -> Result<(), Error> {
         self.set_suspended(n, true).await

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weft_machine::rt;
 use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
-use weft_replica::group::Cause;
+use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
 use weft_replica::status::{Mode, Phase, Role};
 
@@ -154,8 +154,21 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
                 let volumes = group.config().volumes.join(",");
                 return Err(format!("there is a group {name:?} of {volumes} already: --group names another"));
             }
+            // Before the other server is asked to become a copy.
+            match group.state() {
+                State::Source(_) => {}
+                State::Destination(_) => return Err(ask_the_source(group)),
+                State::Starting => {
+                    return Err(format!("{name} is being opened: try again in a moment"));
+                }
+                State::Stopped(stopped) => return Err(format!("{name} is stopped: {}", stopped.why)),
+            }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
-                return Err(format!("{name} is replicated to {} already", partner.name));
+                return Err(format!(
+                    "{name} is replicated to {to} already: `weft replica status` says how it is; `weft replica remove {name} \
+                     --to {to}` ends that",
+                    to = partner.name
+                ));
             }
             group.partnership_hex()
         }
@@ -253,32 +266,9 @@ async fn add_destination(
     partner: &Partner,
     first: First,
 ) -> Result<(), String> {
-    match group.state() {
-        State::Source(source) => attach(replicas, group, &source, partner, first).await,
-        State::Destination(_) => Err(ask_the_source(group)),
-        State::Starting => Err(format!("{} is being opened: try again in a moment", group.name)),
-        State::Stopped(stopped) => Err(format!("{} is stopped: {}", group.name, stopped.why)),
-    }
-}
-
-async fn attach(
-    replicas: &Arc<Replicas>,
-    group: &Arc<Group>,
-    source: &Arc<Source>,
-    partner: &Partner,
-    first: First,
-) -> Result<(), String> {
-    let n = group.add(source, partner, first).await?;
-    if let Err(why) = group.change(replicas, |config| config.partners.push(partner.clone())) {
-        // Nobody would send to it, and writes would wait for it after the next start.
-        source
-            .remove_peer(n)
-            .await
-            .map_err(|e| format!("{why}; {} stays a destination: {e}", partner.name))?;
-        return Err(why);
-    }
-    group.ship(replicas, source, n, partner);
-    Ok(())
+    let wanted = Destined { name: partner.name.clone(), mode: partner.mode() };
+    let remember = || group.change(replicas, |config| config.partners.push(partner.clone()));
+    group.engine().attach(&replicas.home(group), &wanted, first, remember).await
 }
 
 /// How the other server reaches this one.
@@ -391,7 +381,7 @@ async fn remove(
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let _turn = replicas.take_turn()?;
-    if let State::Source(source) = group.state() {
+    if let State::Source(_) = group.state() {
         let partners: Vec<Partner> = match to {
             None => group.config().partners,
             Some(_) => {
@@ -411,14 +401,10 @@ async fn remove(
                 }
                 unheard.push(partner.address.host.clone());
             }
-            if let Some(n) = group.number(&partner.name) {
-                match source.remove_peer(n).await {
-                    // An earlier attempt that could not be written down has come as far as this.
-                    Ok(()) | Err(Error::NoPeer(_)) => {}
-                    Err(e) => return Err(e.to_string()),
-                }
-            }
-            group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))?;
+            let forget = || {
+                group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))
+            };
+            group.engine().detach(&partner.name, forget).await?;
         }
         let left = group.config().partners.len();
         if left == 0 {

@@ -17,7 +17,7 @@ use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Side, Wall};
-use weft_replica::source::{self, First, Source};
+use weft_replica::source::{self, Source};
 use weft_replica::status::{Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Create, Error as VolumeError, Place, Volume, Volumes};
@@ -488,12 +488,6 @@ impl Group {
         if let Some(partnership) = &self.partnership {
             replicas.doors.shut(partnership);
         }
-    }
-
-    /// Makes a partner a destination of this source.
-    pub async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, String> {
-        let wanted = engine::Partner { name: partner.name.clone(), mode: partner.mode() };
-        self.engine.add(source, &wanted, first).await.map_err(|e| e.to_string())
     }
 
     /// Runs the link to a destination, on a core of its own turn.
