@@ -116,6 +116,8 @@ struct Core {
     offered: Vec<Era>,
     /// and its volumes' sizes.
     offered_sizes: Vec<u64>,
+    /// It is the first copy, as the session's source knows it.
+    first_copy: bool,
     /// Everything through here is in the volumes.
     applied: u64,
     /// Blocks that a resync has copied may be of writes up to here.
@@ -206,6 +208,7 @@ impl Destination {
             fork: applied,
             offered: Vec::new(),
             offered_sizes: Vec::new(),
+            first_copy: false,
             applied,
             whole: 0,
             applied_ms: 0,

@@ -30,6 +30,7 @@ fn state(tail: Tail, life: u64) -> State {
         closed: false,
         damaged: false,
         ahead: false,
+        unfinished: false,
         log: 5,
         life,
         tail,

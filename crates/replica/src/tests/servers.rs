@@ -491,7 +491,7 @@ impl Servers {
 
     /// Somebody types something, or pulls a plug.
     async fn type_something(self: Rc<Self>) {
-        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(24)));
+        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(26)));
         let state = |n: usize| self.running(n).map(|running| running.group.state());
         // Most commands are for one of them.
         let n = match (what, state(n)) {
@@ -545,7 +545,7 @@ impl Servers {
                     }
                 }
             }
-            14 if with_rng(|rng| rng.below(2)) == 0 => {
+            14 | 24 | 25 if with_rng(|rng| rng.below(2)) == 0 => {
                 let force = with_rng(|rng| rng.below(4)) == 0;
                 let _died = self.within_life(n, life, self.remove(n, force)).await;
             }

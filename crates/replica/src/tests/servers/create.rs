@@ -14,7 +14,7 @@ use super::{CONVERGES_WITHIN, PARTNERSHIP, Running, SLOT, Servers, Written};
 use crate::group::{Cause, Partner, State};
 use crate::journal::{self, Format};
 use crate::source::{First, Source};
-use crate::status::{Mode, Role};
+use crate::status::{Mode, Phase, Role};
 use crate::tests::stories::K;
 
 /// A command that adds or removes a group, until it is dropped.
@@ -386,4 +386,47 @@ fn a_destination_that_a_crash_left_named_nowhere_when_it_was_removed_is_forgotte
         assert_eq!(source.status().peers.len(), 0, "{:?}", source.status());
         assert_eq!(servers.broken.borrow().clone(), None);
     });
+}
+
+/// A copy was removed on its own side alone, and is added again by a second name, with the cable cut in the middle of its first
+/// copy: to the first name it is the copy that it was.
+async fn added_by_a_second_name() {
+    let servers = Servers::new(false).await;
+    (0..2).for_each(|n| servers.start(n));
+    assert!(servers.settles().await.is_some(), "{}", servers.describe());
+    write_much(&servers, 0).await;
+    assert!(servers.remove(1, false).await, "{}", servers.describe());
+    for disk in &servers.world.nodes[1].members {
+        disk.replace(vec![0x11; disk.content().len()]);
+    }
+    servers.clone().join(1, PARTNERSHIP).await.expect("it is in no group");
+    let alias = Partner { name: "alias".to_owned(), mode: Mode::Synchronous };
+    servers.attach_as(0, &alias, First::Copy).await.expect("it has another name");
+    let copy = match servers.running(1).expect("it runs").group.state() {
+        State::Destination(copy) => copy,
+        other => panic!("{other:?}"),
+    };
+    let begun = rt::now();
+    let copies = || copy.status().peers.iter().any(|peer| peer.phase == Phase::InitialBlockCopy);
+    while !copies() && rt::now().since(begun) < CONVERGES_WITHIN {
+        rt::sleep(Duration::from_micros(50)).await;
+    }
+    rt::sleep(Duration::from_micros(with_rng(|rng| rng.within(0..=2000)))).await;
+    servers.world.cut();
+    // Both links end, and begin again in any order.
+    rt::sleep(servers.world.config.timeout).await;
+    servers.world.heal();
+    for _ in 0..2_000 {
+        if copy.status().consistent {
+            assert_eq!(servers.world.volumes(0), servers.world.volumes(1), "{}", servers.describe());
+        }
+        rt::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_copy_that_was_removed_alone_and_added_by_a_second_name_is_consistent_when_it_has_everything() {
+    for seed in 0..20 {
+        Sim::new(seed).time_limit(Duration::from_secs(600)).run(added_by_a_second_name());
+    }
 }

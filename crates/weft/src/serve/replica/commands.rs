@@ -126,7 +126,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let Create { address, their_volumes, .. } = &wanted;
     let look = Ask::Look { volumes: their_volumes.clone(), measure: false };
     let told = carrier::ask(address, &replicas.pool, &look).await?;
-    let Tell::Looked { volumes: found, .. } = told else {
+    let Tell::Looked { volumes: found, server, .. } = told else {
         return Err("the other server gave an answer to another question".into());
     };
     for (found, size) in found.iter().zip(&sizes) {
@@ -170,6 +170,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
                     to = partner.name
                 ));
             }
+            refuse_second_name(replicas, group, server, &address.host).await?;
             group.partnership_hex()
         }
         None => {
@@ -269,6 +270,32 @@ async fn add_destination(
     let wanted = Destined { name: partner.name.clone(), mode: partner.mode() };
     let remember = || group.change(replicas, |config| config.partners.push(partner.clone()));
     group.engine().attach(&replicas.home(group), &wanted, first, remember).await
+}
+
+/// Refuses a destination's server that the group has under another name: both links would be to one copy, and end each other.
+async fn refuse_second_name(
+    replicas: &Replicas,
+    group: &Group,
+    server: u64,
+    host: &str,
+) -> Result<(), String> {
+    for partner in group.config().partners {
+        let look = Ask::Look { volumes: Vec::new(), measure: false };
+        // One that cannot be reached is not the one that has just answered.
+        if let Ok(Tell::Looked { server: other, .. }) =
+            carrier::ask(&partner.address, &replicas.pool, &look).await
+            && other == server
+            && server != 0
+        {
+            return Err(format!(
+                "{name} is replicated to {host} already, as {to}: `weft replica status` says how it is; `weft replica remove {name} \
+                 --to {to}` ends that",
+                name = group.name,
+                to = partner.name
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// How the other server reaches this one.

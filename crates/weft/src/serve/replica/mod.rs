@@ -55,6 +55,8 @@ pub(super) struct Replicas {
     /// The process ends.
     ends: AtomicBool,
     own: Own,
+    /// A random number, by which others know it under whatever name.
+    server: u64,
     /// Known once the server listens.
     smb_port: OnceLock<u16>,
 }
@@ -139,6 +141,7 @@ impl Replicas {
             busy: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             own: Own { user: args.user.clone(), password: Password::new(password) },
+            server: u64::from_le_bytes(random()?),
             smb_port: OnceLock::new(),
         });
         behind.get_or_init(|| Arc::downgrade(&replicas));
@@ -293,7 +296,7 @@ impl Replicas {
             let (size, group) = (member.bare.geometry().size, self.group_of(name));
             volumes.push(Found { name: name.clone(), size, used, group });
         }
-        Ok(Tell::Looked { log, volumes })
+        Ok(Tell::Looked { log, volumes, server: self.server })
     }
 
     /// How fast durable writes are where the journal lies.
