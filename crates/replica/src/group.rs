@@ -425,13 +425,17 @@ impl Group {
         let cause = match e {
             Error::Log(_) => Cause::Log,
             Error::Damaged(_) => Cause::Journal,
-            Error::Store(weft_store::Error::NoSpace) => Cause::Full,
+            e if e.is_full() => Cause::Full,
             _ => Cause::Failed,
+        };
+        let why = match e {
+            Error::Store(_) => format!("its journal: {why}"),
+            _ => why,
         };
         match cause {
             Cause::Journal => Unusable { cause, why: self.lost_journal(&why) }.into(),
             Cause::Full => {
-                let why = format!("{why}: it goes on by itself when there is space");
+                let why = format!("{why}: make room on that disk, and it goes on by itself");
                 Unusable { cause, why }.into()
             }
             Cause::Failed => self.failed(why),

@@ -66,6 +66,32 @@ pub struct Side {
     pub pool: Pool,
     /// What time it is.
     pub wall: Wall,
+    /// What messages call it.
+    pub names: Names,
+}
+
+/// What messages call a group and its volumes.
+#[derive(Clone, Debug)]
+pub struct Names(Arc<(String, Vec<String>)>);
+
+impl Names {
+    /// The volumes in the group's order.
+    pub fn new(group: &str, volumes: impl IntoIterator<Item = String>) -> Names {
+        Names(Arc::new((group.to_owned(), volumes.into_iter().collect())))
+    }
+
+    /// The group.
+    pub fn group(&self) -> &str {
+        &self.0.0
+    }
+
+    /// "volume NAME"; its number where nobody has named it.
+    pub fn volume(&self, member: usize) -> String {
+        match self.0.1.get(member) {
+            Some(name) => format!("volume {name}"),
+            None => format!("volume number {member}"),
+        }
+    }
 }
 
 /// Unix time, told by the machine's own monotonic clock from a moment at which both were known.

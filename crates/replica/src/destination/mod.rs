@@ -493,7 +493,7 @@ impl Destination {
                 self.core().stored(len);
                 Ok(true)
             }
-            Some(Err(e)) => Err(self.medium(&weft_store::Error::from(e).into())),
+            Some(Err(e)) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into()))),
         }
     }
 
@@ -536,7 +536,7 @@ impl Destination {
                 Ok(())
             }
             Err(weft_store::Error::Invalid) => Err(Refusal::Invalid),
-            Err(e) => Err(self.medium(&e.into())),
+            Err(e) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e))),
         }
     }
 
@@ -544,9 +544,9 @@ impl Destination {
     fn medium(&self, e: &Error) -> Refusal {
         let Config { group, source, .. } = &self.config;
         tracing::warn!("group {group}: the copy of {source}: {e}");
-        match e {
-            Error::Store(weft_store::Error::NoSpace) => Refusal::NoSpace,
-            _ => Refusal::Io,
+        match e.is_full() {
+            true => Refusal::NoSpace,
+            false => Refusal::Io,
         }
     }
 
@@ -574,7 +574,10 @@ impl Destination {
                 Ok(()) => (self.core().applied >= after).then_some(Ok(())),
             })
             .await?;
-        let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| self.medium(&e))?;
+        let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| match e {
+            Error::Store(e) => self.medium(&replay::of_volume(&self.side, usize::from(member), e)),
+            other => self.medium(&other),
+        })?;
         Ok(rt::blocking(move || digests(&chain, piece as usize)).await)
     }
 

@@ -210,7 +210,9 @@ impl Source {
             let mut core = self.core();
             let (partner, _) = core.peer(n)?;
             if !partner.connected || !partner.consistent || partner.again {
-                return Err(Error::State("the destination does not follow at present: see its status"));
+                return Err(Error::State(
+                    "the destination does not follow at present: `weft replica status` says why",
+                ));
             }
             partner.commands.push_back(command);
         }
@@ -278,7 +280,9 @@ impl Source {
         // It may have been opened anew since, and have lost something: this side would give up for nobody.
         let report = self.in_time(link.beat()).await?;
         if !report.consistent || report.last != after {
-            return Err(Error::State("the destination does not follow at present: see its status"));
+            return Err(Error::State(
+                "the destination does not follow at present: `weft replica status` says why",
+            ));
         }
         let epoch = self.core().state.era().epoch.saturating_add(1);
         let era = Era { epoch, tag, after };

@@ -27,22 +27,22 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
         Command::Create(wanted) => create(replicas, *wanted).await,
         Command::Suspend { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
-            source.suspend(n).await.map_err(|e| e.to_string())?;
+            source.suspend(n).await.map_err(|e| of_link(&group, &name, &e))?;
             let group = &group.name;
             Ok(Reply::Done(format!("{group} is not sent to {name} until: weft replica resume {group}")))
         }
         Command::Resume { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
-            source.resume(n).await.map_err(|e| e.to_string())?;
+            source.resume(n).await.map_err(|e| of_link(&group, &name, &e))?;
             Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
         }
         Command::Switch { group, to, failover, force } => {
             switch(replicas, &group, to.as_deref(), failover, force).await
         }
         Command::Verify { group, to, repair } => {
-            let (_, source, n, name) = destination(replicas, &group, to.as_deref())?;
+            let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             let_follow(&source, &name).await;
-            let found = source.verify(n, repair).await.map_err(|e| e.to_string())?;
+            let found = source.verify(n, repair).await.map_err(|e| of_link(&group, &name, &e))?;
             Ok(Reply::Verified { bytes: found.bytes, different: found.different })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
@@ -50,6 +50,11 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
         Command::TestFailover { group, end } => test_failover(replicas, &group, end).await,
         Command::Resize { group, size } => resize(replicas, &group, size).await,
     }
+}
+
+/// Says which link it is about.
+fn of_link(group: &Group, to: &str, e: &Error) -> String {
+    format!("{} to {to}: {e}", group.name)
 }
 
 /// How long a command waits for a destination that is about to follow, as one that was the source a moment ago is.
@@ -574,7 +579,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
             .map_err(|e| format!("{} cannot grow, so nothing has: {e}", partner.name))?;
     }
     volume.lengthen(size).await?;
-    source.grow(&sizes).await.map_err(|e| e.to_string())?;
+    source.grow(&sizes).await.map_err(|e| format!("{}: {e}", volume.name))?;
     Ok(Reply::Done(format!(
         "{} has {} now, and so has its copy in a moment; NBD clients see that when they connect again",
         volume.name,

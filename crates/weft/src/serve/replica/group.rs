@@ -16,7 +16,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
-use weft_replica::journal::{self, Format, Side, Wall};
+use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::source::{self, Source};
 use weft_replica::status::{Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
@@ -208,7 +208,6 @@ impl Host for Home {
     fn source(&self) -> source::Config {
         let policy = self.group.config().policy;
         source::Config {
-            volumes: self.group.members.iter().map(|member| member.name.clone()).collect(),
             find_zeroes: self.group.members.iter().any(|member| member.medium == Medium::Device),
             on_loss: policy.on_loss.into(),
             on_full: policy.on_congestion.into(),
@@ -359,6 +358,7 @@ impl Group {
             members: self.members.iter().map(|member| member.bare.clone()).collect(),
             pool: replicas.pool.clone(),
             wall: Wall::new(now.as_millis() as u64),
+            names: Names::new(&self.name, self.members.iter().map(|member| member.name.clone())),
         }
     }
 
@@ -486,7 +486,7 @@ impl Group {
         // are exchanged, whereas the order of a source's partners means nothing, if they are not.
         self.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))
             .map_err(|why| format!("the roles are as they were: {why}"))?;
-        source.switch(n, tag).await.map_err(|e| e.to_string())
+        source.switch(n, tag).await.map_err(|e| format!("{} to {to}: {e}", self.name))
     }
 
     /// What the engine says, where it runs.
