@@ -238,9 +238,14 @@ impl Group {
 
     /// Lets the group be what its journal says, until it ends. Its fronts were closed before, and are when this returns.
     pub async fn govern(&self, host: &dyn Host) {
+        let mut former: Option<Arc<Source>> = None;
         while !self.is_ending() {
+            if let Some(source) = former.take() {
+                // Commands may have it still.
+                source.retire().await;
+            }
             let lived = self.live(host).await;
-            lock(&self.running).take();
+            former = lock(&self.running).take();
             let Err(stopped) = lived else { continue };
             if self.is_ending() {
                 break;
@@ -317,6 +322,7 @@ impl Group {
         self.set(host, State::Destination(destination.clone()));
         tracing::info!("group {}: destination of {source}", self.name);
         destination.run().await;
+        destination.retire().await;
         // Requests are still led there: one that has become a source says so until that answers itself.
         let status = destination.status();
         match (status.role, status.last_error) {

@@ -672,6 +672,12 @@ impl Destination {
         }
     }
 
+    /// Writes nothing to the journal any more, once this returns: the group is opened anew.
+    pub(crate) async fn retire(&self) {
+        self.space.be_patient(false);
+        self.journal.retire().await;
+    }
+
     /// Stops applying, makes the volumes durable and lets the log go.
     pub async fn close(&self) -> Result<(), Error> {
         {

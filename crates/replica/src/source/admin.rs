@@ -374,6 +374,13 @@ impl Source {
         Ok(())
     }
 
+    /// Writes nothing to the journal any more, once this returns: the group is opened anew, and whoever still has this source and
+    /// types something is told so.
+    pub(crate) async fn retire(&self) {
+        self.space.be_patient(false);
+        self.journal.retire().await;
+    }
+
     /// Ends replication and makes room in the log, so that opening it anew is quick. Writes fail from now on.
     pub async fn close(&self) -> Result<(), Error> {
         self.space.be_patient(false);

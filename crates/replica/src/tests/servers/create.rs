@@ -388,6 +388,29 @@ fn a_destination_that_a_crash_left_named_nowhere_when_it_was_removed_is_forgotte
     });
 }
 
+#[test]
+fn who_still_has_a_source_that_was_opened_anew_writes_nothing_over_what_is_there_now() {
+    Sim::new(4).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert!(servers.settles().await.is_some(), "{}", servers.describe());
+        // A command has found the source, and waits for another server.
+        let source = source_of(&servers, 0).await;
+        source.switch(0, servers.next_tag()).await.expect("the copy follows");
+        assert_eq!(servers.settles().await, Some(1), "{}", servers.describe());
+        let state = async || {
+            let side = servers.world.side(0);
+            journal::look(&side.journal, &side.pool).await.expect("a state")
+        };
+        let before = state().await;
+        source.suspend(0).await.expect_err("it is no source any more");
+        source.remove_peer(0).await.expect_err("it is no source any more");
+        assert_eq!(state().await, before);
+        assert_eq!(servers.settles().await, Some(1), "{}", servers.describe());
+        assert_eq!(servers.broken.borrow().clone(), None);
+    });
+}
+
 /// A copy was removed on its own side alone, and is added again by a second name, with the cable cut in the middle of its first
 /// copy: to the first name it is the copy that it was.
 async fn added_by_a_second_name() {
