@@ -320,7 +320,7 @@ impl Replicas {
             let member = self.member(name)?;
             if let Some(group) = self.group_of(name) {
                 return Err(format!(
-                    "volume {name} is in group {group} already; `weft replica remove` ends that"
+                    "volume {name} is in group {group} already; `weft replica remove {group}` on that host ends that"
                 ));
             }
             members.push(member);
