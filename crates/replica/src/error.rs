@@ -17,9 +17,18 @@ pub enum Error {
     /// goes on with the rest is [`crate::rescue::salvage`]; what makes it a destination, [`crate::rescue::give_up`].
     #[error("{0}")]
     Log(Damage),
-    /// A volume or the journal failed, or is full.
+    /// The journal failed, or is full; or a volume, of which that is not said.
     #[error("{0}")]
     Store(#[from] weft_store::Error),
+    /// A volume failed, or is full.
+    #[error("{volume}: {source}")]
+    Volume {
+        /// "volume NAME".
+        volume: String,
+        /// How.
+        #[source]
+        source: weft_store::Error,
+    },
     /// It is opened as what it is not.
     #[error("this side is a {}, not a {}", name(*.is), name(*.wanted))]
     Role {
@@ -29,7 +38,7 @@ pub enum Error {
         wanted: Role,
     },
     /// The volumes are not those of the journal.
-    #[error("the journal is of other volumes: {0}")]
+    #[error("{0}")]
     Members(String),
     /// More, or less, than can be.
     #[error("{0}")]
@@ -49,6 +58,14 @@ pub enum Error {
     /// It was stopped, fenced or has failed.
     #[error("{0}")]
     Halted(String),
+}
+
+impl Error {
+    /// Whether there may be room one day.
+    pub(crate) fn is_full(&self) -> bool {
+        let (Error::Store(e) | Error::Volume { source: e, .. }) = self else { return false };
+        matches!(e, weft_store::Error::NoSpace)
+    }
 }
 
 fn name(role: Role) -> &'static str {

@@ -31,7 +31,7 @@ use self::disk::Disk;
 use self::model::{Byte, Model, Place, difference};
 use crate::destination::{Config, Destination, Force, MAX_WAITING};
 use crate::error::Error;
-use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+use crate::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{self as real, Source};
 use crate::state::State;
@@ -699,6 +699,7 @@ fn side(journal: &Disk, members: &[Disk], pool: &Pool) -> Side {
         members: members.iter().map(Disk::open).collect(),
         pool: pool.clone(),
         wall: Wall::new(1_790_000_000_000),
+        names: Names::new("db", []),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::front::Front;
 use crate::journal::{self, Side};
 use crate::rescue;
-use crate::signal::Signal;
+use crate::signal::{Gate, Signal};
 use crate::source::{self, First, PeerConfig, Source};
 use crate::state::State as Remembered;
 use crate::status::{Mode, Phase, Role, Status};
@@ -168,6 +168,9 @@ pub struct Group {
     /// The source that runs, though its fronts may not be open yet.
     running: Mutex<Option<Arc<Source>>>,
     changed: Signal,
+    /// Whoever changes which destinations there are is in it, and so is a source that is being opened: what its journal knows
+    /// and what its host names are looked at together.
+    destinations: Gate,
     /// It ends for good, or with the process.
     ending: AtomicBool,
     /// The task has ended.
@@ -183,6 +186,7 @@ impl Group {
             state: Mutex::new(State::Starting),
             running: Mutex::default(),
             changed: Signal::default(),
+            destinations: Gate::default(),
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
@@ -234,9 +238,14 @@ impl Group {
 
     /// Lets the group be what its journal says, until it ends. Its fronts were closed before, and are when this returns.
     pub async fn govern(&self, host: &dyn Host) {
+        let mut former: Option<Arc<Source>> = None;
         while !self.is_ending() {
+            if let Some(source) = former.take() {
+                // Commands may have it still.
+                source.retire().await;
+            }
             let lived = self.live(host).await;
-            lock(&self.running).take();
+            former = lock(&self.running).take();
             let Err(stopped) = lived else { continue };
             if self.is_ending() {
                 break;
@@ -277,6 +286,7 @@ impl Group {
     /// One life. `Ok`: the journal is to be asked again.
     async fn live(&self, host: &dyn Host) -> Result<(), Stopped> {
         self.set(host, State::Starting);
+        let turn = self.destinations.enter().await;
         let side = host.side().await?;
         let state = match journal::look(&side.journal, &side.pool).await {
             Ok(state) => state,
@@ -288,8 +298,15 @@ impl Group {
             front.resize(member.size);
         }
         match state.role {
-            Role::Source => self.live_as_source(host, side, state).await,
-            Role::Destination => self.live_as_destination(host, side).await,
+            Role::Source => {
+                let source = self.open_source(host, &side, &state).await?;
+                drop(turn);
+                self.live_as_source(host, side, source).await
+            }
+            Role::Destination => {
+                drop(turn);
+                self.live_as_destination(host, side).await
+            }
         }
     }
 
@@ -305,6 +322,7 @@ impl Group {
         self.set(host, State::Destination(destination.clone()));
         tracing::info!("group {}: destination of {source}", self.name);
         destination.run().await;
+        destination.retire().await;
         // Requests are still led there: one that has become a source says so until that answers itself.
         let status = destination.status();
         match (status.role, status.last_error) {
@@ -320,7 +338,13 @@ impl Group {
         }
     }
 
-    async fn live_as_source(&self, host: &dyn Host, side: Side, state: Remembered) -> Result<(), Stopped> {
+    /// Opens a source, and sends to the destinations that the host names.
+    async fn open_source(
+        &self,
+        host: &dyn Host,
+        side: &Side,
+        state: &Remembered,
+    ) -> Result<Arc<Source>, Stopped> {
         let config = source::Config { group: self.name.clone(), ..host.source() };
         let opened = Source::open(side.clone(), config).await;
         let source = opened.map_err(|e| {
@@ -332,21 +356,42 @@ impl Group {
         })?;
         *lock(&self.running) = Some(source.clone());
         host.lead(Behind::Source(source.clone()));
-        for partner in host.partners() {
+        if let Err(e) = self.send_to_partners(host, &source, state).await {
+            // What runs already ends.
+            let _closed = source.close().await;
+            return Err(self.stopped(&e, e.to_string()));
+        }
+        Ok(source)
+    }
+
+    async fn send_to_partners(
+        &self,
+        host: &dyn Host,
+        source: &Arc<Source>,
+        state: &Remembered,
+    ) -> Result<(), Error> {
+        let partners = host.partners();
+        // A destination is in the journal before the host names it, and after it names it no more (see `attach` and `detach`).
+        // One that a crash in between has left would be sent nothing, and the log would be kept for it.
+        for name in source.keep_destinations(|name| partners.iter().any(|p| p.name == name)).await? {
+            tracing::warn!(
+                "group {group}: {name} is no destination: the server ended before it was added, or after it was removed. \
+                 `weft replica create` adds it, after `weft replica remove {group}` on that host if it is a copy there",
+                group = self.name
+            );
+        }
+        for partner in partners {
             let known = state.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.name == partner.name));
             let n = match known {
-                Some(n) => Ok(n),
-                None => self.add(&source, &partner, First::Partner).await,
+                Some(n) => n,
+                None => self.add(source, &partner, First::Partner).await?,
             };
-            match n {
-                Ok(n) => host.ship(&source, n, &partner.name),
-                Err(e) => {
-                    // What runs already ends.
-                    let _closed = source.close().await;
-                    return Err(self.stopped(&e, e.to_string()));
-                }
-            }
+            host.ship(source, n, &partner.name);
         }
+        Ok(())
+    }
+
+    async fn live_as_source(&self, host: &dyn Host, side: Side, source: Arc<Source>) -> Result<(), Stopped> {
         source.greeted().await;
         if source.halted().is_none() && !self.is_ending() {
             for (member, front) in self.fronts.iter().enumerate() {
@@ -386,13 +431,17 @@ impl Group {
         let cause = match e {
             Error::Log(_) => Cause::Log,
             Error::Damaged(_) => Cause::Journal,
-            Error::Store(weft_store::Error::NoSpace) => Cause::Full,
+            e if e.is_full() => Cause::Full,
             _ => Cause::Failed,
+        };
+        let why = match e {
+            Error::Store(_) => format!("its journal: {why}"),
+            _ => why,
         };
         match cause {
             Cause::Journal => Unusable { cause, why: self.lost_journal(&why) }.into(),
             Cause::Full => {
-                let why = format!("{why}: it goes on by itself when there is space");
+                let why = format!("{why}: make room on that disk, and it goes on by itself");
                 Unusable { cause, why }.into()
             }
             Cause::Failed => self.failed(why),
@@ -437,8 +486,57 @@ impl Group {
         )
     }
 
-    /// Makes a partner a destination of this source.
-    pub async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, Error> {
+    /// Makes a partner a destination of this source: its journal knows it first, then `remember` has the host name it, durably.
+    /// What a crash leaves in between is forgotten when the source is opened again.
+    pub async fn attach(
+        &self,
+        host: &dyn Host,
+        partner: &Partner,
+        first: First,
+        remember: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let _turn = self.destinations.enter().await;
+        let source = self.written_here()?;
+        let n = self.add(&source, partner, first).await.map_err(|e| format!("{}: {e}", partner.name))?;
+        if let Err(why) = remember() {
+            // Nobody would send to it, and the log would be kept for it.
+            let removed = source.remove_peer(n).await;
+            removed.map_err(|e| format!("{why}; {} stays a destination: {e}", partner.name))?;
+            return Err(why);
+        }
+        host.ship(&source, n, &partner.name);
+        Ok(())
+    }
+
+    /// Forgets a destination of this source: `forget` has the host name it no more, durably, and then the journal does not know
+    /// it any more. In the other order a crash in between would leave one that is named and not known, which is taken for a
+    /// partner that has everything.
+    pub async fn detach(
+        &self,
+        partner: &str,
+        forget: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let _turn = self.destinations.enter().await;
+        let source = self.written_here()?;
+        forget()?;
+        let others = |name: &str| name != partner;
+        source.keep_destinations(others).await.map_err(|e| format!("{partner}: {e}")).map(drop)
+    }
+
+    /// The source, where this side is one at present.
+    fn written_here(&self) -> Result<Arc<Source>, String> {
+        match self.state() {
+            State::Source(source) => Ok(source),
+            State::Destination(_) => {
+                Err(format!("{} is a destination here: do that where its source is", self.name))
+            }
+            State::Starting => Err(format!("{} is being opened: try again in a moment", self.name)),
+            State::Stopped(stopped) => Err(format!("{} is stopped: {}", self.name, stopped.why)),
+        }
+    }
+
+    /// Makes a partner known to the journal.
+    async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, Error> {
         let peer = |first| PeerConfig { name: partner.name.clone(), mode: partner.mode, first };
         match source.add_peer(peer(first)).await {
             Err(Error::State(why)) if first == First::Partner => {

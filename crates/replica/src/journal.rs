@@ -13,7 +13,7 @@
 //! Whatever is written here is made durable with the journal's own flush before anything relies on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -66,6 +66,32 @@ pub struct Side {
     pub pool: Pool,
     /// What time it is.
     pub wall: Wall,
+    /// What messages call it.
+    pub names: Names,
+}
+
+/// What messages call a group and its volumes.
+#[derive(Clone, Debug)]
+pub struct Names(Arc<(String, Vec<String>)>);
+
+impl Names {
+    /// The volumes in the group's order.
+    pub fn new(group: &str, volumes: impl IntoIterator<Item = String>) -> Names {
+        Names(Arc::new((group.to_owned(), volumes.into_iter().collect())))
+    }
+
+    /// The group.
+    pub fn group(&self) -> &str {
+        &self.0.0
+    }
+
+    /// "volume NAME"; its number where nobody has named it.
+    pub fn volume(&self, member: usize) -> String {
+        match self.0.1.get(member) {
+            Some(name) => format!("volume {name}"),
+            None => format!("volume number {member}"),
+        }
+    }
 }
 
 /// Unix time, told by the machine's own monotonic clock from a moment at which both were known.
@@ -152,6 +178,7 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
         closed: true,
         damaged: false,
         ahead: false,
+        unfinished: false,
         log: format.tag,
         life: 1,
         tail: Tail { position: 0, sequence: 1, life: 1 },
@@ -219,12 +246,27 @@ pub(crate) struct Journal {
     /// One write of the state or the bitmaps at a time.
     pub gate: Gate,
     generation: AtomicU64,
+    /// Somebody else has it open.
+    retired: AtomicBool,
 }
 
 impl Journal {
     pub fn new(side: &Side, state: &State) -> Journal {
         let generation = AtomicU64::new(state.generation);
-        Journal { block: side.journal.clone(), pool: side.pool.clone(), gate: Gate::default(), generation }
+        let (block, pool) = (side.journal.clone(), side.pool.clone());
+        Journal { block, pool, gate: Gate::default(), generation, retired: AtomicBool::new(false) }
+    }
+
+    /// Nothing is written through this any more, once this returns: it is about to be opened anew, and what an old side remembers
+    /// must not come over what the new one writes.
+    pub async fn retire(&self) {
+        let _turn = self.gate.enter().await;
+        self.retired.store(true, Ordering::Release);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let retired = self.retired.load(Ordering::Acquire);
+        if retired { Err(Error::State("the group was opened anew meanwhile: try again")) } else { Ok(()) }
     }
 
     /// The generation of what was written last.
@@ -234,6 +276,7 @@ impl Journal {
 
     /// Makes the state durable, as the next generation. The caller is in the gate.
     pub async fn write_state(&self, mut state: State) -> Result<(), Error> {
+        self.check()?;
         state.generation =
             self.generation().checked_add(1).ok_or(Error::State("its journal counts no further"))?;
         write_state(&self.block, &state).await?;
@@ -284,6 +327,7 @@ impl Journal {
         if pages.is_empty() {
             return Ok(());
         }
+        self.check()?;
         for (offset, bytes) in pages {
             self.block.submit(BlockOp::Write { offset, data: vec![bytes], durable: false }).await?;
         }

@@ -21,7 +21,7 @@ use weft_machine::Pool;
 use weft_store::block::{Block, BlockOp};
 
 use crate::error::Error;
-use crate::journal::read;
+use crate::journal::{Names, Side, read};
 use crate::peer::APPEND_BYTES;
 use crate::record::{Header, Kind, Record, SECTOR};
 use crate::scan::{Damage, Found, Scan};
@@ -36,6 +36,7 @@ pub const MAX_RECORDS: usize = 1 << 18;
 pub(crate) struct Log {
     block: Arc<dyn Block>,
     pool: Pool,
+    names: Names,
     layout: Layout,
     log: u64,
     /// Bytes of records that are kept in memory after they were written.
@@ -107,15 +108,14 @@ impl Log {
     /// those before the damage. `life` is that of what is appended from now on: larger than any before, and durable in the
     /// state before the first append.
     pub async fn open(
-        block: &Arc<dyn Block>,
-        pool: &Pool,
+        side: &Side,
         state: &State,
         life: u64,
         recent_limit: usize,
         mut each: impl AsyncFnMut(Record) -> Result<(), Error>,
     ) -> Result<(Log, Option<Damage>), Error> {
         let Tail { position, sequence, life: mut least } = state.tail;
-        let mut scan = Scan::new(block, pool, state);
+        let mut scan = Scan::new(side, state);
         let mut ring = Ring {
             life,
             head: position,
@@ -164,8 +164,9 @@ impl Log {
             each(record).await?;
         };
         let log = Log {
-            block: block.clone(),
-            pool: pool.clone(),
+            block: side.journal.clone(),
+            pool: side.pool.clone(),
+            names: side.names.clone(),
             layout: state.layout,
             log: state.log,
             recent_limit,
@@ -261,7 +262,7 @@ impl Log {
                 ring.failed = Some(e.to_string());
                 ring.writing = false;
                 drop(ring);
-                tracing::error!("the log of a replica has failed: {e}");
+                tracing::error!("group {}: its log cannot be written: {e}", self.names.group());
                 self.changed.notify();
                 None
             }
@@ -461,7 +462,10 @@ impl Log {
             Ok(record) if record.is_whole() => Ok(record),
             Ok(_) => Err(Error::Log(Damage { first: sequence, last: sequence })),
             Err(e) => {
-                tracing::warn!("record {sequence} of a log: {e}");
+                tracing::warn!(
+                    "group {}: record {sequence} of its log cannot be read: {e}",
+                    self.names.group()
+                );
                 Err(Error::Log(Damage { first: sequence, last: sequence }))
             }
         }

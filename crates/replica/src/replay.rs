@@ -34,9 +34,7 @@ pub(crate) async fn open(side: &Side, wanted: Role, recent_bytes: usize) -> Resu
     let journal = Journal::new(side, &state);
     state.life = state.life.checked_add(1).ok_or(Error::State("its journal counts no further"))?;
     let opened =
-        Log::open(&side.journal, &side.pool, &state, state.life, recent_bytes, async |record: Record| {
-            apply(side, &record).await
-        });
+        Log::open(side, &state, state.life, recent_bytes, async |record: Record| apply(side, &record).await);
     let (log, damage) = opened.await?;
     state.closed = false;
     Ok(Opened { state, journal, log, damage })
@@ -48,7 +46,7 @@ pub(crate) async fn salvage(side: &Side, opened: &Opened, damage: Damage) -> Res
     // From the end of what was opened.
     let state = State { tail: opened.log.tail_after(fill.last), ..opened.state.clone() };
     let least = opened.log.headers(fill.last, fill.last).last().map_or(opened.state.tail.life, |h| h.life);
-    let mut scan = Scan::new(&side.journal, &side.pool, &state);
+    let mut scan = Scan::new(side, &state);
     let mut rest = state.layout.to_end(fill.used);
     let mut last = fill.last;
     while let Some(record) = scan.salvage(&mut rest, last.saturating_add(1), least).await {
@@ -62,7 +60,8 @@ pub(crate) async fn salvage(side: &Side, opened: &Opened, damage: Damage) -> Res
 fn check_members(side: &Side, state: &State) -> Result<(), Error> {
     if side.members.len() != state.members.len() {
         return Err(Error::Members(format!(
-            "{} volumes are given, and it knows {}",
+            "group {} has {} volumes here, and its journal is of {}",
+            side.names.group(),
             side.members.len(),
             state.members.len()
         )));
@@ -72,8 +71,12 @@ fn check_members(side: &Side, state: &State) -> Result<(), Error> {
         // What is behind is nobody's until `Source::grow`.
         if actual < member.size {
             return Err(Error::Members(format!(
-                "volume {number} has {actual} bytes, and {} of it are replicated: it was made shorter",
-                member.size
+                "{volume} has {actual} bytes, and {size} of it are replicated: it was made shorter. Where the other side has the rest: \
+                 `weft replica switch {group} --failover` there, unless it is the source already, then make it as long again here \
+                 (`weft volume resize`), and `weft replica verify {group} --repair` there",
+                volume = side.names.volume(number),
+                group = side.names.group(),
+                size = member.size
             )));
         }
     }
@@ -82,18 +85,24 @@ fn check_members(side: &Side, state: &State) -> Result<(), Error> {
 
 /// Carries one record out.
 pub(crate) async fn apply(side: &Side, record: &Record) -> Result<(), Error> {
-    let member = side.members.get(usize::from(record.header.member));
+    let number = usize::from(record.header.member);
+    let member = side.members.get(number);
     let member = member.ok_or(Error::State("a record is of a volume that the group does not have"))?;
     if let Some(op) = record.operation() {
-        member.submit(op).await?;
+        member.submit(op).await.map_err(|e| of_volume(side, number, e))?;
     }
     Ok(())
 }
 
+/// Says which volume it was.
+pub(crate) fn of_volume(side: &Side, number: usize, source: weft_store::Error) -> Error {
+    Error::Volume { volume: side.names.volume(number), source }
+}
+
 /// Makes durable what was written to the volumes.
 pub(crate) async fn flush(side: &Side) -> Result<(), Error> {
-    for member in &side.members {
-        member.submit(BlockOp::Flush).await?;
+    for (number, member) in side.members.iter().enumerate() {
+        member.submit(BlockOp::Flush).await.map_err(|e| of_volume(side, number, e))?;
     }
     Ok(())
 }

@@ -26,7 +26,9 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
     replay::flush(side).await?;
     let Opened { mut state, journal, log, .. } = opened;
     tracing::warn!(
-        "records {} to {last} of a damaged log are given up, as far as they could not be read",
+        "group {}: its log is damaged, and records {} to {last} are given up, as far as they could not be read; its destinations are \
+         compared as a whole",
+        side.names.group(),
         damage.first
     );
     let after = damage.first.saturating_sub(1);

@@ -10,13 +10,11 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::Pool;
-use weft_store::block::{Block, BlockOp, Extent, Outcome};
+use weft_store::block::{BlockOp, Extent, Outcome};
 
-use crate::journal::read;
+use crate::journal::{Side, read};
 use crate::record::{Header, Kind, Record, SECTOR};
 use crate::state::{Layout, State};
 
@@ -57,8 +55,7 @@ pub(crate) enum Found {
 
 /// Reads records one after the other.
 pub(crate) struct Scan<'a> {
-    block: &'a Arc<dyn Block>,
-    pool: &'a Pool,
+    side: &'a Side,
     layout: Layout,
     log: u64,
     at: u64,
@@ -72,10 +69,10 @@ pub(crate) struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     /// From the tail that the state names.
-    pub fn new(block: &'a Arc<dyn Block>, pool: &'a Pool, state: &State) -> Scan<'a> {
+    pub fn new(side: &'a Side, state: &State) -> Scan<'a> {
         let (layout, at) = (state.layout, state.tail.position);
         let (log, window) = (state.log, Bytes::new());
-        Scan { block, pool, layout, log, at, window, window_at: 0, step: WINDOW_BYTES, stored: 0..0 }
+        Scan { side, layout, log, at, window, window_at: 0, step: WINDOW_BYTES, stored: 0..0 }
     }
 
     /// The record of this sequence, of this life or a later one.
@@ -181,7 +178,7 @@ impl<'a> Scan<'a> {
             return 0;
         }
         let (offset, len) = (self.layout.log_at.saturating_add(self.at), self.layout.to_end(self.at));
-        let extent = match self.block.submit(BlockOp::Status { offset, len, max_extents: 1 }).await {
+        let extent = match self.side.journal.submit(BlockOp::Status { offset, len, max_extents: 1 }).await {
             Ok(Outcome::Extents(extents)) => extents.first().copied(),
             // Where it is not known, it is read.
             _ => None,
@@ -214,7 +211,8 @@ impl<'a> Scan<'a> {
         let most = usize::try_from(self.layout.to_end(at)).unwrap_or(WINDOW_BYTES);
         let mut want = self.step.max(len).min(most);
         loop {
-            match read(self.block, self.pool, self.layout.log_at.saturating_add(at), want).await {
+            match read(&self.side.journal, &self.side.pool, self.layout.log_at.saturating_add(at), want).await
+            {
                 Ok(chain) => {
                     self.window = match <[Bytes; 1]>::try_from(chain) {
                         Ok([whole]) => whole,
@@ -231,7 +229,8 @@ impl<'a> Scan<'a> {
                     self.step = want;
                 }
                 Err(e) => {
-                    tracing::warn!("{len} bytes of a log, at {at}, cannot be read: {e}");
+                    let group = self.side.names.group();
+                    tracing::warn!("group {group}: {len} bytes of its log, at {at}, cannot be read: {e}");
                     return None;
                 }
             }

@@ -31,12 +31,14 @@ struct Shared {
 impl Space {
     /// The same side, whose writes wait for space once [`Space::be_patient`] was called.
     pub fn of(&self, side: &Side) -> Side {
-        let patient = |block: &Arc<dyn Block>| -> Arc<dyn Block> {
-            Arc::new(Patient { block: block.clone(), space: self.clone() })
+        let patient = |block: &Arc<dyn Block>, what: String| -> Arc<dyn Block> {
+            let what = format!("group {}: the disk of {what}", side.names.group());
+            Arc::new(Patient { block: block.clone(), space: self.clone(), what })
         };
+        let member = |(number, block)| patient(block, side.names.volume(number));
         Side {
-            journal: patient(&side.journal),
-            members: side.members.iter().map(patient).collect(),
+            journal: patient(&side.journal, "its journal".into()),
+            members: side.members.iter().enumerate().map(member).collect(),
             ..side.clone()
         }
     }
@@ -57,6 +59,8 @@ impl Space {
 struct Patient {
     block: Arc<dyn Block>,
     space: Space,
+    /// What messages call it, with its group.
+    what: String,
 }
 
 /// A write that waits, until it is dropped.
@@ -88,7 +92,8 @@ impl Block for Patient {
                     Err(Error::NoSpace) if self.space.0.patient.load(Ordering::Acquire) => {
                         if waits.is_none() {
                             tracing::warn!(
-                                "a disk of a replica is full: what is to be written to it waits for space"
+                                "{} is full: what is to be written to it waits until there is room; make some",
+                                self.what
                             );
                             self.space.0.waiting.fetch_add(1, Ordering::AcqRel);
                             waits = Some(Waits(&self.space));

@@ -7,7 +7,8 @@
 //!   0   8  "WeftRep\0"
 //!   8   4  layout version
 //!  12   4  flags: 1 source, 2 consistent, 4 gave up what only it had, 8 has held a copy, 16 the log was closed empty,
-//!          32 records of the log were lost, 64 records may have been sent before they were durable here
+//!          32 records of the log were lost, 64 records may have been sent before they were durable here, 128 its first copy
+//!          was begun and never finished
 //!  16   8  generation: the copy of the larger one counts; copy number = generation modulo 2
 //!  24  16  partnership
 //!  40   8  identity of the log
@@ -69,6 +70,8 @@ pub struct State {
     pub damaged: bool,
     /// It is a source that may have sent records before they were durable in its own log: opened again it begins an era.
     pub ahead: bool,
+    /// Its first copy was begun and never finished: to whoever believes that it was, this is another copy.
+    pub unfinished: bool,
     /// Which log.
     pub log: u64,
     /// Openings of the log.
@@ -283,7 +286,16 @@ impl State {
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         let source = self.role == Role::Source;
-        let bits = [source, self.consistent, self.gave_up, self.holds, self.closed, self.damaged, self.ahead];
+        let bits = [
+            source,
+            self.consistent,
+            self.gave_up,
+            self.holds,
+            self.closed,
+            self.damaged,
+            self.ahead,
+            self.unfinished,
+        ];
         out.extend(flags(&bits).to_le_bytes());
         out.extend(self.generation.to_le_bytes());
         out.extend(self.partnership);
@@ -330,7 +342,7 @@ impl State {
             return Err(Damaged::Version(version));
         }
         let flags = u32::from_le_bytes(r.take()?);
-        if flags >= 128 {
+        if flags >= 256 {
             return Err(Damaged::Field("its flags"));
         }
         let (generation, partnership, log, life) = (r.u64()?, r.take()?, r.u64()?, r.u64()?);
@@ -392,6 +404,7 @@ impl State {
             closed: flags & 16 != 0,
             damaged: flags & 32 != 0,
             ahead: flags & 64 != 0,
+            unfinished: flags & 128 != 0,
             log,
             life,
             tail,
@@ -439,6 +452,7 @@ mod tests {
             closed: true,
             damaged: true,
             ahead: false,
+            unfinished: false,
             log: 1,
             life: 2,
             tail: Tail { position: 512, sequence: 4, life: 5 },
@@ -468,7 +482,7 @@ mod tests {
         assert_eq!(after, [0, 30, 30]);
         let again = Era { epoch: 3, tag: 10, after: 35 };
         state.push_era(again);
-        (state.ahead, state.damaged) = (true, false);
+        (state.ahead, state.damaged, state.unfinished) = (true, false, true);
         assert_eq!(state.restarted(), Some(again));
         assert_eq!(State::parse(&state.emit()), Ok(state));
     }

@@ -122,6 +122,11 @@ impl Destination {
         // Everything that was placed becomes durable, so it counts.
         let fill = self.log.fill();
         let fresh = !state.holds;
+        if (fresh || state.unfinished) && !hello.adopt {
+            // The copy that it speaks of was removed here. Of this one, which another destination of that source may be by now, it
+            // knows nothing, and would call it consistent without what it lacks.
+            return Err(Refusal::Partnership);
+        }
         let fork = match fresh {
             true => Fork { at: 0, own_era: false },
             false => match fork(&state.eras, fill.last, &hello.eras) {
@@ -147,6 +152,7 @@ impl Destination {
         core.fork = fork.at;
         core.offered = hello.eras.clone();
         core.offered_sizes = hello.sizes.clone();
+        core.first_copy = hello.adopt;
         core.mode = Some(if hello.synchronous { Mode::Synchronous } else { Mode::Asynchronous });
         core.heard_ms = now;
         core.heard = rt::now();
@@ -169,9 +175,10 @@ impl Destination {
     }
 
     async fn begin_at(&self, session: u64, base: u64) -> Result<(), Error> {
-        let (eras, sizes, goes_on) = {
+        let (eras, sizes, first_copy, goes_on) = {
             let core = self.core();
-            (core.offered.clone(), core.offered_sizes.clone(), base == self.log.fill().last)
+            let goes_on = base == self.log.fill().last;
+            (core.offered.clone(), core.offered_sizes.clone(), core.first_copy, goes_on)
         };
         let life = self.core().state.life.saturating_add(1);
         let position = self.log.tail_after(u64::MAX).position;
@@ -181,6 +188,7 @@ impl Destination {
             state.eras = eras;
             state.resize(&sizes);
             state.consistent = false;
+            state.unfinished |= first_copy;
             state.holds = true;
             state.gave_up = false;
             if !goes_on {
@@ -235,7 +243,9 @@ impl Destination {
         if self.log.fill().durable < at {
             return Err(Refusal::Gap(self.log.fill().durable));
         }
-        let whole = |state: &mut State| (state.consistent, state.damaged) = (true, false);
+        let whole = |state: &mut State| {
+            (state.consistent, state.damaged, state.unfinished) = (true, false, false);
+        };
         let finished = self.persist(whole).await;
         if let Err(e) = finished {
             self.fail(format!("the journal has failed: {e}"));
@@ -341,6 +351,7 @@ impl Destination {
         self.settle(AHEAD_BYTES, |state| {
             state.role = Role::Source;
             state.consistent = true;
+            state.unfinished = false;
             state.holds = true;
             state.gave_up = false;
             state.damaged = false;

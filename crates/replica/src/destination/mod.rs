@@ -116,6 +116,8 @@ struct Core {
     offered: Vec<Era>,
     /// and its volumes' sizes.
     offered_sizes: Vec<u64>,
+    /// It is the first copy, as the session's source knows it.
+    first_copy: bool,
     /// Everything through here is in the volumes.
     applied: u64,
     /// Blocks that a resync has copied may be of writes up to here.
@@ -206,6 +208,7 @@ impl Destination {
             fork: applied,
             offered: Vec::new(),
             offered_sizes: Vec::new(),
+            first_copy: false,
             applied,
             whole: 0,
             applied_ms: 0,
@@ -490,7 +493,7 @@ impl Destination {
                 self.core().stored(len);
                 Ok(true)
             }
-            Some(Err(e)) => Err(self.medium(&weft_store::Error::from(e).into())),
+            Some(Err(e)) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e.into()))),
         }
     }
 
@@ -533,7 +536,7 @@ impl Destination {
                 Ok(())
             }
             Err(weft_store::Error::Invalid) => Err(Refusal::Invalid),
-            Err(e) => Err(self.medium(&e.into())),
+            Err(e) => Err(self.medium(&replay::of_volume(&self.side, usize::from(member), e))),
         }
     }
 
@@ -541,9 +544,9 @@ impl Destination {
     fn medium(&self, e: &Error) -> Refusal {
         let Config { group, source, .. } = &self.config;
         tracing::warn!("group {group}: the copy of {source}: {e}");
-        match e {
-            Error::Store(weft_store::Error::NoSpace) => Refusal::NoSpace,
-            _ => Refusal::Io,
+        match e.is_full() {
+            true => Refusal::NoSpace,
+            false => Refusal::Io,
         }
     }
 
@@ -571,7 +574,10 @@ impl Destination {
                 Ok(()) => (self.core().applied >= after).then_some(Ok(())),
             })
             .await?;
-        let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| self.medium(&e))?;
+        let chain = read(block, &self.side.pool, offset, len as usize).await.map_err(|e| match e {
+            Error::Store(e) => self.medium(&replay::of_volume(&self.side, usize::from(member), e)),
+            other => self.medium(&other),
+        })?;
         Ok(rt::blocking(move || digests(&chain, piece as usize)).await)
     }
 
@@ -664,6 +670,12 @@ impl Destination {
             peers: vec![source],
             last_error: core.failed.clone(),
         }
+    }
+
+    /// Writes nothing to the journal any more, once this returns: the group is opened anew.
+    pub(crate) async fn retire(&self) {
+        self.space.be_patient(false);
+        self.journal.retire().await;
     }
 
     /// Stops applying, makes the volumes durable and lets the log go.

@@ -141,6 +141,21 @@ impl Source {
         Ok(())
     }
 
+    /// Forgets all destinations but these, in one write, and says which those were.
+    pub async fn keep_destinations(&self, is_kept: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
+        let names = |(n, peer): (usize, &Option<PeerState>)| peer.as_ref().map(|peer| (n, peer.name.clone()));
+        let known: Vec<_> = self.core().state.peers.iter().enumerate().filter_map(names).collect();
+        let (numbers, names): (Vec<_>, Vec<_>) = known.into_iter().filter(|(_, name)| !is_kept(name)).unzip();
+        if numbers.is_empty() {
+            return Ok(names);
+        }
+        self.persist(|state| numbers.iter().for_each(|n| take(&mut state.peers, *n))).await?;
+        numbers.iter().for_each(|n| take(&mut self.core().peers, *n));
+        self.changed.notify();
+        self.log.changed.notify();
+        Ok(names)
+    }
+
     /// Sends nothing until [`Source::resume`]. What is written meanwhile is remembered.
     pub async fn suspend(&self, n: usize) -> Result<(), Error> {
         self.set_suspended(n, true).await
@@ -195,7 +210,9 @@ impl Source {
             let mut core = self.core();
             let (partner, _) = core.peer(n)?;
             if !partner.connected || !partner.consistent || partner.again {
-                return Err(Error::State("the destination does not follow at present: see its status"));
+                return Err(Error::State(
+                    "the destination does not follow at present: `weft replica status` says why",
+                ));
             }
             partner.commands.push_back(command);
         }
@@ -263,7 +280,9 @@ impl Source {
         // It may have been opened anew since, and have lost something: this side would give up for nobody.
         let report = self.in_time(link.beat()).await?;
         if !report.consistent || report.last != after {
-            return Err(Error::State("the destination does not follow at present: see its status"));
+            return Err(Error::State(
+                "the destination does not follow at present: `weft replica status` says why",
+            ));
         }
         let epoch = self.core().state.era().epoch.saturating_add(1);
         let era = Era { epoch, tag, after };
@@ -353,6 +372,13 @@ impl Source {
         self.core().halted = None;
         self.changed.notify();
         Ok(())
+    }
+
+    /// Writes nothing to the journal any more, once this returns: the group is opened anew, and whoever still has this source and
+    /// types something is told so.
+    pub(crate) async fn retire(&self) {
+        self.space.be_patient(false);
+        self.journal.retire().await;
     }
 
     /// Ends replication and makes room in the log, so that opening it anew is quick. Writes fail from now on.

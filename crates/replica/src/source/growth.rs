@@ -133,7 +133,7 @@ mod tests {
     use weft_store::volume::plain::Plain;
 
     use super::*;
-    use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+    use crate::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
     use crate::source::{Config, First, PeerConfig};
     use crate::status::{Mode, Role};
 
@@ -200,6 +200,7 @@ mod tests {
                     members: vec![Arc::new(Vast)],
                     pool: Pool::new(1 << 20),
                     wall: Wall::new(0),
+                    names: Names::new("db", []),
                 };
                 Journal::new(&side, &state).write_state(state).await.unwrap();
                 let source = Source::open(side.clone(), Config::default()).await.unwrap();

@@ -69,8 +69,6 @@ pub enum OnFull {
 pub struct Config {
     /// What messages call the group.
     pub group: String,
-    /// What messages call the group's volumes; they are numbered where it says nothing.
-    pub volumes: Vec<String>,
     /// Payload in memory, on its way to the log and the volumes; as much again on its way to destinations.
     pub memory_bytes: usize,
     /// See [`OnLoss`].
@@ -97,7 +95,6 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             group: "replica".into(),
-            volumes: Vec::new(),
             memory_bytes: 64 << 20,
             on_loss: OnLoss::Continue,
             on_full: OnFull::Slow,

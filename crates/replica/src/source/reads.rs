@@ -37,10 +37,7 @@ impl Source {
     /// A read of this volume has failed. Only what the medium says counts: no mistake of whoever asked.
     pub(super) fn read_failed(&self, member: usize, offset: u64, len: u64, e: &Error) {
         let Error::Io(e) = e else { return };
-        let volume = match self.config.volumes.get(member) {
-            Some(name) => format!("volume {name}"),
-            None => format!("volume number {member}"),
-        };
+        let volume = self.side.names.volume(member);
         let what = format!("{volume}: {len} bytes at {offset} cannot be read: {e}");
         if self.core().failed_reads.add(&what, rt::now()) {
             let group = &self.config.group;

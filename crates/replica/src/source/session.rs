@@ -343,8 +343,7 @@ impl Source {
             }
             let (partner, state) = core.peer(n)?;
             if welcome.fresh && !first_copy {
-                let empty =
-                    "the destination is empty, though its copy was finished: remove it and create it anew";
+                let empty = "the destination is empty, though its copy was finished: `weft replica remove`, then `weft replica create`";
                 return Err(Error::State(empty).into());
             }
             let can_replay = last.saturating_add(1) >= fill.first && last >= partner.unreadable;
@@ -353,7 +352,10 @@ impl Source {
                 // Whatever was copied before was copied to something else.
                 partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
             } else if unknown {
-                tracing::warn!("{} has lost what it had acknowledged: everything is compared", state.name);
+                let (group, name) = (&self.config.group, &state.name);
+                tracing::warn!(
+                    "group {group}: {name} has lost what it had acknowledged: everything is compared"
+                );
                 partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
             }
             // What it has not grown to yet may hold anything there.

@@ -194,7 +194,11 @@ impl Source {
             .await;
         if let Err(e) = replay::apply(&self.side, &record).await {
             // The log says that it happened, and so do destinations: only replaying it can make that true.
-            self.halt(Phase::Failed, format!("a volume has failed: {e}"), None);
+            self.halt(
+                Phase::Failed,
+                format!("a write that is in the log could not be carried out: {e}"),
+                None,
+            );
             return;
         }
         {

@@ -58,7 +58,7 @@ fn reads_that_fail_are_counted_and_stop_nothing() {
         let status = world.source(0).status();
         assert_eq!((status.read_errors, status.last_error), (3, None));
         let said = status.last_read_error.expect("it says which");
-        assert!(said.starts_with("volume number 1: 8192 bytes at 0 cannot be read"), "{said}");
+        assert!(said.starts_with("volume vol1: 8192 bytes at 0 cannot be read"), "{said}");
         // It goes on, and the copy has what was written.
         write(&block, 4096, 4096, 2).await;
         read(0, 8192).await.expect("its sector was written to");

@@ -10,6 +10,7 @@ use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::control::Era;
 
 use crate::fuzz::disk::Disk;
+use crate::journal::{Names, Side, Wall};
 use crate::log::Log;
 use crate::record::{Header, Kind, Record, SECTOR, sum_of};
 use crate::scan::Damage;
@@ -30,6 +31,7 @@ fn state(tail: Tail, life: u64) -> State {
         closed: false,
         damaged: false,
         ahead: false,
+        unfinished: false,
         log: 5,
         life,
         tail,
@@ -55,6 +57,16 @@ impl Ring {
         Ring { block: disk.open(), disk, pool: Pool::new(0) }
     }
 
+    fn side(&self) -> Side {
+        Side {
+            journal: self.block.clone(),
+            members: Vec::new(),
+            pool: self.pool.clone(),
+            wall: Wall::new(0),
+            names: Names::new("db", []),
+        }
+    }
+
     /// The log and the first byte of every record in it.
     async fn open(&self, tail: Tail, life: u64) -> (Log, Vec<u8>) {
         let (log, found, damage) = self.look(tail, life).await;
@@ -66,7 +78,8 @@ impl Ring {
     async fn look(&self, tail: Tail, life: u64) -> (Log, Vec<u8>, Option<Damage>) {
         let mut found = Vec::new();
         let state = state(tail, life);
-        let log = Log::open(&self.block, &self.pool, &state, life, 4096, async |record: Record| {
+        let side = self.side();
+        let log = Log::open(&side, &state, life, 4096, async |record: Record| {
             found.push(record.payload.first().map_or(0, |bytes| bytes[0]));
             Ok(())
         });
@@ -168,7 +181,8 @@ fn what_cannot_be_read_at_the_end_is_damage_and_what_can_is_an_end() {
         // Unless it was closed.
         let tail = log.tail_after(1);
         let closed = State { closed: true, ..state(tail, 2) };
-        let opened = Log::open(&ring.block, &ring.pool, &closed, 2, 4096, async |_| panic!("it is empty"));
+        let side = ring.side();
+        let opened = Log::open(&side, &closed, 2, 4096, async |_| panic!("it is empty"));
         assert_eq!(opened.await.expect("it opens").1, None);
         // A disk gives a sector that is written to another place.
         append(&log, 2, 1).await.expect("there is room");
@@ -321,7 +335,8 @@ fn a_log_of_another_life_is_not_read() {
         log.restart(0, 2);
         assert!(ring.open(Tail { life: 2, ..START }, 3).await.1.is_empty());
         let other = State { log: 6, ..state(START, 2) };
-        let opened = Log::open(&ring.block, &ring.pool, &other, 2, 4096, async |_| panic!("it is another's"));
+        let side = ring.side();
+        let opened = Log::open(&side, &other, 2, 4096, async |_| panic!("it is another's"));
         assert_eq!(opened.await.expect("it opens").0.fill().last, 0);
     });
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -114,7 +115,64 @@ fn a_copy_whose_disk_fails_names_its_group_and_its_source() {
         world.nodes[1].members[0].fail(0);
         let compared = world.source(0).verify(0, false).await;
         compared.expect_err("one of its sectors cannot be read");
-        rt::sleep(std::time::Duration::from_millis(1)).await;
+        rt::sleep(Duration::from_millis(1)).await;
     });
-    says(&lines, "group replica: the copy of its source: ");
+    says(&lines, "group replica: the copy of its source: volume vol0: ");
+}
+
+#[test]
+fn a_full_disk_is_named_with_its_group_and_volume() {
+    let lines = logged(async {
+        let world = following().await;
+        let block = world.source(0).block(1);
+        world.nodes[0].members[1].fill(true);
+        let held = rt::timeout(Duration::from_millis(100), write(&block, 0, 4096, 1)).await;
+        held.expect_err("it waits");
+        world.nodes[0].journal.fill(true);
+        let held = rt::timeout(Duration::from_millis(100), write(&block, 8192, 4096, 1)).await;
+        held.expect_err("it waits");
+        world.nodes[0].members[1].fill(false);
+        world.nodes[0].journal.fill(false);
+        rt::sleep(Duration::from_secs(3)).await;
+    });
+    says(&lines, "group db: the disk of volume vol1 is full");
+    says(&lines, "group db: the disk of its journal is full");
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_named_with_its_group_and_so_is_what_is_given_up_of_it() {
+    let lines = logged(async {
+        let world = following().await;
+        let block = world.source(0).block(0);
+        for number in 0..8 {
+            write(&block, number * 4096, 4096, 1).await;
+        }
+        world.kill(0);
+        let journal = &world.nodes[0].journal;
+        let (side, content) = (world.side(0), journal.content());
+        let state = crate::journal::look(&side.journal, &side.pool).await.expect("a state");
+        let log_at = state.layout.log_at as usize;
+        // The second of the records of 512 and 4096 bytes.
+        journal.fail(log_at + 4608);
+        assert!(content.len() > log_at + 4608);
+        crate::rescue::salvage(&side, 9).await.expect("what is left of it counts");
+    });
+    says(&lines, "group db: 512 bytes of its log, at 4608, cannot be read");
+    says(&lines, "group db: its log is damaged, and records 2 to 8 are given up");
+}
+
+#[test]
+fn a_volume_that_was_made_shorter_is_named_with_what_to_type() {
+    Sim::new(7).run(async {
+        let world = following().await;
+        world.kill(0);
+        let disk = &world.nodes[0].members[1];
+        disk.replace(disk.content()[..4096].to_vec());
+        let refused = crate::source::Source::open(world.side(0), world.config.clone()).await;
+        let why = refused.expect_err("it is short").to_string();
+        assert!(
+            why.starts_with("volume vol1 has 4096 bytes") && why.contains("`weft replica verify db "),
+            "{why}"
+        );
+    });
 }

@@ -6,6 +6,7 @@
 //! while it was well and could be reached, answers nothing any more; what [`invariants`] says, after every event; and when the
 //! operators are done, what each stopped side says to type leads to two sides that are equal.
 
+mod create;
 mod invariants;
 
 use std::cell::{Cell, RefCell};
@@ -31,7 +32,7 @@ use crate::fuzz::disk::Disk;
 use crate::group::{Behind, Cause, Group, Host, Partner, State, Unusable};
 use crate::journal::{self, Format, Side};
 use crate::source::{self, First, OnLoss, Source};
-use crate::status::{Mode, Phase, Role};
+use crate::status::{Mode, Phase};
 
 /// How many seeds are run; `WEFT_REPLICA_SEEDS` says otherwise. Of what `WEFT_SEEDS` says to all simulations (CI: 10,000) a
 /// 250th is run here.
@@ -100,8 +101,12 @@ struct Servers {
     stop: Cell<bool>,
     typing: Cell<usize>,
     tag: Cell<u64>,
-    /// The server that does not replicate any more.
-    removed: Cell<Option<usize>>,
+    /// What each server's file says of its group, where it has one.
+    written: [RefCell<Option<Written>>; 2],
+    /// Servers that are not down.
+    up: [Cell<bool>; 2],
+    /// Servers on which a command adds or removes a group.
+    busy: [Cell<bool>; 2],
     /// What each server has lost of its files, and nobody has begun anew or put back.
     lost: [Cell<Option<Lost>>; 2],
     /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after that.
@@ -114,6 +119,19 @@ struct Servers {
     promotions: Cell<u64>,
     answered: Cell<u64>,
     broken: RefCell<Option<String>>,
+}
+
+/// What a server remembers of its group, beside the journal.
+#[derive(Clone)]
+struct Written {
+    partnership: [u8; 16],
+    partners: Vec<String>,
+}
+
+impl Written {
+    fn new(partnership: [u8; 16], partners: &[&str]) -> Written {
+        Written { partnership, partners: partners.iter().map(|name| (*name).to_owned()).collect() }
+    }
 }
 
 /// A server, as its group knows it.
@@ -147,8 +165,9 @@ impl Host for At {
     fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, Format), String>> {
         Box::pin(async move {
             let side = self.servers.world.side(self.n);
+            let written = self.servers.written[self.n].borrow().clone();
             let format = Format {
-                partnership: PARTNERSHIP,
+                partnership: written.ok_or("its file is of no use")?.partnership,
                 role: crate::status::Role::Destination,
                 tag: 0,
                 sizes: side.members.iter().map(|block| block.geometry().size).collect(),
@@ -162,7 +181,9 @@ impl Host for At {
     }
 
     fn partners(&self) -> Vec<Partner> {
-        vec![Partner { name: "other".into(), mode: Mode::Synchronous }]
+        let written = self.servers.written[self.n].borrow();
+        let names = written.iter().flat_map(|written| &written.partners);
+        names.map(|name| Partner { name: name.clone(), mode: Mode::Synchronous }).collect()
     }
 
     fn source(&self) -> source::Config {
@@ -247,7 +268,9 @@ impl Servers {
             stop: Cell::default(),
             typing: Cell::default(),
             tag: Cell::new(100),
-            removed: Cell::default(),
+            written: [0, 1].map(|_| RefCell::new(Some(Written::new(PARTNERSHIP, &["other"])))),
+            up: Default::default(),
+            busy: Default::default(),
             lost: Default::default(),
             given_up: Cell::default(),
             unsure: Default::default(),
@@ -277,7 +300,16 @@ impl Servers {
         At { servers: self.clone(), n, life: self.world.nodes[n].host.life.get() }
     }
 
+    /// A server begins, with its group, if it has one.
     fn start(self: &Rc<Self>, n: usize) {
+        self.up[n].set(true);
+        if self.written[n].borrow().is_some() {
+            self.enter(n);
+        }
+    }
+
+    /// A server's group begins.
+    fn enter(self: &Rc<Self>, n: usize) {
         let node = &self.world.nodes[n];
         let disks: Vec<Arc<dyn Block>> = node.members.iter().map(Disk::open).collect();
         let fronts: Vec<Arc<Front>> = disks.iter().map(|disk| Front::new(disk.geometry())).collect();
@@ -291,53 +323,8 @@ impl Servers {
         rt::spawn(async move { group.govern(&host).await }).detach();
     }
 
-    /// Ends replication on one side, as `weft replica remove` does; with `force` whatever it is. Its volumes hold what was
-    /// protected, and can be used. Whether that was done.
-    async fn remove(self: &Rc<Self>, n: usize, force: bool) -> bool {
-        let Some(running) = self.running(n) else { return false };
-        let mut unsure = false;
-        let refuses = match running.group.state() {
-            State::Starting => true,
-            State::Stopped(stopped) => {
-                unsure = stopped.cause != Cause::Split;
-                !force
-            }
-            State::Destination(copy) if !copy.status().consistent => {
-                unsure = true;
-                !force
-            }
-            State::Destination(_) => false,
-            State::Source(source) => source.remove_peer(0).await.is_err() && !force,
-        };
-        if refuses {
-            return false;
-        }
-        let bare = self.world.side(n).members;
-        match rt::timeout(CONVERGES_WITHIN, running.group.end(&bare)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return false,
-            Err(_) => {
-                self.fail(format!("server {n} is never removed"));
-                return false;
-            }
-        }
-        self.running.borrow_mut()[n] = None;
-        self.removed.set(Some(n));
-        self.world.nodes[n].host.side.replace(Runs::Nothing);
-        self.lost[n].set(None);
-        self.learn();
-        match unsure {
-            true => self.unsure[n].set(true),
-            false => self.check(n, "removed"),
-        }
-        let flushed = rt::timeout(CONVERGES_WITHIN, running.fronts[0].submit(BlockOp::Flush)).await;
-        if !flushed.is_ok_and(|flushed| flushed.is_ok()) {
-            self.fail(format!("server {n} replicates no more, and its volumes cannot be used"));
-        }
-        true
-    }
-
     fn kill(&self, n: usize) {
+        self.up[n].set(false);
         self.running.borrow_mut()[n] = None;
         self.world.kill(n);
     }
@@ -504,7 +491,7 @@ impl Servers {
 
     /// Somebody types something, or pulls a plug.
     async fn type_something(self: Rc<Self>) {
-        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(21)));
+        let (n, what) = with_rng(|rng| (rng.below(2), rng.below(26)));
         let state = |n: usize| self.running(n).map(|running| running.group.state());
         // Most commands are for one of them.
         let n = match (what, state(n)) {
@@ -513,7 +500,10 @@ impl Servers {
         };
         let life = self.world.nodes[n].host.life.get();
         match what {
-            _ if self.removed.get() == Some(n) => {}
+            21..=23 => {
+                let _died = self.within_life(n, life, self.create_here(n)).await;
+            }
+            _ if self.written[n].borrow().is_none() => {}
             0..=4 => {
                 let (alive, torn) = with_rng(|rng| (rng.below(2) == 0, rng.below(4) == 0));
                 let force = Force { source_alive: alive, inconsistent: alive && torn };
@@ -531,7 +521,7 @@ impl Servers {
             10..=12 => {
                 self.kill(n);
                 rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=300)))).await;
-                if self.running(n).is_none() {
+                if !self.up[n].get() {
                     self.start(n);
                 }
             }
@@ -539,7 +529,7 @@ impl Servers {
                 self.kill(n);
                 self.lose(n);
                 rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=300)))).await;
-                if self.running(n).is_none() {
+                if !self.up[n].get() {
                     self.start(n);
                 }
             }
@@ -555,7 +545,7 @@ impl Servers {
                     }
                 }
             }
-            14 if self.removed.get().is_none() && with_rng(|rng| rng.below(2)) == 0 => {
+            14 | 24 | 25 if with_rng(|rng| rng.below(2)) == 0 => {
                 let force = with_rng(|rng| rng.below(4)) == 0;
                 let _died = self.within_life(n, life, self.remove(n, force)).await;
             }
@@ -563,6 +553,13 @@ impl Servers {
                 self.world.cut();
                 rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=4000)))).await;
                 self.world.heal();
+            }
+        }
+        if !self.up[n].get() {
+            // The plug was pulled in the middle of a command.
+            rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=300)))).await;
+            if !self.up[n].get() {
+                self.start(n);
             }
         }
         self.invariants();
@@ -621,49 +618,6 @@ impl Servers {
         rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=500)))).await;
     }
 
-    /// The other side is removed, too, as that is advised: whatever it is, nobody needs a partner to get out.
-    async fn remove_other(self: &Rc<Self>, n: usize) {
-        let until = rt::now() + CONVERGES_WITHIN;
-        while rt::now() < until && self.broken.borrow().is_none() {
-            if self.remove(n, false).await
-                || (rt::now() + CONVERGES_WITHIN / 2 > until && self.remove(n, true).await)
-            {
-                break;
-            }
-            rt::sleep(Duration::from_millis(500)).await;
-        }
-        self.stop.set(true);
-        if self.running(n).is_some() {
-            self.fail(format!("server {n} cannot be removed"));
-        }
-        let sure = (0..2).filter(|n| !self.unsure[*n].get());
-        sure.for_each(|n| self.check(n, "both removed"));
-    }
-
-    /// Neither server replicates any more: one begins anew, and the other becomes its copy.
-    async fn create(self: &Rc<Self>) {
-        let n = with_rng(|rng| rng.below(2));
-        if self.unsure[n].get() {
-            self.count(&self.versions(n));
-        }
-        for number in 0..2 {
-            // Who runs no group is opened by nobody: another life.
-            self.world.kill(number);
-            let side = self.world.side(number);
-            let role = if number == n { Role::Source } else { Role::Destination };
-            let sizes = side.members.iter().map(|block| block.geometry().size).collect();
-            let tag = self.next_tag();
-            let format = Format { partnership: PARTNERSHIP, role, tag, sizes, log_bytes: 256 * K };
-            let bytes = journal::bytes(&format).expect("a journal") as usize;
-            self.world.nodes[number].journal.replace(vec![0xee; bytes]);
-            journal::format(&self.world.side(number).journal, &format).await.expect("it is laid out");
-        }
-        let first = if with_rng(|rng| rng.below(2)) == 0 { First::Copy } else { First::Seeded };
-        attach(&self.world, n, first).await;
-        self.removed.set(None);
-        (0..2).for_each(|n| self.start(n));
-    }
-
     fn states(&self) -> [State; 2] {
         [0, 1].map(|n| self.running(n).expect("it runs").group.state())
     }
@@ -674,10 +628,11 @@ impl Servers {
         (0..2).find(|n| match (&states[*n], &states[1 - *n]) {
             (State::Source(source), State::Destination(_)) => {
                 let status = source.status();
-                status
-                    .peers
-                    .iter()
-                    .all(|peer| peer.phase == Phase::ContinuouslyReplicating && !peer.unprotected)
+                !status.peers.is_empty()
+                    && status
+                        .peers
+                        .iter()
+                        .all(|peer| peer.phase == Phase::ContinuouslyReplicating && !peer.unprotected)
             }
             _ => false,
         })
@@ -780,15 +735,15 @@ async fn story(hasty: bool) -> (Option<String>, u64, u64) {
     }
     servers.world.heal();
     for n in 0..2 {
-        if servers.running(n).is_none() && servers.removed.get() != Some(n) {
+        if !servers.up[n].get() {
             servers.start(n);
         }
     }
     servers.put_back().await;
-    if let Some(n) = servers.removed.get() {
-        servers.remove_other(1 - n).await;
+    if !servers.are_partners() {
+        servers.remove_all().await;
         if servers.broken.borrow().is_none() {
-            servers.create().await;
+            servers.create_anew().await;
         }
     }
     // Two sources tell each other, and a superseded one becomes a copy, before anybody looks.

@@ -776,7 +776,7 @@ fn a_destination_that_has_forgotten_is_compared_and_never_copied_unasked() {
 
 #[test]
 fn volumes_of_real_memory_replicate_on_a_real_loop() {
-    use crate::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+    use crate::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
     use crate::peer::Local;
     use crate::source::{PeerConfig, Source};
     use weft_machine::Pool;
@@ -796,7 +796,13 @@ fn volumes_of_real_memory_replicate_on_a_real_loop() {
             };
             let journal = ram(journal::bytes(&format).expect("a journal"));
             journal::format(&journal, &format).await.expect("it is laid out");
-            Side { journal, members: vec![ram(8 << 20)], pool: pool.clone(), wall: Wall::new(1) }
+            Side {
+                journal,
+                members: vec![ram(8 << 20)],
+                pool: pool.clone(),
+                wall: Wall::new(1),
+                names: Names::new("db", []),
+            }
         };
         let (here, there) = (side(Role::Source).await, side(Role::Destination).await);
         let copy = there.members[0].clone();

@@ -16,7 +16,7 @@ use super::link::{Cable, Host, Link, Side as Runs};
 use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::fuzz::disk::Disk;
-use crate::journal::{self, Format, Side, Wall};
+use crate::journal::{self, Format, Names, Side, Wall};
 use crate::record::{Header, Kind, Record, SECTOR};
 use crate::source::{Config, First, PeerConfig, Source};
 use crate::state::{COPY_BYTES, State};
@@ -257,6 +257,7 @@ impl World {
             members: node.members.iter().map(Disk::open).collect(),
             pool: self.pool.clone(),
             wall: Wall::new(1_790_000_000_000 + rt::now().as_nanos() / 1_000_000),
+            names: Names::new(&self.config.group, (0..node.members.len()).map(|n| format!("vol{n}"))),
         }
     }
 

@@ -73,7 +73,7 @@ pub(crate) struct VolumeThere {
 /// Asks the other server what it has.
 pub(crate) async fn look(address: &Address, pool: &Pool, volumes: &[String]) -> Result<There, String> {
     let look = Ask::Look { volumes: volumes.to_vec(), measure: true };
-    let Tell::Looked { log: Some((log_bytes_per_second, log_ms)), volumes } =
+    let Tell::Looked { log: Some((log_bytes_per_second, log_ms)), volumes, .. } =
         carrier::ask(address, pool, &look).await?
     else {
         return Err("it answered another question".into());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weft_machine::rt;
 use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
-use weft_replica::group::Cause;
+use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
 use weft_replica::status::{Mode, Phase, Role};
 
@@ -27,22 +27,22 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
         Command::Create(wanted) => create(replicas, *wanted).await,
         Command::Suspend { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
-            source.suspend(n).await.map_err(|e| e.to_string())?;
+            source.suspend(n).await.map_err(|e| of_link(&group, &name, &e))?;
             let group = &group.name;
             Ok(Reply::Done(format!("{group} is not sent to {name} until: weft replica resume {group}")))
         }
         Command::Resume { group, to } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
-            source.resume(n).await.map_err(|e| e.to_string())?;
+            source.resume(n).await.map_err(|e| of_link(&group, &name, &e))?;
             Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
         }
         Command::Switch { group, to, failover, force } => {
             switch(replicas, &group, to.as_deref(), failover, force).await
         }
         Command::Verify { group, to, repair } => {
-            let (_, source, n, name) = destination(replicas, &group, to.as_deref())?;
+            let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             let_follow(&source, &name).await;
-            let found = source.verify(n, repair).await.map_err(|e| e.to_string())?;
+            let found = source.verify(n, repair).await.map_err(|e| of_link(&group, &name, &e))?;
             Ok(Reply::Verified { bytes: found.bytes, different: found.different })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
@@ -50,6 +50,11 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
         Command::TestFailover { group, end } => test_failover(replicas, &group, end).await,
         Command::Resize { group, size } => resize(replicas, &group, size).await,
     }
+}
+
+/// Says which link it is about.
+fn of_link(group: &Group, to: &str, e: &Error) -> String {
+    format!("{} to {to}: {e}", group.name)
 }
 
 /// How long a command waits for a destination that is about to follow, as one that was the source a moment ago is.
@@ -126,7 +131,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let Create { address, their_volumes, .. } = &wanted;
     let look = Ask::Look { volumes: their_volumes.clone(), measure: false };
     let told = carrier::ask(address, &replicas.pool, &look).await?;
-    let Tell::Looked { volumes: found, .. } = told else {
+    let Tell::Looked { volumes: found, server, .. } = told else {
         return Err("the other server gave an answer to another question".into());
     };
     for (found, size) in found.iter().zip(&sizes) {
@@ -154,9 +159,23 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
                 let volumes = group.config().volumes.join(",");
                 return Err(format!("there is a group {name:?} of {volumes} already: --group names another"));
             }
-            if group.config().partners.iter().any(|other| other.name == partner.name) {
-                return Err(format!("{name} is replicated to {} already", partner.name));
+            // Before the other server is asked to become a copy.
+            match group.state() {
+                State::Source(_) => {}
+                State::Destination(_) => return Err(ask_the_source(group)),
+                State::Starting => {
+                    return Err(format!("{name} is being opened: try again in a moment"));
+                }
+                State::Stopped(stopped) => return Err(format!("{name} is stopped: {}", stopped.why)),
             }
+            if group.config().partners.iter().any(|other| other.name == partner.name) {
+                return Err(format!(
+                    "{name} is replicated to {to} already: `weft replica status` says how it is; `weft replica remove {name} \
+                     --to {to}` ends that",
+                    to = partner.name
+                ));
+            }
+            refuse_second_name(replicas, group, server, &address.host).await?;
             group.partnership_hex()
         }
         None => {
@@ -253,31 +272,34 @@ async fn add_destination(
     partner: &Partner,
     first: First,
 ) -> Result<(), String> {
-    match group.state() {
-        State::Source(source) => attach(replicas, group, &source, partner, first).await,
-        State::Destination(_) => Err(ask_the_source(group)),
-        State::Starting => Err(format!("{} is being opened: try again in a moment", group.name)),
-        State::Stopped(stopped) => Err(format!("{} is stopped: {}", group.name, stopped.why)),
-    }
+    let wanted = Destined { name: partner.name.clone(), mode: partner.mode() };
+    let remember = || group.change(replicas, |config| config.partners.push(partner.clone()));
+    group.engine().attach(&replicas.home(group), &wanted, first, remember).await
 }
 
-async fn attach(
-    replicas: &Arc<Replicas>,
-    group: &Arc<Group>,
-    source: &Arc<Source>,
-    partner: &Partner,
-    first: First,
+/// Refuses a destination's server that the group has under another name: both links would be to one copy, and end each other.
+async fn refuse_second_name(
+    replicas: &Replicas,
+    group: &Group,
+    server: u64,
+    host: &str,
 ) -> Result<(), String> {
-    let n = group.add(source, partner, first).await?;
-    if let Err(why) = group.change(replicas, |config| config.partners.push(partner.clone())) {
-        // Nobody would send to it, and writes would wait for it after the next start.
-        source
-            .remove_peer(n)
-            .await
-            .map_err(|e| format!("{why}; {} stays a destination: {e}", partner.name))?;
-        return Err(why);
+    for partner in group.config().partners {
+        let look = Ask::Look { volumes: Vec::new(), measure: false };
+        // One that cannot be reached is not the one that has just answered.
+        if let Ok(Tell::Looked { server: other, .. }) =
+            carrier::ask(&partner.address, &replicas.pool, &look).await
+            && other == server
+            && server != 0
+        {
+            return Err(format!(
+                "{name} is replicated to {host} already, as {to}: `weft replica status` says how it is; `weft replica remove {name} \
+                 --to {to}` ends that",
+                name = group.name,
+                to = partner.name
+            ));
+        }
     }
-    group.ship(replicas, source, n, partner);
     Ok(())
 }
 
@@ -391,7 +413,7 @@ async fn remove(
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let _turn = replicas.take_turn()?;
-    if let State::Source(source) = group.state() {
+    if let State::Source(_) = group.state() {
         let partners: Vec<Partner> = match to {
             None => group.config().partners,
             Some(_) => {
@@ -411,14 +433,10 @@ async fn remove(
                 }
                 unheard.push(partner.address.host.clone());
             }
-            if let Some(n) = group.number(&partner.name) {
-                match source.remove_peer(n).await {
-                    // An earlier attempt that could not be written down has come as far as this.
-                    Ok(()) | Err(Error::NoPeer(_)) => {}
-                    Err(e) => return Err(e.to_string()),
-                }
-            }
-            group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))?;
+            let forget = || {
+                group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))
+            };
+            group.engine().detach(&partner.name, forget).await?;
         }
         let left = group.config().partners.len();
         if left == 0 {
@@ -561,7 +579,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
             .map_err(|e| format!("{} cannot grow, so nothing has: {e}", partner.name))?;
     }
     volume.lengthen(size).await?;
-    source.grow(&sizes).await.map_err(|e| e.to_string())?;
+    source.grow(&sizes).await.map_err(|e| format!("{}: {e}", volume.name))?;
     Ok(Reply::Done(format!(
         "{} has {} now, and so has its copy in a moment; NBD clients see that when they connect again",
         volume.name,

@@ -16,8 +16,8 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
-use weft_replica::journal::{self, Format, Side, Wall};
-use weft_replica::source::{self, First, Source};
+use weft_replica::journal::{self, Format, Names, Side, Wall};
+use weft_replica::source::{self, Source};
 use weft_replica::status::{Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Create, Error as VolumeError, Place, Volume, Volumes};
@@ -153,6 +153,7 @@ impl Host for Home {
                     return Err(Unusable { cause: Cause::Volume, why });
                 }
             }
+            group.know_volumes(&self.replicas)?;
             match lock(&group.journal).as_ref() {
                 Some(journal) => Ok(group.side(&self.replicas, journal)),
                 None => Err(Unusable { cause: Cause::Failed, why: "its journal was closed".into() }),
@@ -192,6 +193,7 @@ impl Host for Home {
             let journal = make_journal(&self.replicas, &config, &format)?;
             // What they hold counts as what it is. From here to the end of this a crash leaves a journal that says nothing.
             group.members.iter().try_for_each(|member| member.accept())?;
+            group.change(&self.replicas, |config| config.volume_ids = group.volume_ids())?;
             let side = group.side(&self.replicas, &journal);
             *lock(&group.journal) = Some(journal);
             Ok((side, format))
@@ -206,7 +208,6 @@ impl Host for Home {
     fn source(&self) -> source::Config {
         let policy = self.group.config().policy;
         source::Config {
-            volumes: self.group.members.iter().map(|member| member.name.clone()).collect(),
             find_zeroes: self.group.members.iter().any(|member| member.medium == Medium::Device),
             on_loss: policy.on_loss.into(),
             on_full: policy.on_congestion.into(),
@@ -323,6 +324,33 @@ impl Group {
         Group::new(config, None, members, Some(why), None)
     }
 
+    fn volume_ids(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.id.clone()).collect()
+    }
+
+    /// A volume that was removed and created anew has the name of the one that the group had, and nothing else of it.
+    fn know_volumes(&self, replicas: &Replicas) -> Result<(), Unusable> {
+        let known = self.config().volume_ids;
+        if known.is_empty() {
+            // Of an older version.
+            if let Err(why) = self.change(replicas, |config| config.volume_ids = self.volume_ids()) {
+                tracing::warn!(
+                    "{why}; until then another volume in place of one of its own would not be noticed"
+                );
+            }
+            return Ok(());
+        }
+        for (member, known) in self.members.iter().zip(&known) {
+            if member.id != *known {
+                let why =
+                    "it is not the volume that it was: it was removed, and created anew under the same name";
+                let why = self.engine.replaced_volume(&member.name, why);
+                return Err(Unusable { cause: Cause::Volume, why });
+            }
+        }
+        Ok(())
+    }
+
     fn side(&self, replicas: &Replicas, journal: &Volume) -> Side {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Side {
@@ -330,6 +358,7 @@ impl Group {
             members: self.members.iter().map(|member| member.bare.clone()).collect(),
             pool: replicas.pool.clone(),
             wall: Wall::new(now.as_millis() as u64),
+            names: Names::new(&self.name, self.members.iter().map(|member| member.name.clone())),
         }
     }
 
@@ -350,6 +379,7 @@ impl Group {
         let members: Vec<Arc<Member>> =
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
         config.speaker = u64::from_le_bytes(random()?);
+        config.volume_ids = members.iter().map(|member| member.id.clone()).collect();
         config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
         config.partners.extend(partner);
         let partnership =
@@ -456,7 +486,7 @@ impl Group {
         // are exchanged, whereas the order of a source's partners means nothing, if they are not.
         self.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))
             .map_err(|why| format!("the roles are as they were: {why}"))?;
-        source.switch(n, tag).await.map_err(|e| e.to_string())
+        source.switch(n, tag).await.map_err(|e| format!("{} to {to}: {e}", self.name))
     }
 
     /// What the engine says, where it runs.
@@ -488,12 +518,6 @@ impl Group {
         if let Some(partnership) = &self.partnership {
             replicas.doors.shut(partnership);
         }
-    }
-
-    /// Makes a partner a destination of this source.
-    pub async fn add(&self, source: &Arc<Source>, partner: &Partner, first: First) -> Result<usize, String> {
-        let wanted = engine::Partner { name: partner.name.clone(), mode: partner.mode() };
-        self.engine.add(source, &wanted, first).await.map_err(|e| e.to_string())
     }
 
     /// Runs the link to a destination, on a core of its own turn.

@@ -56,6 +56,8 @@ pub(super) struct Replicas {
     /// The process ends.
     ends: AtomicBool,
     own: Own,
+    /// A random number, by which others know it under whatever name.
+    server: u64,
     /// Known once the server listens.
     smb_port: OnceLock<u16>,
     /// The same.
@@ -66,6 +68,8 @@ pub(super) struct Replicas {
 #[derive(Debug)]
 struct Member {
     name: String,
+    /// Tells it from every other of this name; 32 hexadecimal digits.
+    id: String,
     medium: Medium,
     front: Arc<Front>,
     bare: Arc<dyn weft_store::block::Block>,
@@ -111,6 +115,7 @@ impl Replicas {
             let (front, volume) = served.behind();
             Arc::new(Member {
                 name: volume.name.clone(),
+                id: door::hex(&volume.superblock.id),
                 medium: volume.superblock.medium,
                 front: front.clone(),
                 bare: volume.block.clone(),
@@ -142,6 +147,7 @@ impl Replicas {
             busy: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             own: Own { user: args.user.clone(), password: Password::new(password) },
+            server: u64::from_le_bytes(random()?),
             smb_port: OnceLock::new(),
             acceptor: OnceLock::new(),
         });
@@ -298,7 +304,7 @@ impl Replicas {
             let (size, group) = (member.bare.geometry().size, self.group_of(name));
             volumes.push(Found { name: name.clone(), size, used, group });
         }
-        Ok(Tell::Looked { log, volumes })
+        Ok(Tell::Looked { log, volumes, server: self.server })
     }
 
     /// How fast durable writes are where the journal lies.
@@ -319,7 +325,7 @@ impl Replicas {
             let member = self.member(name)?;
             if let Some(group) = self.group_of(name) {
                 return Err(format!(
-                    "volume {name} is in group {group} already; `weft replica remove` ends that"
+                    "volume {name} is in group {group} already; `weft replica remove {group}` on that host ends that"
                 ));
             }
             members.push(member);
@@ -430,6 +436,25 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
+}
+
+/// Which group a volume is in, or may be, as a state directory remembers it; and what to type to end that. `None`: in none.
+pub(crate) fn group_of_volume(state: &Path, volume: &str) -> Result<Option<String>, String> {
+    let found = Folder::of(state).load()?;
+    let group = found.iter().find(|found| found.may_have(volume));
+    Ok(group.map(|found| {
+        let (name, first) = (found.name(), "while its server runs (`weft serve --replica`)");
+        match found {
+            Remembered::Group(_) => format!(
+                "volume {volume} is replicated, in the group {name}: {first}, `weft replica remove {name}` ends that; add --force where \
+                 the group is stopped"
+            ),
+            Remembered::Damaged(damaged) => format!(
+                "volume {volume} may be replicated, in the group {name}: {}; {first}, `weft replica remove {name} --force` ends that",
+                damaged.why
+            ),
+        }
+    }))
 }
 
 /// Refuses to serve volumes that are in a group to a server that does not replicate: what is written to them would be in no log.

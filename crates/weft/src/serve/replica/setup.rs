@@ -96,6 +96,9 @@ pub(super) enum Tell {
         log: Option<(f64, f64)>,
         /// The volumes, as they were asked for.
         volumes: Vec<Found>,
+        /// A random number of the server, by which it is known under whatever name. Zero where an older one does not say.
+        #[serde(default)]
+        server: u64,
     },
     /// It is done.
     Done,

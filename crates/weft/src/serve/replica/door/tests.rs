@@ -1,7 +1,7 @@
 //! Doors, and whoever knocks with something that is not meant for them.
 
 use weft_machine::{Pool, rt};
-use weft_replica::journal::{self, Format, MIN_LOG_BYTES, Side, Wall};
+use weft_replica::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
 use weft_replica::record::{Header, Kind};
 use weft_replica::status::Role;
 use weft_replica::{destination, peer};
@@ -46,7 +46,13 @@ async fn doors() -> (Doors, Arc<Destination>) {
     let ram = |bytes| -> Arc<dyn Block> { Arc::new(Plain::in_memory(bytes).unwrap()) };
     let journal = ram(journal::bytes(&format).unwrap());
     journal::format(&journal, &format).await.unwrap();
-    let side = Side { journal, members: vec![ram(SIZE)], pool: Pool::new(16 << 20), wall: Wall::new(1) };
+    let side = Side {
+        journal,
+        members: vec![ram(SIZE)],
+        pool: Pool::new(16 << 20),
+        wall: Wall::new(1),
+        names: Names::new("db", []),
+    };
     let destination = Destination::open(side, destination::Config::default()).await.unwrap();
     doors.lead(PARTNERSHIP, Behind::Destination(destination.clone()));
     (doors, destination)
