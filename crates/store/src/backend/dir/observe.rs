@@ -542,3 +542,48 @@ fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An observer whose thread is the test.
+    fn observer(dir: &Arc<Dir>) -> (Arc<Observer>, Reader) {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        let (_, wake) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let shared = Arc::new(Shared { inotify, watches: Arc::default(), state: Mutex::default() });
+        let reader = Reader { shared: shared.clone(), dir: Arc::downgrade(dir), pending: None, walk: None };
+        (Arc::new(Observer { shared, wake }), reader)
+    }
+
+    #[test]
+    fn a_tree_is_walked_in_steps_and_once_however_often_it_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for n in 0..200 {
+            std::fs::create_dir(folder.path().join(n.to_string())).unwrap();
+        }
+        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let (observer, mut reader) = observer(&dir);
+        let watch = || observer.observe(&dir, NodeId::ROOT, true).unwrap();
+        let observed = || observer.shared.state().dirs.len();
+        let held = watch();
+        let mut steps = 0;
+        while reader.step(&dir) {
+            steps += 1;
+        }
+        assert_eq!((steps, observed()), (201usize.div_ceil(STEP), 201));
+        // Three hundred more clients, and others that leave at once.
+        let more: Vec<_> = (0..300).map(|_| watch()).collect();
+        (0..300).for_each(|_| drop(watch()));
+        assert!(!reader.step(&dir), "there is nothing to walk");
+        drop((held, more));
+        while reader.step(&dir) {}
+        assert_eq!(observed(), 0);
+        // A walk that nobody waits for any more ends.
+        let left = watch();
+        assert!(reader.step(&dir));
+        drop(left);
+        while reader.step(&dir) {}
+        assert_eq!((observed(), reader.walk.is_some()), (0, false));
+    }
+}

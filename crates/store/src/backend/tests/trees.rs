@@ -396,3 +396,38 @@ fn who_writes_to_a_set_id_file_takes_its_bits() {
     };
     std::thread::spawn(story).join().unwrap();
 }
+
+/// A folder without an end to it is searched for a name in another case: others have their turn between two steps, and what was
+/// learned serves the next.
+#[test]
+fn a_name_in_another_case_is_searched_for_in_steps_and_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for n in 0..5000 {
+        std::fs::write(folder.path().join(format!("file {n}")), b"").unwrap();
+    }
+    let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+    let turns = async |name: &str| {
+        let mut turns = 0;
+        let mut looking = Box::pin(vfs.lookup(ROOT, name.as_bytes(), true));
+        let found = std::future::poll_fn(|cx| {
+            let polled = looking.as_mut().poll(cx);
+            turns += usize::from(polled.is_pending());
+            polled
+        })
+        .await;
+        (turns, found.is_ok())
+    };
+    rt::block_on(async {
+        let (given, found) = turns("absent").await;
+        assert!(given >= 4 && !found, "{given} turns given to others");
+        assert_eq!(turns("FILE 4999").await, (0, true));
+        assert_eq!(turns("ANOTHER").await, (0, false));
+        // After a change that nobody told, three ask at once: one of them reads.
+        std::fs::write(folder.path().join("Late"), b"").unwrap();
+        let (a, b, c) = futures_util::join!(turns("LATE"), turns("late1"), turns("late2"));
+        assert_eq!((a.1, b.1, c.1), (true, false, false));
+        assert!(a.0 >= 4, "{a:?}");
+        assert!(b.0 + c.0 <= 2 * a.0 + 4, "who waits does not read again: {b:?} {c:?}");
+    })
+    .unwrap();
+}

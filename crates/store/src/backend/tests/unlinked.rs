@@ -1,5 +1,7 @@
 //! Files without a name give their space back: nothing keeps a descriptor of one that nobody has open.
 
+use futures_util::FutureExt;
+
 use super::*;
 
 /// Descriptors of this process that lie below `folder` and lead to files without a name.
@@ -68,6 +70,54 @@ fn what_other_programs_remove_is_found_by_the_sweep() {
         drop(hold);
         assert_eq!(nameless(&path), 0);
         assert_eq!(contents(&vfs, kept).await, b"data");
+    })
+    .unwrap();
+}
+
+/// The disk may take long to free what a large file has; the core goes on meanwhile, and the answer says that it is done.
+#[test]
+fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    let vfs = Vfs::from(Dir::open(&path).unwrap());
+    let much = vec![1; 2 << 20];
+    rt::block_on(async {
+        put(&vfs, file(&vfs, ROOT, "small").await.node, 0, b"data").await.unwrap();
+        assert!(vfs.remove(ROOT, b"small").now_or_never().is_some(), "at once");
+        let large = async |name: &str| {
+            let node = file(&vfs, ROOT, name).await.node;
+            put(&vfs, node, 0, &much).await.unwrap();
+            node
+        };
+        large("removed").await;
+        let mut removing = Box::pin(vfs.remove(ROOT, b"removed"));
+        assert!((&mut removing).now_or_never().is_none(), "it is waited for elsewhere");
+        assert!(!path.join("removed").exists(), "the name is gone by now");
+        removing.await.unwrap();
+        assert_eq!(nameless(&path), 0);
+        large("replaced").await;
+        file(&vfs, ROOT, "new").await;
+        let mut renaming = Box::pin(vfs.rename((ROOT, b"new"), (ROOT, b"replaced"), true));
+        assert!((&mut renaming).now_or_never().is_none());
+        renaming.await.unwrap();
+        let cut = large("cut").await;
+        let empty = SetAttr { size: Some(1), ..SetAttr::default() };
+        let mut cutting = Box::pin(vfs.setattr(cut, empty));
+        assert!((&mut cutting).now_or_never().is_none());
+        assert_eq!(cutting.await.unwrap().size, 1);
+        large("made anew").await;
+        let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+        let mut making = Box::pin(vfs.create(ROOT, b"made anew", Make::File, Exists::Reuse, empty));
+        assert!((&mut making).now_or_never().is_none());
+        let (attr, created) = making.await.unwrap();
+        assert_eq!((attr.size, created), (0, false));
+        // Who has it open closes it without waiting; a thread has it then.
+        let open = vfs.open(large("open").await, true).await.unwrap();
+        vfs.remove(ROOT, b"open").await.unwrap();
+        drop(open);
+        while nameless(&path) > 0 {
+            std::thread::yield_now();
+        }
     })
     .unwrap();
 }
