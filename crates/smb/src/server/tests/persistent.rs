@@ -26,7 +26,7 @@ use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect};
 
 use super::harness::*;
-use crate::server::journal::{Cached, Journal, Record};
+use crate::server::journal::{Cached, Gate, Journal, Record};
 
 const KEY: Guid = [0x11; 16];
 const CREATE: Guid = [0x22; 16];
@@ -243,8 +243,58 @@ fn a_create_that_comes_again_asks_for_the_same() {
     });
 }
 
+/// A server whose journal can be held, and one share with this folder.
+fn with_journal(folder: &Path) -> (World, Journal) {
+    let journal = Journal::on(Disk::default());
+    let world = World::with(|config| {
+        config.shares = vec![Share::new("Data", Vfs::new(Dir::open(folder).unwrap()))];
+        config.offers.journal = Some(journal.clone());
+        config.offers.continuous = vec!["data".into()];
+    });
+    (world, journal)
+}
+
+/// Long enough for all that needs nobody, and shorter than any wait for a client.
+async fn settle() {
+    weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
+}
+
+#[test]
+fn a_record_whose_client_was_lost_does_not_follow_a_newer_one() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let mut alice = client(&world, 1, "alice").await;
+        let file = create(&mut alice, &wish(vec![persistent()])).await.unwrap().file;
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        // The first LOCK reaches the disk, which is slow; the client gives up.
+        journal.hold(Some(gate.clone()));
+        let lock_of = |file, offset, sequence| {
+            let locks = vec![Element { offset, length: 1, flags: EXCLUSIVE }];
+            lock::Request { file, sequence, locks }
+        };
+        let first = alice.request(Command::Lock, |out| lock_of(file, 0, 0x15).emit(out));
+        alice.send(first);
+        settle().await;
+        journal.hold(None);
+        alice.wire.hang_up();
+        settle().await;
+        let mut alice = client(&world, 1, "alice").await;
+        let file = create(&mut alice, &wish(vec![again(file)])).await.unwrap().file;
+        let second = alice.request(Command::Lock, |out| lock_of(file, 10, 0x25).emit(out));
+        alice.send(second);
+        settle().await;
+        drop(held);
+        assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::SUCCESS);
+        settle().await;
+        let (_, record) = journal.records().unwrap().pop().unwrap();
+        assert_eq!(record.locks, [(0, 1, true), (10, 1, true)]);
+    });
+}
+
 /// A disk that can stop taking writes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Disk {
     memory: Arc<InMemoryBackend>,
     full: Arc<AtomicBool>,
@@ -282,7 +332,7 @@ impl StorageBackend for Disk {
 fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let full = Arc::new(AtomicBool::new(false));
-    let disk = Disk { memory: Arc::default(), full: full.clone() };
+    let disk = Disk { full: full.clone(), ..Disk::default() };
     story(async {
         let world = World::with(|config| {
             config.shares = vec![Share::new("Data", Vfs::new(Dir::open(dir.path()).unwrap()))];
