@@ -27,6 +27,7 @@ use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 use super::caching::{self, Caching, Interim, Wanted};
 use super::instances::{self, Instance};
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
@@ -176,7 +177,7 @@ async fn first(
         open.set_posix();
     }
     let open = Arc::new(open);
-    let file = enter(cx, &open).await?;
+    let file = enter(cx, OwnedOpen::new(open.clone())).await?;
     if let Some(instance) = wish.instance {
         cx.server.handles.instances.enter(cx, instance, &open);
     }
@@ -192,8 +193,8 @@ async fn first(
 }
 
 /// Enters an open into the session's table.
-async fn enter(cx: &OpContext, open: &Arc<Open>) -> Result<FileId, Failure> {
-    let file = match cx.session.opens.insert(open.clone(), cx.tree.id, cx.config().limits.opens) {
+async fn enter(cx: &OpContext, open: OwnedOpen) -> Result<FileId, Failure> {
+    let file = match cx.session.opens.insert(open, cx.tree.id, cx.config().limits.opens) {
         Ok(file) => file,
         Err(open) => {
             open.close().await;

@@ -22,6 +22,7 @@ use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
 
 use super::caching::Caching;
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::persistent::Persistent;
 use crate::server::context::OpContext;
 
@@ -295,8 +296,7 @@ struct OfFile {
 impl Waiting {
     fn insert(&mut self, open: Arc<Open>, until: Time) {
         let id = open.persistent;
-        // No number is given out twice.
-        self.remove(id);
+        debug_assert!(!self.handles.contains_key(&id), "no number is given out twice");
         if let Some(user) = user(&open) {
             let count = self.of_users.entry(user.clone()).or_default();
             *count = count.saturating_add(1);
@@ -310,7 +310,7 @@ impl Waiting {
         self.handles.insert(id, Kept { open, until });
     }
 
-    fn remove(&mut self, id: u64) -> Option<Arc<Open>> {
+    fn remove(&mut self, id: u64) -> Option<OwnedOpen> {
         let Kept { open, .. } = self.handles.remove(&id)?;
         if let Some(user) = user(&open) {
             match self.of_users.get_mut(user) {
@@ -331,7 +331,7 @@ impl Waiting {
         {
             self.made.remove(&(guid, id));
         }
-        Some(open)
+        Some(OwnedOpen::new(open))
     }
 
     /// The opens of this file.
@@ -372,7 +372,7 @@ fn create_guid(open: &Open) -> Option<Guid> {
 
 impl Preserved {
     /// Takes in an open whose session ended; it comes back when there is no room.
-    pub(super) fn keep(self: &Arc<Preserved>, open: Arc<Open>, timeout: Duration) -> Result<(), Arc<Open>> {
+    pub(super) fn keep(self: &Arc<Preserved>, open: OwnedOpen, timeout: Duration) -> Result<(), OwnedOpen> {
         let (id, until) = (open.persistent, rt::now() + timeout);
         {
             let mut kept = lock(&self.0);
@@ -383,7 +383,7 @@ impl Preserved {
                 }
                 return Err(open);
             }
-            kept.insert(open, until);
+            kept.insert(open.hand_over(), until);
         }
         let home = Arc::downgrade(self);
         rt::spawn(scavenge(home, id, until)).detach();
@@ -403,7 +403,7 @@ impl Preserved {
     }
 
     /// Takes this handle out, if it waits.
-    pub(super) fn remove(&self, open: &Arc<Open>) -> Option<Arc<Open>> {
+    pub(super) fn remove(&self, open: &Arc<Open>) -> Option<OwnedOpen> {
         let mut kept = lock(&self.0);
         kept.handles.get(&open.persistent).filter(|known| Arc::ptr_eq(&known.open, open))?;
         kept.remove(open.persistent)
@@ -428,7 +428,7 @@ impl Preserved {
     }
 
     /// Gives a handle to its client, which is then the only one to have it.
-    pub(super) fn take(&self, claim: &Claim) -> Result<Arc<Open>, NtStatus> {
+    pub(super) fn take(&self, claim: &Claim) -> Result<OwnedOpen, NtStatus> {
         let mut kept = lock(&self.0);
         let open = &kept.handles.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
         claim.check(open)?;
@@ -447,9 +447,7 @@ impl Preserved {
         let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
         drop(kept);
         any |= !lost.is_empty();
-        for open in lost {
-            rt::spawn(async move { open.close().await }).detach();
-        }
+        lost.into_iter().for_each(OwnedOpen::close_detached);
         any
     }
 }

@@ -23,6 +23,7 @@ use super::channel_sequence::ChannelSequence;
 use super::create::{self, rights_of_access};
 use super::durable::{self, Durable, Preserved};
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::status;
 use crate::server::Server;
 use crate::server::context::OpContext;
@@ -186,7 +187,7 @@ pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
         match reopen(server, journal, id, &record).await {
             Ok(open) => {
                 let timeout = Duration::from_millis(record.timeout_ms.into());
-                match server.handles.preserved.keep(open, timeout) {
+                match server.handles.preserved.keep(OwnedOpen::new(open), timeout) {
                     Ok(()) => kept = kept.saturating_add(1),
                     Err(open) => open.close().await,
                 }

@@ -41,6 +41,12 @@ pub(super) struct Begun {
 }
 
 impl Creates {
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
     /// A CREATE comes in; `replay` says whether its client believes that it came before.
     pub(super) fn begin(self: &Arc<Creates>, name: Name, replay: bool) -> Result<Begin, NtStatus> {
         // Goes after the lock: its end takes it.

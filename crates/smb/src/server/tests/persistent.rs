@@ -23,7 +23,7 @@ use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::lock::{self, Element};
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::query_info::InfoType;
-use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect};
+use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect, tree_disconnect};
 
 use super::harness::*;
 use crate::server::journal::{Cached, Gate, Journal, Record};
@@ -257,6 +257,49 @@ fn with_journal(folder: &Path) -> (World, Journal) {
 /// Long enough for all that needs nobody, and shorter than any wait for a client.
 async fn settle() {
     weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
+}
+
+/// What ends a persistent handle whose file is to be deleted, while its client goes away.
+async fn lost_while_it_closes(end: impl FnOnce(&mut Client, FileId)) {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, journal) = with_journal(dir.path());
+    let mut alice = client(&world, 1, "alice").await;
+    let named = create_request("f", CreateOptions::DELETE_ON_CLOSE);
+    let named = create::Request { contexts: vec![persistent()], ..named };
+    let file = create(&mut alice, &named).await.unwrap().file;
+    assert_eq!(journal.records().unwrap().len(), 1);
+    let gate = Gate::default();
+    let held = gate.lock().await;
+    journal.hold(Some(gate.clone()));
+    end(&mut alice, file);
+    settle().await;
+    alice.wire.hang_up();
+    settle().await;
+    assert_eq!(world.server.sessions.len(), 0);
+    assert!(dir.path().join("f").exists());
+    journal.hold(None);
+    drop(held);
+    settle().await;
+    assert!(!dir.path().join("f").exists());
+    assert_eq!(journal.records().unwrap(), []);
+    assert_eq!(world.server.handles.creates(), 0);
+    assert_eq!(world.server.config.shares[0].vfs.opens().open_nodes(), []);
+}
+
+#[test]
+fn a_close_whose_client_is_lost_is_carried_out() {
+    story(lost_while_it_closes(|client, file| {
+        let request = client.request(Command::Close, |out| close_request(file).emit(out));
+        client.send(request);
+    }));
+}
+
+#[test]
+fn a_tree_disconnect_whose_client_is_lost_closes_what_is_open() {
+    story(lost_while_it_closes(|client, _| {
+        let request = client.request(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
+        client.send(request);
+    }));
 }
 
 #[test]

@@ -6,18 +6,21 @@ use weft_machine::Source;
 
 use super::*;
 use crate::server::ops::opens::Open;
+use crate::server::ops::owned_open::OwnedOpen;
 
 /// Longer than any test.
 const WAIT: Duration = Duration::from_secs(300);
 
 impl Bench {
     /// Opens a file whose handle then waits for its client. Where there is no room for it, it comes back.
-    async fn leave_behind(&self, path: &str) -> Result<Arc<Open>, Arc<Open>> {
+    async fn leave_behind(&self, path: &str) -> Result<Arc<Open>, OwnedOpen> {
         let (access, disposition) = (AccessMask::FILE_READ_ATTRIBUTES, CreateDisposition::OpenIf);
         let wish = Wish { access, disposition, ..Wish::file(path) };
         let file = self.open(&wish).await.unwrap();
         let open = self.session.opens.find_anywhere(file).unwrap();
-        self.server.handles.preserved.keep(open.clone(), WAIT).map(|()| open)
+        let (file, tree) = self.session.opens.name_of(&open).unwrap();
+        let owned = self.session.opens.remove(file, tree).unwrap();
+        self.server.handles.preserved.keep(owned, WAIT).map(|()| open)
     }
 }
 
