@@ -115,34 +115,31 @@ impl Wanted {
 
 /// Makes an open durable where it can be, and adds what the client is told. What cannot be kept for want of a right to
 /// keep handles is no durable handle: a batch oplock or a lease with handles is what makes it one.
-pub(super) fn make(
-    cx: &OpContext,
-    open: &Open,
-    wanted: &Wanted,
-    persistent: Option<Persistent>,
-    contexts: &mut Vec<ResponseContext>,
-) {
+pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut Vec<ResponseContext>) {
+    if let Some(durable) = open.durable.get().filter(|durable| durable.persistent.is_some()) {
+        contexts.push(durable.describe());
+        return;
+    }
     let (create_guid, timeout) = match *wanted {
         Wanted::V1 => (None, DEFAULT_TIMEOUT),
         Wanted::V2 { timeout, create_guid, .. } => (Some(create_guid), timeout),
         _ => return,
     };
     // 3.3.5.9.6, 3.3.5.9.10: no directory is durable.
-    if open.kind == Kind::Dir || !(persistent.is_some() || open.may_be_kept()) {
+    if open.kind == Kind::Dir || !open.may_be_kept() {
         return;
     }
-    let is_persistent = persistent.is_some();
-    let durable = Durable {
-        create_guid,
-        user: cx.session.user.clone(),
-        client: cx.session.client_guid,
-        timeout,
-        home: cx.server.handles.preserved.clone(),
-        persistent,
-    };
-    if open.durable.set(durable).is_ok() {
-        contexts.push(response(create_guid, timeout, is_persistent));
+    if open.durable.set(Durable::of(cx, create_guid, timeout, None)).is_ok() {
+        contexts.push(response(create_guid, timeout, false));
     }
+}
+
+/// The open survives the server. Called while no other request can find it: whoever closes it removes its record.
+pub(super) fn make_persistent(cx: &OpContext, open: &Open, wanted: &Wanted, persistent: Persistent) {
+    let Wanted::V2 { timeout, create_guid, .. } = *wanted else { return };
+    let durable = Durable::of(cx, Some(create_guid), timeout, Some(persistent));
+    let first = open.durable.set(durable).is_ok();
+    debug_assert!(first, "it was just made");
 }
 
 /// FSCTL_LMR_REQUEST_RESILIENCY (3.3.5.15.9): the handle waits for its client so long, whatever it may cache.
@@ -158,14 +155,7 @@ pub(super) fn make_resilient(cx: &OpContext, open: &Open, input: &[u8]) -> Resul
         return Err(NtStatus::INVALID_PARAMETER);
     }
     // What is durable already keeps its owner.
-    open.durable.get_or_init(|| Durable {
-        create_guid: None,
-        user: cx.session.user.clone(),
-        client: cx.session.client_guid,
-        timeout,
-        home: cx.server.handles.preserved.clone(),
-        persistent: None,
-    });
+    open.durable.get_or_init(|| Durable::of(cx, None, timeout, None));
     open.set_resilient(timeout);
     Ok(())
 }
@@ -182,6 +172,23 @@ fn response(create_guid: Option<Guid>, timeout: Duration, persistent: bool) -> R
 }
 
 impl Durable {
+    /// That of what this request opened.
+    fn of(
+        cx: &OpContext,
+        create_guid: Option<Guid>,
+        timeout: Duration,
+        persistent: Option<Persistent>,
+    ) -> Durable {
+        Durable {
+            create_guid,
+            user: cx.session.user.clone(),
+            client: cx.session.client_guid,
+            timeout,
+            home: cx.server.handles.preserved.clone(),
+            persistent,
+        }
+    }
+
     /// That of a handle of the last run.
     pub(super) fn restored(
         (create_guid, client): (Guid, Guid),

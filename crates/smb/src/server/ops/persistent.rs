@@ -49,7 +49,8 @@ pub(super) fn available(cx: &OpContext, share: &Share) -> bool {
     said.contains(Capabilities::PERSISTENT_HANDLES) && cx.config().offers.is_continuous(&share.name)
 }
 
-/// Writes down what was just opened, where its client wants that. From then on it is persistent.
+/// Writes down what was just opened, where its client wants that. From then on it is persistent. Nobody else can close it
+/// meanwhile: it is in no table yet.
 pub(super) async fn begin(
     cx: &OpContext,
     share: &Share,

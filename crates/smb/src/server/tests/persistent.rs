@@ -254,9 +254,100 @@ fn with_journal(folder: &Path) -> (World, Journal) {
     (world, journal)
 }
 
+/// A CREATE of `f` on its way, whose record is not on disk.
+fn send_create(client: &mut Client, request: &create::Request) {
+    let request = client.request(Command::Create, |out| request.emit(out));
+    client.send(request);
+}
+
 /// Long enough for all that needs nobody, and shorter than any wait for a client.
 async fn settle() {
     weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
+}
+
+#[test]
+fn a_create_whose_client_is_lost_while_it_is_written_down_is_kept_as_long_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        journal.hold(Some(gate.clone()));
+        let mut alice = client(&world, 1, "alice").await;
+        send_create(&mut alice, &wish(vec![persistent()]));
+        settle().await;
+        alice.wire.hang_up();
+        settle().await;
+        assert_eq!(world.server.sessions.len(), 0);
+        assert_eq!(journal.records().unwrap().len(), 0);
+        journal.hold(None);
+        drop(held);
+        settle().await;
+        // It was carried out, and its client may ask for it.
+        assert_eq!(journal.records().unwrap().len(), 1);
+        let mut bob = client(&world, 2, "bob").await;
+        assert_eq!(create(&mut bob, &wish(Vec::new())).await.unwrap_err(), UNAVAILABLE);
+        // The client does not come.
+        weft_machine::rt::sleep(std::time::Duration::from_secs(31)).await;
+        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(world.server.handles.creates(), 0);
+        create(&mut bob, &wish(Vec::new())).await.unwrap();
+    });
+}
+
+#[test]
+fn a_create_whose_client_is_lost_while_it_is_written_down_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        journal.hold(Some(gate.clone()));
+        let mut alice = client(&world, 1, "alice").await;
+        let new = create::Request {
+            disposition: create::CreateDisposition::Create,
+            ..wish(vec![lease(RWH), persistent()])
+        };
+        send_create(&mut alice, &new);
+        settle().await;
+        alice.wire.hang_up();
+        settle().await;
+        journal.hold(None);
+        drop(held);
+        settle().await;
+        let mut alice = client(&world, 1, "alice").await;
+        alice.replay = true;
+        let made = create(&mut alice, &new).await.unwrap();
+        alice.replay = false;
+        assert!(is_persistent(&made));
+        assert_eq!(made.action, CreateAction::CREATED);
+        assert_eq!(alice.write(made.file, b"x").await, NtStatus::SUCCESS);
+        assert_eq!(alice.close(made.file).await, NtStatus::SUCCESS);
+        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(world.server.handles.creates(), 0);
+    });
+}
+
+#[test]
+fn a_create_whose_tree_goes_while_it_is_written_down_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        journal.hold(Some(gate.clone()));
+        let mut alice = client(&world, 1, "alice").await;
+        send_create(&mut alice, &wish(vec![persistent()]));
+        settle().await;
+        let left = alice.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+        assert_eq!(left, NtStatus::SUCCESS);
+        journal.hold(None);
+        drop(held);
+        assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::FILE_CLOSED);
+        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(world.server.handles.creates(), 0);
+        create(&mut client(&world, 2, "bob").await, &wish(Vec::new())).await.unwrap();
+    });
 }
 
 /// What ends a persistent handle whose file is to be deleted, while its client goes away.
