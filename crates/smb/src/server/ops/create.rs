@@ -121,7 +121,7 @@ async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, 
     });
     let mut work = work.shared();
     if poll_immediate(&mut work).await.is_none() {
-        // Where nobody waits any more the open is in the session's table, for whoever asks again.
+        // Where nobody waits any more the open is in the session's table, or waits for its client: for whoever asks again.
         rt::spawn(work.clone()).detach();
         work.await;
     }

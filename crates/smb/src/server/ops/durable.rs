@@ -7,7 +7,8 @@
 //! An open is in one place at any time: in the table of a session, or here. It moves by being taken out of the one
 //! before it is put into the other, and whoever takes it out of here, to hand it to a client or to close it, is the
 //! only one who can: a reconnect, the scavenger and a break that nobody can be told of meet at one `remove` of one map.
-//! Nobody ever closes a handle by a reference that he kept.
+//! Nobody ever closes a handle by a reference that he kept. Between two tables it is an [`OwnedOpen`], which is closed where
+//! whoever has it is given up.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
