@@ -39,6 +39,8 @@ pub struct Task<T>(TaskKind<T>);
 enum TaskKind<T> {
     Real(compio_runtime::JoinHandle<T>),
     Sim(sim::Task<T>),
+    /// Spawned by the drop of another task when the core stopped, and dropped at once.
+    Dropped,
 }
 
 impl<T> Task<T> {
@@ -47,6 +49,7 @@ impl<T> Task<T> {
         match self.0 {
             TaskKind::Real(task) => task.detach(),
             TaskKind::Sim(task) => task.detach(),
+            TaskKind::Dropped => {}
         }
     }
 
@@ -55,6 +58,7 @@ impl<T> Task<T> {
         match &self.0 {
             TaskKind::Real(task) => task.is_finished(),
             TaskKind::Sim(task) => task.is_finished(),
+            TaskKind::Dropped => true,
         }
     }
 }
@@ -79,11 +83,12 @@ impl<T> Future for Task<T> {
                 Poll::Ready(Err(compio_runtime::JoinError::Cancelled)) => Poll::Pending,
             },
             TaskKind::Sim(task) => Pin::new(task).poll(cx),
+            TaskKind::Dropped => Poll::Pending,
         }
     }
 }
 
-/// Starts a task on this core.
+/// Starts a task on this core. One that is spawned by the drop of another, when the core stops, is dropped at once.
 ///
 /// # Panics
 /// Outside [`block_on`], [`Cores`] and [`sim::Sim::run`].
@@ -97,7 +102,10 @@ pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
 
 /// `spawned`: who is to be told of as the task's origin.
 fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static>) -> TaskKind<F::Output> {
-    TaskKind::Real(compio_runtime::spawn(reactor::Counted { future, spawned }))
+    match reactor::stops() {
+        true => TaskKind::Dropped,
+        false => TaskKind::Real(compio_runtime::spawn(reactor::Counted { future, spawned })),
+    }
 }
 
 /// Runs `future` on a loop of this thread until it ends. Tasks that still run then are dropped.

@@ -108,12 +108,19 @@ thread_local! {
     static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
     /// What the core of this thread tells the watchdog.
     static BEAT: Cell<&'static Beat> = const { Cell::new(&NO_CORE) };
+    /// The tasks of this core are being dropped.
+    static STOPS: Cell<bool> = const { Cell::new(false) };
     /// Blocking calls that tasks of this core wait for.
     static BLOCKING: Cell<usize> = const { Cell::new(0) };
     /// Waits of this core whose end may be late.
     static UNHURRIED: Cell<usize> = const { Cell::new(0) };
     /// The counters of the loop that runs on this thread.
     static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
+}
+
+/// Whether the tasks of this core are being dropped: it takes no new ones.
+pub(super) fn stops() -> bool {
+    STOPS.get()
 }
 
 /// What this thread's loop has done.
@@ -237,7 +244,10 @@ pub(super) fn block_on<F: Future>(
         runtime.enter(|| Ok(Core::new(&runtime, options, &shared, beat, set)?.run_to_end(future)))
     }));
     // The tasks are dropped here, after a panic has been caught: dropping futures while unwinding would leak them.
+    // Their list is walked meanwhile, and takes none that they spawn.
+    let outer_stops = STOPS.replace(true);
     drop(runtime);
+    STOPS.set(outer_stops);
     beat.sleeps();
     BEAT.set(outer);
     result.unwrap_or_else(|panic| resume_unwind(panic))

@@ -125,6 +125,38 @@ fn an_awaited_task_passes_its_panic_on() {
     result.expect("the loop starts")
 }
 
+/// Starts a task when it is dropped.
+struct SpawnsOnDrop(Rc<Cell<bool>>);
+
+impl Drop for SpawnsOnDrop {
+    fn drop(&mut self) {
+        let told = OnDrop(self.0.clone());
+        spawn(async move {
+            let _told = told;
+            unreachable!("its core has stopped");
+        })
+        .detach();
+    }
+}
+
+#[test]
+fn a_task_that_is_started_while_tasks_are_dropped_is_dropped_as_well() {
+    let dropped: Vec<Rc<Cell<bool>>> = (0..100).map(|_| Rc::default()).collect();
+    on_each_driver(|| async {
+        for dropped in &dropped {
+            dropped.set(false);
+            let last = SpawnsOnDrop(dropped.clone());
+            spawn(async move {
+                let _last = last;
+                std::future::pending::<()>().await;
+            })
+            .detach();
+        }
+        yield_now().await;
+    });
+    assert!(dropped.iter().all(|dropped| dropped.get()));
+}
+
 #[test]
 fn a_panic_of_the_main_future_still_drops_the_tasks() {
     let dropped = Rc::new(Cell::new(false));

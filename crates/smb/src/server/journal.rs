@@ -35,6 +35,10 @@ const VERSION: u8 = 3;
 /// The version whose records end before the path.
 const WITHOUT_PATH: u8 = 2;
 
+type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
+/// The right to write the next record of a handle. True once there is to be none.
+pub(super) type Turn = futures_util::lock::OwnedMutexGuard<bool>;
+
 /// Why the journal is of no use.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
@@ -49,6 +53,8 @@ fn unusable(e: impl Display) -> Unusable {
 pub struct Journal {
     database: Arc<journal::Journal>,
     guid: Guid,
+    #[cfg(test)]
+    worker: Worker,
 }
 
 impl std::fmt::Debug for Journal {
@@ -88,7 +94,12 @@ impl Journal {
             }
             Ok(known.unwrap_or(made))
         });
-        Ok(Journal { guid: guid.map_err(unusable)?, database: Arc::new(database) })
+        Ok(Journal {
+            guid: guid.map_err(unusable)?,
+            database: Arc::new(database),
+            #[cfg(test)]
+            worker: Worker::default(),
+        })
     }
 
     /// ServerGuid: the same over all runs.
@@ -112,36 +123,81 @@ impl Journal {
         records.map_err(unusable)
     }
 
-    /// Returns once it is on disk.
-    pub(super) async fn save(&self, id: u64, record: &Record) -> Result<(), Unusable> {
+    /// Returns once it is on disk. `turn` is given back then, also where nobody waits for it any more: the next record of this
+    /// handle comes later.
+    pub(super) async fn save(&self, id: u64, record: &Record, turn: Turn) -> Result<(), Unusable> {
         let bytes = record.to_bytes();
-        self.change(move |table| table.insert(id, &bytes[..]).map(drop)).await
+        self.change(turn, move |table| table.insert(id, &bytes[..]).map(drop)).await
     }
 
     /// Many records in one step: for stories of servers with many handles.
     #[cfg(test)]
     pub(super) async fn save_all(&self, records: Vec<(u64, Record)>) {
-        let insert = move |table: &mut redb::Table<'_, u64, &'static [u8]>| {
+        let insert = move |table: &mut Handles<'_>| {
             records.iter().try_for_each(|(id, record)| table.insert(id, &record.to_bytes()[..]).map(drop))
         };
-        self.change(insert).await.unwrap();
+        self.change((), insert).await.unwrap();
     }
 
-    /// The handles are closed.
-    pub(super) async fn forget(&self, ids: Vec<u64>) -> Result<(), Unusable> {
-        self.change(move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
+    /// The handles are closed. `turn` is given back as in [`Journal::save`].
+    pub(super) async fn forget(&self, ids: Vec<u64>, turn: impl Send + 'static) -> Result<(), Unusable> {
+        self.change(turn, move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
     }
 
+    /// `turn` is held until the change is on disk.
     async fn change(
         &self,
-        act: impl FnOnce(&mut redb::Table<'_, u64, &'static [u8]>) -> Result<(), redb::StorageError>
-        + Send
-        + 'static,
+        turn: impl Send + 'static,
+        act: impl FnOnce(&mut Handles<'_>) -> Result<(), redb::StorageError> + Send + 'static,
     ) -> Result<(), Unusable> {
         let database = self.database.clone();
-        let changed =
-            rt::blocking(move || database.change(|begun| Ok(act(&mut begun.open_table(HANDLES)?)?)));
-        changed.await.map_err(unusable)
+        let change = move || {
+            let changed = database.change(|begun| Ok(act(&mut begun.open_table(HANDLES)?)?));
+            drop(turn);
+            changed
+        };
+        #[cfg(test)]
+        let change = self.worker.clone().run(change);
+        #[cfg(not(test))]
+        let change = rt::blocking(change);
+        change.await.map_err(unusable)
+    }
+}
+
+/// The thread that waits for the disk: calls run to their end there, whatever becomes of who waits for them. A story can hold
+/// them.
+#[cfg(test)]
+#[derive(Clone, Default)]
+struct Worker(Arc<std::sync::Mutex<Option<Gate>>>);
+
+/// What holds calls while somebody else has it.
+#[cfg(test)]
+pub(super) type Gate = Arc<futures_util::lock::Mutex<()>>;
+
+#[cfg(test)]
+impl Journal {
+    /// Changes that begin from now on wait for this.
+    pub(super) fn hold(&self, gate: Option<Gate>) {
+        *self.worker.0.lock().unwrap() = gate;
+    }
+}
+
+#[cfg(test)]
+impl Worker {
+    async fn run<T: Send + 'static>(self, call: impl FnOnce() -> T + Send + 'static) -> T {
+        use futures_util::future::FutureExt;
+
+        let Some(gate) = self.0.lock().unwrap().clone() else { return rt::blocking(call).await };
+        let result = std::rc::Rc::new(std::cell::Cell::new(None));
+        let done = result.clone();
+        let work = async move {
+            let _held = gate.lock().await;
+            done.set(Some(call()));
+        };
+        let work = work.boxed_local().shared();
+        rt::spawn(work.clone()).detach();
+        work.await;
+        result.take().unwrap()
     }
 }
 
@@ -377,10 +433,11 @@ mod tests {
         let first = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
         assert!(Journal::open(&dir.path().join("state"), "127.0.0.1:445").is_err(), "one server at a time");
         rt::block_on(async {
-            first.save(7, &record()).await.unwrap();
-            first.save(8, &record()).await.unwrap();
-            first.save(7, &Record { sharing: 1, ..record() }).await.unwrap();
-            first.forget(vec![8]).await.unwrap();
+            let turn = async || Arc::<futures_util::lock::Mutex<bool>>::default().lock_owned().await;
+            first.save(7, &record(), turn().await).await.unwrap();
+            first.save(8, &record(), turn().await).await.unwrap();
+            first.save(7, &Record { sharing: 1, ..record() }, turn().await).await.unwrap();
+            first.forget(vec![8], ()).await.unwrap();
         })
         .unwrap();
         let guid = first.server_guid();

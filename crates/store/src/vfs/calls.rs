@@ -96,11 +96,14 @@ impl Vfs {
         let Some((node, _held, owned)) = owner else { return Ok(()) };
         // It may have other names, or have got one meanwhile.
         let links = match self.backend.submit(Op::Getattr { node }).await {
-            Ok(outcome) => expect!(outcome, Outcome::Attr(attr) => attr.nlink),
-            Err(Error::Stale | Error::NotFound) => 0,
-            Err(e) => return Err(e),
+            Ok(outcome) => Some(expect!(outcome, Outcome::Attr(attr) => attr.nlink)),
+            Err(Error::Stale | Error::NotFound) => Some(0),
+            Err(e) => {
+                tracing::warn!("a removed file may have left its streams behind: {e}");
+                None
+            }
         };
-        if links == 0 {
+        if links == Some(0) {
             self.streams.base_is_gone(node).into_iter().for_each(|stream| self.caches.forget(stream));
             // The name is gone whatever becomes of these; what is left is found by who looks for it.
             if let Err(e) = depot::purge(&*self.backend, owned).await {

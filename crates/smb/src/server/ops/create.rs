@@ -27,6 +27,7 @@ use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 use super::caching::{self, Caching, Interim, Wanted};
 use super::instances::{self, Instance};
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
@@ -97,7 +98,7 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
                 Begin::Again(open) => again::replay(cx, share, &request, &open, persistent).await,
             }
         }
-        durable => first(cx, share, &request, &durable).await.map(|(_, reply)| reply),
+        durable => first(cx, share, &request, &durable, None).await.map(|(_, reply)| reply),
     }
 }
 
@@ -109,18 +110,18 @@ async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, 
     let done = result.clone();
     let work: LocalBoxFuture<'static, ()> = Box::pin(async move {
         let answer = match &own.tree.share {
-            Some(share) => first(&own, share, &request, &durable).await,
+            Some(share) => first(&own, share, &request, &durable, Some(&begun)).await,
             None => Err(NtStatus::FILE_CLOSED.into()),
         };
         let answer = answer.map(|(open, reply)| {
-            begun.done(&open, &own.session.user);
+            begun.done(&open);
             reply
         });
         done.replace(Some((answer, own)));
     });
     let mut work = work.shared();
     if poll_immediate(&mut work).await.is_none() {
-        // Where nobody waits any more the open is in the session's table, for whoever asks again.
+        // Where nobody waits any more the open is in the session's table, or waits for its client: for whoever asks again.
         rt::spawn(work.clone()).detach();
         work.await;
     }
@@ -135,6 +136,7 @@ async fn first(
     share: &Share,
     request: &Request,
     durable: &durable::Wanted,
+    begun: Option<&Begun>,
 ) -> Result<(Arc<Open>, Reply), Failure> {
     // Before anything is done.
     let held = cx.session.hold(OPEN_BYTES)?;
@@ -175,25 +177,31 @@ async fn first(
     if wish.posix {
         open.set_posix();
     }
-    let open = Arc::new(open);
-    let file = enter(cx, &open).await?;
+    let owned = OwnedOpen::new(Arc::new(open));
+    // Before it is in a table, out of which it can be closed: whoever closes it then finds all that is to be forgotten.
+    if let Some(begun) = begun {
+        begun.opened(&owned, &cx.session.user);
+    }
+    let asked = (wish.share, request.desired_access);
+    if let Some(persistent) = persistent::begin(cx, share, &owned, asked, (durable, &wish.caching)).await {
+        durable::make_persistent(cx, &owned, durable, persistent);
+    }
+    let open = owned.clone();
+    let file = enter(cx, owned).await?;
     if let Some(instance) = wish.instance {
         cx.server.handles.instances.enter(cx, instance, &open);
     }
-    let persistent =
-        persistent::begin(cx, share, &open, (wish.share, request.desired_access), (durable, &wish.caching))
-            .await;
     // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
     let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
-    durable::make(cx, &open, durable, persistent, &mut contexts);
+    durable::make(cx, &open, durable, &mut contexts);
     let mut reply = Reply::with_capacity(256);
     Response { oplock, flags: 0, action, summary, file, contexts }.emit(&mut reply.message);
     Ok((open, reply))
 }
 
 /// Enters an open into the session's table.
-async fn enter(cx: &OpContext, open: &Arc<Open>) -> Result<FileId, Failure> {
-    let file = match cx.session.opens.insert(open.clone(), cx.tree.id, cx.config().limits.opens) {
+async fn enter(cx: &OpContext, open: OwnedOpen) -> Result<FileId, Failure> {
+    let file = match cx.session.opens.insert(open, cx.tree.id, cx.config().limits.opens) {
         Ok(file) => file,
         Err(open) => {
             open.close().await;
@@ -204,7 +212,11 @@ async fn enter(cx: &OpContext, open: &Arc<Open>) -> Result<FileId, Failure> {
     // The tree or the session may have ended on another core since: then nobody would close what was just entered.
     if !cx.session.tree(cx.tree.id).is_some_and(|tree| Arc::ptr_eq(&tree, &cx.tree)) {
         if let Some(open) = cx.session.opens.remove(file, cx.tree.id) {
-            open.close().await;
+            // A session that ends keeps what can wait for its client, who asks for it again.
+            let kept = if cx.session.is_ended() { open.keep() } else { Err(open) };
+            if let Err(open) = kept {
+                open.close().await;
+            }
         }
         return Err(NtStatus::FILE_CLOSED.into());
     }

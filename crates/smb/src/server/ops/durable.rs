@@ -7,7 +7,8 @@
 //! An open is in one place at any time: in the table of a session, or here. It moves by being taken out of the one
 //! before it is put into the other, and whoever takes it out of here, to hand it to a client or to close it, is the
 //! only one who can: a reconnect, the scavenger and a break that nobody can be told of meet at one `remove` of one map.
-//! Nobody ever closes a handle by a reference that he kept.
+//! Nobody ever closes a handle by a reference that he kept. Between two tables it is an [`OwnedOpen`], which is closed where
+//! whoever has it is given up.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -22,6 +23,7 @@ use weft_wire::smb2::{Dialect, FileId, Guid, NtStatus};
 
 use super::caching::Caching;
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::persistent::Persistent;
 use crate::server::context::OpContext;
 
@@ -114,34 +116,31 @@ impl Wanted {
 
 /// Makes an open durable where it can be, and adds what the client is told. What cannot be kept for want of a right to
 /// keep handles is no durable handle: a batch oplock or a lease with handles is what makes it one.
-pub(super) fn make(
-    cx: &OpContext,
-    open: &Open,
-    wanted: &Wanted,
-    persistent: Option<Persistent>,
-    contexts: &mut Vec<ResponseContext>,
-) {
+pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut Vec<ResponseContext>) {
+    if let Some(durable) = open.durable.get().filter(|durable| durable.persistent.is_some()) {
+        contexts.push(durable.describe());
+        return;
+    }
     let (create_guid, timeout) = match *wanted {
         Wanted::V1 => (None, DEFAULT_TIMEOUT),
         Wanted::V2 { timeout, create_guid, .. } => (Some(create_guid), timeout),
         _ => return,
     };
     // 3.3.5.9.6, 3.3.5.9.10: no directory is durable.
-    if open.kind == Kind::Dir || !(persistent.is_some() || open.may_be_kept()) {
+    if open.kind == Kind::Dir || !open.may_be_kept() {
         return;
     }
-    let is_persistent = persistent.is_some();
-    let durable = Durable {
-        create_guid,
-        user: cx.session.user.clone(),
-        client: cx.session.client_guid,
-        timeout,
-        home: cx.server.handles.preserved.clone(),
-        persistent,
-    };
-    if open.durable.set(durable).is_ok() {
-        contexts.push(response(create_guid, timeout, is_persistent));
+    if open.durable.set(Durable::of(cx, create_guid, timeout, None)).is_ok() {
+        contexts.push(response(create_guid, timeout, false));
     }
+}
+
+/// The open survives the server. Called while no other request can find it: whoever closes it removes its record.
+pub(super) fn make_persistent(cx: &OpContext, open: &Open, wanted: &Wanted, persistent: Persistent) {
+    let Wanted::V2 { timeout, create_guid, .. } = *wanted else { return };
+    let durable = Durable::of(cx, Some(create_guid), timeout, Some(persistent));
+    let first = open.durable.set(durable).is_ok();
+    debug_assert!(first, "it was just made");
 }
 
 /// FSCTL_LMR_REQUEST_RESILIENCY (3.3.5.15.9): the handle waits for its client so long, whatever it may cache.
@@ -157,14 +156,7 @@ pub(super) fn make_resilient(cx: &OpContext, open: &Open, input: &[u8]) -> Resul
         return Err(NtStatus::INVALID_PARAMETER);
     }
     // What is durable already keeps its owner.
-    open.durable.get_or_init(|| Durable {
-        create_guid: None,
-        user: cx.session.user.clone(),
-        client: cx.session.client_guid,
-        timeout,
-        home: cx.server.handles.preserved.clone(),
-        persistent: None,
-    });
+    open.durable.get_or_init(|| Durable::of(cx, None, timeout, None));
     open.set_resilient(timeout);
     Ok(())
 }
@@ -181,6 +173,23 @@ fn response(create_guid: Option<Guid>, timeout: Duration, persistent: bool) -> R
 }
 
 impl Durable {
+    /// That of what this request opened.
+    fn of(
+        cx: &OpContext,
+        create_guid: Option<Guid>,
+        timeout: Duration,
+        persistent: Option<Persistent>,
+    ) -> Durable {
+        Durable {
+            create_guid,
+            user: cx.session.user.clone(),
+            client: cx.session.client_guid,
+            timeout,
+            home: cx.server.handles.preserved.clone(),
+            persistent,
+        }
+    }
+
     /// That of a handle of the last run.
     pub(super) fn restored(
         (create_guid, client): (Guid, Guid),
@@ -295,8 +304,7 @@ struct OfFile {
 impl Waiting {
     fn insert(&mut self, open: Arc<Open>, until: Time) {
         let id = open.persistent;
-        // No number is given out twice.
-        self.remove(id);
+        debug_assert!(!self.handles.contains_key(&id), "no number is given out twice");
         if let Some(user) = user(&open) {
             let count = self.of_users.entry(user.clone()).or_default();
             *count = count.saturating_add(1);
@@ -310,7 +318,7 @@ impl Waiting {
         self.handles.insert(id, Kept { open, until });
     }
 
-    fn remove(&mut self, id: u64) -> Option<Arc<Open>> {
+    fn remove(&mut self, id: u64) -> Option<OwnedOpen> {
         let Kept { open, .. } = self.handles.remove(&id)?;
         if let Some(user) = user(&open) {
             match self.of_users.get_mut(user) {
@@ -331,7 +339,7 @@ impl Waiting {
         {
             self.made.remove(&(guid, id));
         }
-        Some(open)
+        Some(OwnedOpen::new(open))
     }
 
     /// The opens of this file.
@@ -372,7 +380,7 @@ fn create_guid(open: &Open) -> Option<Guid> {
 
 impl Preserved {
     /// Takes in an open whose session ended; it comes back when there is no room.
-    pub(super) fn keep(self: &Arc<Preserved>, open: Arc<Open>, timeout: Duration) -> Result<(), Arc<Open>> {
+    pub(super) fn keep(self: &Arc<Preserved>, open: OwnedOpen, timeout: Duration) -> Result<(), OwnedOpen> {
         let (id, until) = (open.persistent, rt::now() + timeout);
         {
             let mut kept = lock(&self.0);
@@ -383,7 +391,7 @@ impl Preserved {
                 }
                 return Err(open);
             }
-            kept.insert(open, until);
+            kept.insert(open.hand_over(), until);
         }
         let home = Arc::downgrade(self);
         rt::spawn(scavenge(home, id, until)).detach();
@@ -403,7 +411,7 @@ impl Preserved {
     }
 
     /// Takes this handle out, if it waits.
-    pub(super) fn remove(&self, open: &Arc<Open>) -> Option<Arc<Open>> {
+    pub(super) fn remove(&self, open: &Arc<Open>) -> Option<OwnedOpen> {
         let mut kept = lock(&self.0);
         kept.handles.get(&open.persistent).filter(|known| Arc::ptr_eq(&known.open, open))?;
         kept.remove(open.persistent)
@@ -428,7 +436,7 @@ impl Preserved {
     }
 
     /// Gives a handle to its client, which is then the only one to have it.
-    pub(super) fn take(&self, claim: &Claim) -> Result<Arc<Open>, NtStatus> {
+    pub(super) fn take(&self, claim: &Claim) -> Result<OwnedOpen, NtStatus> {
         let mut kept = lock(&self.0);
         let open = &kept.handles.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
         claim.check(open)?;
@@ -447,9 +455,7 @@ impl Preserved {
         let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
         drop(kept);
         any |= !lost.is_empty();
-        for open in lost {
-            rt::spawn(async move { open.close().await }).detach();
-        }
+        lost.into_iter().for_each(OwnedOpen::close_detached);
         any
     }
 }

@@ -45,6 +45,12 @@ impl Handles {
         self.next.fetch_max(number.saturating_add(1), Ordering::Relaxed);
     }
 
+    /// How many CREATEs are known that can come again.
+    #[cfg(test)]
+    pub(in crate::server) fn creates(&self) -> usize {
+        self.creates.len()
+    }
+
     /// FileId.Persistent of the next open: unique while the server runs, and never all ones.
     pub(super) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)

@@ -27,6 +27,7 @@ mod namespace;
 mod offload;
 mod opens;
 mod oplock_break;
+mod owned_open;
 mod path;
 mod pattern;
 mod persistent;

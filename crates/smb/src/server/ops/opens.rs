@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use slab::Slab;
 use weft_machine::{Charge, LogLimit, rt};
 use weft_store::opens::{Open as Claim, Range, Refused, Removal};
@@ -22,6 +23,7 @@ use super::caching::Caching;
 use super::change_notify::Notify;
 use super::channel_sequence::ChannelSequence;
 use super::durable::Durable;
+use super::owned_open::OwnedOpen;
 use super::persistent;
 use super::query_directory::Scan;
 use super::replay::{LockSequences, Repeatable};
@@ -334,46 +336,46 @@ impl Open {
         self.replayable.store(true, Ordering::Release);
     }
 
-    /// The session ends: it waits for its client where it can, and is closed otherwise.
-    async fn end(self: Arc<Open>) {
-        let mut open = self;
-        if let Some(durable) = open.durable.get()
-            && (open.is_persistent() || open.resilient().is_some() || open.may_be_kept())
-        {
-            let (home, timeout) = (durable.home().clone(), open.resilient().unwrap_or(durable.timeout()));
-            match home.keep(open, timeout) {
-                Ok(()) => return,
-                Err(back) => open = back,
-            }
-        }
-        open.close().await;
-    }
-
-    /// Closes without a CLOSE: restores the kept time and removes what is to be deleted. No client is left to be told when that
-    /// fails; the log tells.
-    pub(super) async fn close(&self) {
-        self.settle().await;
-        let _ = self.leave().await;
-    }
-
-    /// The first half of closing: what the file is to look like afterwards. The open still holds what it holds.
-    pub(super) async fn settle(&self) {
+    /// The first half of closing, as far as it takes no waiting. Returns the rest of it, if any; an open that is neither
+    /// persistent nor has kept a time has none.
+    pub(super) fn settle(self: &Arc<Open>) -> Option<LocalBoxFuture<'static, ()>> {
         self.notify.close();
-        persistent::forget(self).await;
-        if let Some(create) = self.create.get() {
-            create.forget(self);
-        }
         let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
+        let frozen = match self.change_time() {
+            ChangeTime::Frozen(frozen) => Some(frozen),
+            _ => None,
+        };
+        if mtime.is_none() && frozen.is_none() && !self.is_persistent() {
+            self.forgotten();
+            return None;
+        }
+        let open = self.clone();
+        Some(Box::pin(async move {
+            persistent::forget(&open).await;
+            open.keep_times(mtime, frozen).await;
+            open.forgotten();
+        }))
+    }
+
+    /// Restores the times that the client set.
+    async fn keep_times(&self, mtime: Option<Timestamp>, frozen: Option<Timestamp>) {
         if let Some(mtime) = mtime {
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
             if let Err(e) = self.vfs.setattr(self.node, set).await {
                 tracing::debug!("a time that a client set was not kept: {e}");
             }
         }
-        if let ChangeTime::Frozen(frozen) = self.change_time()
+        if let Some(frozen) = frozen
             && let Err(e) = attributes::freeze_change(&self.vfs, self.node, &self.name(), frozen).await
         {
             tracing::debug!("a time of change that a client set was not kept: {e}");
+        }
+    }
+
+    /// The end of the first half: its CREATE cannot come again, and its directory's listings show what it wrote.
+    fn forgotten(&self) {
+        if let Some(create) = self.create.get() {
+            create.forget(self);
         }
         if self.unlisted.load(Ordering::Acquire) {
             // Its size and times are in the listings of its directory.
@@ -381,20 +383,26 @@ impl Open {
         }
     }
 
-    /// The second half: gives back locks, share modes and caching rights, of which others hear at once, and removes what
-    /// is to be deleted. Fails where that stays.
-    pub(super) async fn leave(&self) -> Result<(), Error> {
-        let mut left = Ok(());
-        if let Some(removal) = self.claim.close() {
-            left = self.remove(removal).await;
-        } else if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
-            // It goes when the others close; they wait for changes in vain.
-            self.vfs.end_watches(self.node);
-        }
-        if let Some(removal) = self.base.get().and_then(Claim::close) {
-            left = left.and(self.remove_base(removal).await);
-        }
-        left
+    /// The second half of closing: gives back locks, share modes and caching rights, which others learn at once. Returns the
+    /// removal of what is to be deleted, if anything is; it fails where that stays.
+    pub(super) fn leave(self: &Arc<Open>) -> Option<LocalBoxFuture<'static, Result<(), Error>>> {
+        let Some(removal) = self.claim.close() else {
+            if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
+                // It goes when the others close; they wait for changes in vain.
+                self.vfs.end_watches(self.node);
+            }
+            let removal = self.base.get().and_then(Claim::close)?;
+            let open = self.clone();
+            return Some(Box::pin(async move { open.remove_base(removal).await }));
+        };
+        let open = self.clone();
+        Some(Box::pin(async move {
+            let left = open.remove(removal).await;
+            match open.base.get().and_then(Claim::close) {
+                Some(removal) => left.and(open.remove_base(removal).await),
+                None => left,
+            }
+        }))
     }
 
     /// A file was removed: if it was opened by its 8.3 name, that may come again.
@@ -488,14 +496,14 @@ fn slot(id: FileId) -> usize {
 
 impl Opens {
     /// Adds an open, unless the session has `limit` already (then it comes back).
-    pub(super) fn insert(&self, open: Arc<Open>, tree: u32, limit: usize) -> Result<FileId, Arc<Open>> {
+    pub(super) fn insert(&self, open: OwnedOpen, tree: u32, limit: usize) -> Result<FileId, OwnedOpen> {
         let mut slots = lock(&self.slots);
         if slots.len() >= limit {
             return Err(open);
         }
         // Never all ones, which means "none"; nor 0, which clients take for "not opened yet".
         let serial = (self.serial.fetch_add(1, Ordering::Relaxed) % 0x7fff_ffff).saturating_add(1);
-        let (vacant, slot) = (slots.vacant_entry(), Slot { serial, tree, open });
+        let (vacant, slot) = (slots.vacant_entry(), Slot { serial, tree, open: open.hand_over() });
         let id = slot.id(vacant.key());
         vacant.insert(slot);
         Ok(id)
@@ -516,21 +524,20 @@ impl Opens {
     }
 
     /// Takes an open out.
-    pub(super) fn remove(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
+    pub(super) fn remove(&self, id: FileId, tree: u32) -> Option<OwnedOpen> {
         let mut slots = lock(&self.slots);
         slots.get(slot(id)).filter(|known| known.id(slot(id)) == id && known.tree == tree)?;
-        Some(slots.try_remove(slot(id))?.open)
+        Some(OwnedOpen::new(slots.try_remove(slot(id))?.open))
     }
 
-    /// Whoever has the FileId of `old` has `new` from now on, which has the same number; false where `old` was closed
-    /// meanwhile.
-    pub(super) fn replace(&self, old: &Arc<Open>, new: &Arc<Open>) -> bool {
+    /// Whoever has the FileId of `old` has `new` from now on, which has the same number. Returns `old`; `new` where `old` was
+    /// closed meanwhile.
+    pub(super) fn replace(&self, old: &Arc<Open>, new: OwnedOpen) -> Result<OwnedOpen, OwnedOpen> {
         let mut slots = lock(&self.slots);
         let Some((_, slot)) = slots.iter_mut().find(|(_, slot)| Arc::ptr_eq(&slot.open, old)) else {
-            return false;
+            return Err(new);
         };
-        slot.open = new.clone();
-        true
+        Ok(OwnedOpen::new(std::mem::replace(&mut slot.open, new.hand_over())))
     }
 
     /// Those that survive the server and are meant.
@@ -561,17 +568,20 @@ impl Opens {
 
     /// Ends every open: those that may outlive their session wait for their client elsewhere, the others are closed.
     pub(crate) async fn end_all(&self) {
-        for open in self.take(|_| true) {
-            open.end().await;
+        // The first come before anything that waits: their clients may be back already.
+        let kept = self.take(|_| true).into_iter().map(OwnedOpen::keep);
+        let closing: Vec<OwnedOpen> = kept.filter_map(Result::err).collect();
+        for open in closing {
+            open.close().await;
         }
     }
 
-    fn take(&self, which: impl Fn(&Slot) -> bool) -> Vec<Arc<Open>> {
+    fn take(&self, which: impl Fn(&Slot) -> bool) -> Vec<OwnedOpen> {
         let mut taken = Vec::new();
         lock(&self.slots).retain(|_, slot| {
             let take = which(slot);
             if take {
-                taken.push(slot.open.clone());
+                taken.push(OwnedOpen::new(slot.open.clone()));
             }
             !take
         });

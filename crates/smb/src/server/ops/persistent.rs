@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::lock::Mutex;
 use weft_store::opens::{Caching as Rights, Form, Opening, Opens, Range, Rights as Sharing};
 use weft_store::vfs::{Kind, Share, Stable};
 use weft_wire::smb2::access::AccessMask;
@@ -22,6 +23,7 @@ use super::channel_sequence::ChannelSequence;
 use super::create::{self, rights_of_access};
 use super::durable::{self, Durable, Preserved};
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::status;
 use crate::server::Server;
 use crate::server::context::OpContext;
@@ -36,8 +38,9 @@ pub(crate) struct Persistent {
     /// DesiredAccess.
     desired: AccessMask,
     file: Stable,
-    /// Held while a record is made and written, so that no older one follows a newer one; true once it is gone for good.
-    gone: futures_util::lock::Mutex<bool>,
+    /// Held while a record is made and until it is on disk, by whoever writes it and not by whoever waits for that: no older one
+    /// follows a newer one. True once it is gone for good.
+    gone: Arc<Mutex<bool>>,
 }
 
 /// Whether handles of this tree can outlive the server, as far as its client knows.
@@ -46,7 +49,8 @@ pub(super) fn available(cx: &OpContext, share: &Share) -> bool {
     said.contains(Capabilities::PERSISTENT_HANDLES) && cx.config().offers.is_continuous(&share.name)
 }
 
-/// Writes down what was just opened, where its client wants that. From then on it is persistent.
+/// Writes down what was just opened, where its client wants that. From then on it is persistent. Nobody else can close it
+/// meanwhile: it is in no table yet.
 pub(super) async fn begin(
     cx: &OpContext,
     share: &Share,
@@ -67,7 +71,8 @@ pub(super) async fn begin(
             return None;
         }
     };
-    let gone = futures_util::lock::Mutex::default();
+    let gone = Arc::<Mutex<bool>>::default();
+    let turn = gone.clone().lock_owned().await;
     let persistent = Persistent { journal, share: share.name.clone(), sharing, desired, file, gone };
     let cached = match (&open.caching, wanted) {
         (Caching::Oplock(_), Wanted::Oplock(rights)) => Cached::Oplock(bits(*rights)),
@@ -76,7 +81,7 @@ pub(super) async fn begin(
     };
     let whose = (&*cx.session.user, cx.session.client_guid, create_guid, timeout);
     let record = persistent.record(open, whose, cached).await;
-    match persistent.journal.save(open.persistent, &record).await {
+    match persistent.journal.save(open.persistent, &record, turn).await {
         Ok(()) => Some(persistent),
         Err(e) => {
             tracing::error!("a handle cannot be persistent: {e}");
@@ -123,8 +128,8 @@ fn of(open: &Open) -> Option<(&Durable, &Persistent)> {
 /// What cannot be written down must not be answered as done.
 pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     let Some((durable, persistent)) = of(open) else { return Ok(()) };
-    let gone = persistent.gone.lock().await;
-    if *gone {
+    let turn = persistent.gone.clone().lock_owned().await;
+    if *turn {
         return Ok(());
     }
     let cached = match &open.caching {
@@ -135,7 +140,7 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     let (user, client) = durable.owner();
     let whose = (user, client, durable.create_guid.unwrap_or_default(), durable.timeout());
     let record = persistent.record(open, whose, cached).await;
-    persistent.journal.save(open.persistent, &record).await.map_err(|e| {
+    persistent.journal.save(open.persistent, &record, turn).await.map_err(|e| {
         tracing::error!("a change of a persistent handle would not survive this server: {e}");
         status::UNEXPECTED_IO_ERROR
     })
@@ -165,11 +170,11 @@ pub(super) fn is_connected(server: &Server, create_guid: Guid) -> bool {
 /// The open is closed.
 pub(super) async fn forget(open: &Open) {
     let Some((_, persistent)) = of(open) else { return };
-    let mut gone = persistent.gone.lock().await;
-    if std::mem::replace(&mut *gone, true) {
+    let mut turn = persistent.gone.clone().lock_owned().await;
+    if std::mem::replace(&mut *turn, true) {
         return;
     }
-    if let Err(e) = persistent.journal.forget(vec![open.persistent]).await {
+    if let Err(e) = persistent.journal.forget(vec![open.persistent], turn).await {
         tracing::error!("a persistent handle that was closed may come back: {e}");
     }
 }
@@ -183,7 +188,7 @@ pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
         match reopen(server, journal, id, &record).await {
             Ok(open) => {
                 let timeout = Duration::from_millis(record.timeout_ms.into());
-                match server.handles.preserved.keep(open, timeout) {
+                match server.handles.preserved.keep(OwnedOpen::new(open), timeout) {
                     Ok(()) => kept = kept.saturating_add(1),
                     Err(open) => open.close().await,
                 }
@@ -197,7 +202,7 @@ pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
     if kept > 0 {
         tracing::info!("{kept} persistent handles wait for their clients");
     }
-    if lost.is_empty() { Ok(()) } else { journal.forget(lost).await }
+    if lost.is_empty() { Ok(()) } else { journal.forget(lost, ()).await }
 }
 
 async fn reopen(
@@ -280,7 +285,7 @@ async fn reopen(
         sharing,
         desired: AccessMask(record.desired),
         file: record.file,
-        gone: futures_util::lock::Mutex::default(),
+        gone: Arc::default(),
     };
     let durable = Durable::restored(
         (record.create_guid, record.client),

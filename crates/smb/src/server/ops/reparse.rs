@@ -21,6 +21,7 @@ use super::channel_sequence::ChannelSequence;
 use super::create::{DATA, WRITE_DATA, rights_of_access};
 use super::ioctl::Output;
 use super::opens::Open;
+use super::owned_open::OwnedOpen;
 use super::{status, symlink};
 use crate::server::context::{Failure, OpContext};
 use crate::server::held::OPEN_BYTES;
@@ -249,13 +250,11 @@ async fn go_over(
     if open.is_posix() {
         new.set_posix();
     }
-    let new = Arc::new(new);
-    if cx.session.opens.replace(open, &new) {
+    match cx.session.opens.replace(open, OwnedOpen::new(Arc::new(new))) {
         // It is not closed, which could remove what has its name by now: it ends with its last request.
-        open.settle().await;
-    } else {
+        Ok(old) => old.retire().await,
         // Closed meanwhile, and what was to be done then is done now.
-        new.close().await;
+        Err(new) => new.close().await,
     }
     Ok(Output::default())
 }

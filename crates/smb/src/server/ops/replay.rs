@@ -5,6 +5,7 @@
 //! Does not: keep answers: what a repeated CREATE is told is made from the open. See [`super::channel_sequence`] too.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use weft_wire::smb2::{Guid, NtStatus};
@@ -41,6 +42,12 @@ pub(super) struct Begun {
 }
 
 impl Creates {
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
     /// A CREATE comes in; `replay` says whether its client believes that it came before.
     pub(super) fn begin(self: &Arc<Creates>, name: Name, replay: bool) -> Result<Begin, NtStatus> {
         // Goes after the lock: its end takes it.
@@ -72,6 +79,8 @@ pub(super) struct Repeatable {
     table: Arc<Creates>,
     name: Name,
     user: Arc<str>,
+    /// The open is closed. Changes under the table's lock.
+    closed: AtomicBool,
 }
 
 impl Repeatable {
@@ -83,6 +92,7 @@ impl Repeatable {
     /// The open is closed.
     pub(super) fn forget(&self, open: &Open) {
         let mut creates = lock(&self.table.0);
+        self.closed.store(true, Ordering::Relaxed);
         let mine = |known: &Known| matches!(known, Known::Done(known) if std::ptr::eq(known.as_ptr(), open));
         if creates.get(&self.name).is_some_and(mine) {
             creates.remove(&self.name);
@@ -91,14 +101,25 @@ impl Repeatable {
 }
 
 impl Begun {
-    /// It succeeded, and can be repeated by its user as long as nothing else was done with its open; also where that is
-    /// not durable, which 3.3.5.9.10 asks for, and without which a client would open twice what it opened once.
-    pub(super) fn done(self, open: &Arc<Open>, user: &Arc<str>) {
-        open.set_replayable();
-        lock(&self.table.0).insert(self.name, Known::Done(Arc::downgrade(open)));
-        let create = Repeatable { table: self.table.clone(), name: self.name, user: user.clone() };
+    /// What it opened, while nobody else can close that.
+    pub(super) fn opened(&self, open: &Open, user: &Arc<str>) {
+        let (table, closed) = (self.table.clone(), AtomicBool::new(false));
+        let create = Repeatable { table, name: self.name, user: user.clone(), closed };
         let first = open.create.set(create).is_ok();
         debug_assert!(first, "an open comes from one CREATE");
+    }
+
+    /// It succeeded, and can be repeated by its user as long as nothing else was done with its open; also where that is
+    /// not durable, which 3.3.5.9.10 asks for, and without which a client would open twice what it opened once.
+    pub(super) fn done(self, open: &Arc<Open>) {
+        open.set_replayable();
+        let mut creates = lock(&self.table.0);
+        // An open that is closed by now has been forgotten, and nothing would forget it again.
+        if open.create.get().is_some_and(|create| !create.closed.load(Ordering::Relaxed)) {
+            creates.insert(self.name, Known::Done(Arc::downgrade(open)));
+        }
+        // `self` takes the lock when it goes.
+        drop(creates);
     }
 }
 

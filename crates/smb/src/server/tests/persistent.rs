@@ -23,10 +23,10 @@ use weft_wire::smb2::ioctl::{self, CtlCode};
 use weft_wire::smb2::lock::{self, Element};
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::query_info::InfoType;
-use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect};
+use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect, tree_disconnect};
 
 use super::harness::*;
-use crate::server::journal::{Cached, Journal, Record};
+use crate::server::journal::{Cached, Gate, Journal, Record};
 
 const KEY: Guid = [0x11; 16];
 const CREATE: Guid = [0x22; 16];
@@ -243,8 +243,192 @@ fn a_create_that_comes_again_asks_for_the_same() {
     });
 }
 
+/// A server whose journal can be held, and one share with this folder.
+fn with_journal(folder: &Path) -> (World, Journal) {
+    let journal = Journal::on(Disk::default());
+    let world = World::with(|config| {
+        config.shares = vec![Share::new("Data", Vfs::new(Dir::open(folder).unwrap()))];
+        config.offers.journal = Some(journal.clone());
+        config.offers.continuous = vec!["data".into()];
+    });
+    (world, journal)
+}
+
+/// A CREATE of `f` on its way, whose record is not on disk.
+fn send_create(client: &mut Client, request: &create::Request) {
+    let request = client.request(Command::Create, |out| request.emit(out));
+    client.send(request);
+}
+
+/// Long enough for all that needs nobody, and shorter than any wait for a client.
+async fn settle() {
+    weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
+}
+
+#[test]
+fn a_create_whose_client_is_lost_while_it_is_written_down_is_kept_as_long_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        journal.hold(Some(gate.clone()));
+        let mut alice = client(&world, 1, "alice").await;
+        send_create(&mut alice, &wish(vec![persistent()]));
+        settle().await;
+        alice.wire.hang_up();
+        settle().await;
+        assert_eq!(world.server.sessions.len(), 0);
+        assert_eq!(journal.records().unwrap().len(), 0);
+        journal.hold(None);
+        drop(held);
+        settle().await;
+        // It was carried out, and its client may ask for it.
+        assert_eq!(journal.records().unwrap().len(), 1);
+        let mut bob = client(&world, 2, "bob").await;
+        assert_eq!(create(&mut bob, &wish(Vec::new())).await.unwrap_err(), UNAVAILABLE);
+        // The client does not come.
+        weft_machine::rt::sleep(std::time::Duration::from_secs(31)).await;
+        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(world.server.handles.creates(), 0);
+        create(&mut bob, &wish(Vec::new())).await.unwrap();
+    });
+}
+
+#[test]
+fn a_create_whose_client_is_lost_while_it_is_written_down_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        journal.hold(Some(gate.clone()));
+        let mut alice = client(&world, 1, "alice").await;
+        let new = create::Request {
+            disposition: create::CreateDisposition::Create,
+            ..wish(vec![lease(RWH), persistent()])
+        };
+        send_create(&mut alice, &new);
+        settle().await;
+        alice.wire.hang_up();
+        settle().await;
+        journal.hold(None);
+        drop(held);
+        settle().await;
+        let mut alice = client(&world, 1, "alice").await;
+        alice.replay = true;
+        let made = create(&mut alice, &new).await.unwrap();
+        alice.replay = false;
+        assert!(is_persistent(&made));
+        assert_eq!(made.action, CreateAction::CREATED);
+        assert_eq!(alice.write(made.file, b"x").await, NtStatus::SUCCESS);
+        assert_eq!(alice.close(made.file).await, NtStatus::SUCCESS);
+        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(world.server.handles.creates(), 0);
+    });
+}
+
+#[test]
+fn a_create_whose_tree_goes_while_it_is_written_down_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        journal.hold(Some(gate.clone()));
+        let mut alice = client(&world, 1, "alice").await;
+        send_create(&mut alice, &wish(vec![persistent()]));
+        settle().await;
+        let left = alice.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+        assert_eq!(left, NtStatus::SUCCESS);
+        journal.hold(None);
+        drop(held);
+        assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::FILE_CLOSED);
+        assert_eq!(journal.records().unwrap(), []);
+        assert_eq!(world.server.handles.creates(), 0);
+        create(&mut client(&world, 2, "bob").await, &wish(Vec::new())).await.unwrap();
+    });
+}
+
+/// What ends a persistent handle whose file is to be deleted, while its client goes away.
+async fn lost_while_it_closes(end: impl FnOnce(&mut Client, FileId)) {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, journal) = with_journal(dir.path());
+    let mut alice = client(&world, 1, "alice").await;
+    let named = create_request("f", CreateOptions::DELETE_ON_CLOSE);
+    let named = create::Request { contexts: vec![persistent()], ..named };
+    let file = create(&mut alice, &named).await.unwrap().file;
+    assert_eq!(journal.records().unwrap().len(), 1);
+    let gate = Gate::default();
+    let held = gate.lock().await;
+    journal.hold(Some(gate.clone()));
+    end(&mut alice, file);
+    settle().await;
+    alice.wire.hang_up();
+    settle().await;
+    assert_eq!(world.server.sessions.len(), 0);
+    assert!(dir.path().join("f").exists());
+    journal.hold(None);
+    drop(held);
+    settle().await;
+    assert!(!dir.path().join("f").exists());
+    assert_eq!(journal.records().unwrap(), []);
+    assert_eq!(world.server.handles.creates(), 0);
+    assert_eq!(world.server.config.shares[0].vfs.opens().open_nodes(), []);
+}
+
+#[test]
+fn a_close_whose_client_is_lost_is_carried_out() {
+    story(lost_while_it_closes(|client, file| {
+        let request = client.request(Command::Close, |out| close_request(file).emit(out));
+        client.send(request);
+    }));
+}
+
+#[test]
+fn a_tree_disconnect_whose_client_is_lost_closes_what_is_open() {
+    story(lost_while_it_closes(|client, _| {
+        let request = client.request(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out));
+        client.send(request);
+    }));
+}
+
+#[test]
+fn a_record_whose_client_was_lost_does_not_follow_a_newer_one() {
+    let dir = tempfile::tempdir().unwrap();
+    story(async {
+        let (world, journal) = with_journal(dir.path());
+        let mut alice = client(&world, 1, "alice").await;
+        let file = create(&mut alice, &wish(vec![persistent()])).await.unwrap().file;
+        let gate = Gate::default();
+        let held = gate.lock().await;
+        // The first LOCK reaches the disk, which is slow; the client gives up.
+        journal.hold(Some(gate.clone()));
+        let lock_of = |file, offset, sequence| {
+            let locks = vec![Element { offset, length: 1, flags: EXCLUSIVE }];
+            lock::Request { file, sequence, locks }
+        };
+        let first = alice.request(Command::Lock, |out| lock_of(file, 0, 0x15).emit(out));
+        alice.send(first);
+        settle().await;
+        journal.hold(None);
+        alice.wire.hang_up();
+        settle().await;
+        let mut alice = client(&world, 1, "alice").await;
+        let file = create(&mut alice, &wish(vec![again(file)])).await.unwrap().file;
+        let second = alice.request(Command::Lock, |out| lock_of(file, 10, 0x25).emit(out));
+        alice.send(second);
+        settle().await;
+        drop(held);
+        assert_eq!(alice.recv().await.unwrap().0.status, NtStatus::SUCCESS);
+        settle().await;
+        let (_, record) = journal.records().unwrap().pop().unwrap();
+        assert_eq!(record.locks, [(0, 1, true), (10, 1, true)]);
+    });
+}
+
 /// A disk that can stop taking writes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Disk {
     memory: Arc<InMemoryBackend>,
     full: Arc<AtomicBool>,
@@ -282,7 +466,7 @@ impl StorageBackend for Disk {
 fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let full = Arc::new(AtomicBool::new(false));
-    let disk = Disk { memory: Arc::default(), full: full.clone() };
+    let disk = Disk { full: full.clone(), ..Disk::default() };
     story(async {
         let world = World::with(|config| {
             config.shares = vec![Share::new("Data", Vfs::new(Dir::open(dir.path()).unwrap()))];

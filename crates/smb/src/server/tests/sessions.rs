@@ -1,13 +1,17 @@
 //! Log on, log off, trees, and what is left when a connection goes.
 
+use futures_util::future::LocalBoxFuture;
+use weft_store::backend::ram::Ram;
+use weft_store::vfs::{Backend, Error, NodeId, Op, Outcome, Share, Vfs};
 use weft_wire::ntlm;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::negotiate::{Capabilities, SecurityMode};
 use weft_wire::smb2::tree_connect::{self, ShareType};
-use weft_wire::smb2::{Command, Dialect, Header, NtStatus, logoff, session_setup, tree_disconnect};
+use weft_wire::smb2::{Command, Dialect, FileId, Header, NtStatus, logoff, session_setup, tree_disconnect};
 
 use super::harness::*;
 use crate::crypto::Sender;
+use crate::server::journal::Gate;
 use weft_machine::rt;
 
 use std::time::Duration;
@@ -104,6 +108,68 @@ fn a_lost_connection_closes_what_was_open() {
         let status = other.status(Command::Create, |out| open.emit(out)).await;
         assert_eq!(status, NtStatus::OBJECT_NAME_NOT_FOUND);
     });
+}
+
+/// A memory disk on which a file goes when the story lets it.
+struct SlowDisk {
+    disk: Ram,
+    gate: Gate,
+}
+
+impl Backend for SlowDisk {
+    fn kind(&self) -> &'static str {
+        self.disk.kind()
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        match op {
+            Op::Remove { .. } => Box::pin(async move {
+                let _held = self.gate.lock().await;
+                self.disk.submit(op).await
+            }),
+            op => self.disk.submit(op),
+        }
+    }
+}
+
+/// Ends the open of a file that is to be deleted by one request, whose client is gone before the file is.
+async fn lost_while_a_file_goes(end: impl FnOnce(&mut Client, FileId)) {
+    let gate = Gate::default();
+    let disk = SlowDisk { disk: Ram::new(1 << 20), gate: gate.clone() };
+    let world = World::with(|config| config.shares = vec![Share::new("Data", Vfs::new(disk))]);
+    let mut client = world.client().await;
+    client.sign = true;
+    let file = client.open("gone", CreateOptions::DELETE_ON_CLOSE).await;
+    client.open("beside", CreateOptions::DELETE_ON_CLOSE).await;
+    let held = gate.lock().await;
+    end(&mut client, file);
+    rt::sleep(Duration::from_millis(1)).await;
+    client.wire.hang_up();
+    rt::sleep(Duration::from_millis(1)).await;
+    drop(held);
+    rt::sleep(Duration::from_millis(1)).await;
+    assert_eq!(world.server.session_count(), 0);
+    let vfs = &world.server.config.shares[0].vfs;
+    for name in [&b"gone"[..], b"beside"] {
+        assert!(matches!(vfs.lookup(NodeId::ROOT, name, false).await, Err(Error::NotFound)));
+    }
+    assert_eq!(vfs.opens().open_nodes(), []);
+}
+
+#[test]
+fn a_file_goes_with_its_close_whatever_becomes_of_the_client() {
+    story(lost_while_a_file_goes(|client, file| {
+        let request = client.request(Command::Close, |out| close_request(file).emit(out));
+        client.send(request);
+    }));
+}
+
+#[test]
+fn files_go_with_a_logoff_whatever_becomes_of_the_client() {
+    story(lost_while_a_file_goes(|client, _| {
+        let request = client.request(Command::Logoff, |out| logoff::Request.emit(out));
+        client.send(request);
+    }));
 }
 
 #[test]

@@ -179,12 +179,35 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, b"", AtFlags::EMPTY_PATH)
 }
 
+/// Whether a directory can be changed, by faccessat(2); false where only the operation itself can tell.
+fn may_change(ask: impl Fn(AtFlags) -> Result<()>, real_are_effective: impl Fn() -> bool) -> Result<bool> {
+    match ask(AtFlags::EACCESS) {
+        // Kernels before 5.8 cannot be asked with effective rights.
+        Err(Errno::NOSYS) => Ok(false),
+        // Seccomp filters that do not know faccessat2 answer so, and the kernel does for a directory that is immutable:
+        // every filter knows faccessat, which asks with real rights.
+        Err(Errno::PERM) if real_are_effective() => ask(AtFlags::empty()).map(|()| true),
+        Err(Errno::PERM) => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+/// Whether faccessat(2) without flags sees the rights of this thread: it asks with real ids, and only root keeps capabilities
+/// then.
+fn real_rights_are_effective() -> bool {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+
+    let overrides = |sets: CapabilitySets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE);
+    getuid() == geteuid()
+        && getgid() == getegid()
+        && (getuid().is_root() || !rustix::thread::capabilities(None).is_ok_and(overrides))
+}
+
 /// Fails as unlink(2) of a name would for the lack of rights, or because the file system is read-only.
 pub(super) fn may_unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-    match rustix::fs::accessat(dir, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
-        // Kernels before 5.8 cannot be asked with effective rights: the operation itself tells.
-        Err(Errno::NOSYS) => return Ok(()),
-        other => other?,
+    let ask = |how| rustix::fs::accessat(dir, c".", Access::WRITE_OK | Access::EXEC_OK, how);
+    if !may_change(ask, real_rights_are_effective)? {
+        return Ok(());
     }
     let folder = stat(dir)?.0;
     if u32::from(folder.stx_mode) & Mode::SVTX.bits() == 0 {
@@ -364,4 +387,24 @@ pub(super) fn entries(fd: BorrowedFd<'_>, cookie: u64, max: usize) -> Result<(Ve
         });
     }
     Ok((found, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_does_not_know_faccessat2_forbids_nothing() {
+        let host = |with_flags: Result<()>, without: Result<()>| {
+            move |how: AtFlags| if how.is_empty() { without } else { with_flags }
+        };
+        let (perm, access) = (Err(Errno::PERM), Err(Errno::ACCESS));
+        assert_eq!(may_change(host(perm, Ok(())), || true), Ok(true));
+        assert_eq!(may_change(host(perm, access), || true), Err(Errno::ACCESS));
+        assert_eq!(may_change(host(perm, perm), || true), Err(Errno::PERM), "an immutable directory");
+        assert_eq!(may_change(host(perm, access), || false), Ok(false), "the operation tells");
+        assert_eq!(may_change(host(Err(Errno::NOSYS), access), || true), Ok(false));
+        assert_eq!(may_change(host(access, Ok(())), || true), Err(Errno::ACCESS));
+        assert_eq!(may_change(host(Ok(()), access), || true), Ok(true));
+    }
 }

@@ -692,6 +692,39 @@ fn what_is_replaced_by_a_rename_is_gone_and_what_was_renamed_is_written_on() {
     });
 }
 
+/// The name is gone by then: whoever removed it, or watches, must not be told otherwise.
+#[test]
+fn a_name_that_is_gone_is_gone_although_its_file_cannot_be_asked_afterwards() {
+    served(async |_, folder| {
+        let watched = Watched::open(&folder, false);
+        let vfs = watched.vfs();
+        let d = dir(&vfs, ROOT, "d").await.node;
+        for name in ["f", "g"] {
+            let node = file(&vfs, d, name).await.node;
+            make(&vfs, node, "s", &pattern(MIB)).await;
+        }
+        let over = file(&vfs, d, "over").await.node;
+        let watch = vfs.watch(d, false, What::FILE_NAME, room()).await.unwrap();
+        let fails_after_it = || {
+            let mut done = false;
+            watched.fail(move |op| {
+                done |= matches!(op, Op::Remove { .. } | Op::Rename { .. });
+                done && matches!(op, Op::Getattr { .. })
+            });
+        };
+        fails_after_it();
+        vfs.remove(d, b"f").await.unwrap();
+        fails_after_it();
+        vfs.rename((d, b"over"), (d, b"g"), true).await.unwrap();
+        watched.mend();
+        let told: Vec<_> = watch.next().await.changes.into_iter().map(|change| change.action).collect();
+        assert_eq!(told, [Action::Removed, Action::Removed, Action::RenamedFrom, Action::RenamedTo]);
+        assert_eq!(vfs.lookup(d, b"g", false).await.unwrap().node, over);
+        // Its streams are found by who looks for them.
+        assert!(!depot(&folder).is_empty());
+    });
+}
+
 /// A descriptor that something keeps would keep the space of a whole stream.
 #[test]
 fn a_file_that_is_deleted_gives_the_space_of_its_streams_back() {

@@ -15,6 +15,7 @@ use weft_wire::smb2::{FileId, Guid, NtStatus};
 use super::super::caching::{self, Caching, Wanted, level_of};
 use super::super::durable::Claim;
 use super::super::opens::Open;
+use super::super::owned_open::OwnedOpen;
 use super::super::path::Path;
 use super::super::{attributes, persistent, resolve};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
@@ -30,8 +31,9 @@ pub(super) async fn reconnect(
     file: FileId,
     v2: Option<(Guid, bool)>,
 ) -> Answer {
-    let open = take(cx, share, request, file, v2).await?;
-    let file = super::enter(cx, &open).await?;
+    let taken = take(cx, share, request, file, v2).await?;
+    let open = taken.clone();
+    let file = super::enter(cx, taken).await?;
     caching::reconnect(cx, &open, file);
     // That it is durable is not said again.
     let mut reply = Reply::with_capacity(256);
@@ -55,8 +57,9 @@ pub(super) async fn resume(
         return Err(NtStatus::CONTEXT_MISMATCH.into());
     }
     let file = FileId { persistent: made.persistent, volatile: 0 };
-    let open = take(cx, share, request, file, Some((create_guid, true))).await?;
-    let file = super::enter(cx, &open).await?;
+    let taken = take(cx, share, request, file, Some((create_guid, true))).await?;
+    let open = taken.clone();
+    let file = super::enter(cx, taken).await?;
     caching::reconnect(cx, &open, file);
     let mut response = describe(cx, share, request, &open, file).await?;
     response.contexts.extend(open.durable.get().map(|durable| durable.describe()));
@@ -72,7 +75,7 @@ async fn take(
     request: &Request,
     file: FileId,
     v2: Option<(Guid, bool)>,
-) -> Result<Arc<Open>, Failure> {
+) -> Result<OwnedOpen, Failure> {
     let lease = request.contexts.iter().find_map(|context| match context {
         RequestContext::Lease(lease) => Some(*lease),
         _ => None,

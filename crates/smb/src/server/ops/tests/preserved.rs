@@ -1,4 +1,4 @@
-//! Handles that wait for their client: how many, and of whom.
+//! Handles that wait for their client, how many, and of whom; and CREATEs that can come again.
 
 use std::time::Duration;
 
@@ -6,18 +6,22 @@ use weft_machine::Source;
 
 use super::*;
 use crate::server::ops::opens::Open;
+use crate::server::ops::owned_open::OwnedOpen;
+use crate::server::ops::replay::Begin;
 
 /// Longer than any test.
 const WAIT: Duration = Duration::from_secs(300);
 
 impl Bench {
     /// Opens a file whose handle then waits for its client. Where there is no room for it, it comes back.
-    async fn leave_behind(&self, path: &str) -> Result<Arc<Open>, Arc<Open>> {
+    async fn leave_behind(&self, path: &str) -> Result<Arc<Open>, OwnedOpen> {
         let (access, disposition) = (AccessMask::FILE_READ_ATTRIBUTES, CreateDisposition::OpenIf);
         let wish = Wish { access, disposition, ..Wish::file(path) };
         let file = self.open(&wish).await.unwrap();
         let open = self.session.opens.find_anywhere(file).unwrap();
-        self.server.handles.preserved.keep(open.clone(), WAIT).map(|()| open)
+        let (file, tree) = self.session.opens.name_of(&open).unwrap();
+        let owned = self.session.opens.remove(file, tree).unwrap();
+        self.server.handles.preserved.keep(owned, WAIT).map(|()| open)
     }
 }
 
@@ -49,6 +53,26 @@ fn who_leaves_handles_behind_leaves_others_their_room() {
             assert!(b.server.handles.preserved.remove(&open).is_some());
         }
         assert!(greedy.leave_behind("too many").await.is_ok());
+    });
+}
+
+#[test]
+fn a_create_whose_open_is_closed_before_it_is_done_is_forgotten() {
+    roomy(async |b| {
+        let wish = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("f") };
+        let file = b.open(&wish).await.unwrap();
+        let creates = &b.server.handles.creates;
+        let Ok(Begin::First(begun)) = creates.begin(([1; 16], [2; 16]), false) else {
+            panic!("it is the first")
+        };
+        let open = b.session.opens.find_anywhere(file).unwrap();
+        begun.opened(&open, &b.session.user);
+        // On another core.
+        let (file, tree) = b.session.opens.name_of(&open).unwrap();
+        b.session.opens.remove(file, tree).unwrap().close().await;
+        assert_eq!(creates.len(), 1, "its CREATE is in progress");
+        begun.done(&open);
+        assert_eq!(creates.len(), 0);
     });
 }
 
