@@ -15,6 +15,7 @@ use weft_replica::status::{Mode, Phase, Role};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
+use super::names::GroupName;
 use super::setup::{Ask, Join, Tell};
 use super::{Replicas, carrier, picture, random};
 use crate::admin::replica::{Command, Create, Reply};
@@ -113,7 +114,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let _turn = replicas.take_turn()?;
     let name = match (&wanted.group, wanted.volumes.first()) {
         (Some(group), _) => group.clone(),
-        (None, Some(volume)) => volume.clone(),
+        (None, Some(volume)) => volume.parse::<GroupName>().map_err(|e| e.to_string())?,
         (None, None) => return Err("no volume is named".into()),
     };
     if wanted.volumes.len() != wanted.their_volumes.len() {
@@ -221,14 +222,14 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
 
 async fn begin(
     replicas: &Arc<Replicas>,
-    name: &str,
+    name: &GroupName,
     wanted: &Create,
     join: &Join,
     partner: &Partner,
     first: First,
 ) -> Result<Arc<Group>, String> {
     let config = config::Group::new(
-        name,
+        name.clone(),
         join.partnership.clone(),
         wanted.volumes.clone(),
         join.log_bytes,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::LocalBoxFuture;
+use rustix::fs::FlockOperation;
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
@@ -24,6 +25,7 @@ use weft_store::volume::{Create, Error as VolumeError, Place, Volume, Volumes};
 
 use super::carrier::{self, Carrier, Report};
 use super::config::{self, Partner};
+use super::names::GroupName;
 use super::picture::Picture;
 use super::setup::{Ask, Join};
 use super::stopped::{self, Mark, Now};
@@ -37,7 +39,7 @@ const EXTENTS: usize = 1024;
 /// See the module.
 pub(super) struct Group {
     /// Its name here.
-    pub name: String,
+    pub name: GroupName,
     /// Known unless its file is of no use.
     partnership: Option<[u8; 16]>,
     /// Those of its volumes that are served, in its order.
@@ -319,7 +321,7 @@ impl Group {
         );
         let served = || members.iter().map(|member| member.name.clone()).collect();
         let volumes = volumes.unwrap_or_else(served);
-        let config = config::Group::new(&name, String::new(), volumes, 0, config::Policy::default());
+        let config = config::Group::new(name, String::new(), volumes, 0, config::Policy::default());
         Group::new(config, None, members, Some(why), None)
     }
 
@@ -361,10 +363,11 @@ impl Group {
             sizes,
             log_bytes: config.log_bytes,
         };
-        // What a group of this name has left that nobody knows any more is in nobody's way.
-        remove_journal(replicas, &config.name);
+        journal::bytes(&format).map_err(|e| e.to_string())?;
+        // Everything was checked. From here on what bears this name was left by nobody, or is made by this call.
+        clear_way(replicas, &config.name)?;
+        let journal = make_journal(replicas, &config, &format)?;
         let made = async {
-            let journal = make_journal(replicas, &config, &format)?;
             let block: Arc<dyn Block> = journal.block.clone();
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
             replicas.folder.save(&config).map_err(|e| format!("the group cannot be remembered: {e}"))?;
@@ -385,7 +388,7 @@ impl Group {
     pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, String> {
         let partner =
             Partner { name: join.source.clone(), address: join.back.clone(), synchronous: join.synchronous };
-        let (name, partnership) = (&join.group, join.partnership.clone());
+        let (name, partnership) = (join.group.clone(), join.partnership.clone());
         let policy = join.policy;
         let config = config::Group::new(name, partnership, join.volumes.clone(), join.log_bytes, policy);
         // Its own volumes may be longer: what they have more is none of the group's, or it could not go back.
@@ -624,11 +627,47 @@ fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) ->
     };
     let journals = Volumes::at(replicas.folder.path());
     journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
-    journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string())
+    let opened = journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string());
+    if opened.is_err() {
+        // Made a moment ago.
+        remove_journal(replicas, &config.name);
+    }
+    opened
+}
+
+/// Removes what a crash has left of a group of this name that nobody remembers and no server has open. Nothing is removed where
+/// that is not so.
+fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
+    let folder = &replicas.folder;
+    if folder.knows(name) {
+        return Err(format!(
+            "group {name} is remembered in {} already, by another server or from before: --group names another",
+            folder.path().display()
+        ));
+    }
+    let mut left = Vec::new();
+    for path in [folder.metadata(name), folder.journal(name)] {
+        let wrong = |e: io::Error| format!("{} is in the way of group {name}: {e}", path.display());
+        match std::fs::File::open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(wrong(e)),
+            // Kept, so that nobody opens it before it is gone.
+            Ok(file) => {
+                rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+                    .map_err(|e| wrong(e.into()))?;
+                left.push((file, path));
+            }
+        }
+    }
+    for (_, path) in &left {
+        std::fs::remove_file(path)
+            .map_err(|e| format!("{} is in the way of group {name}: {e}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Removes what is remembered of a group, as far as it is there.
-fn forget(replicas: &Replicas, name: &str) {
+fn forget(replicas: &Replicas, name: &GroupName) {
     if let Err(e) = replicas.folder.remove(name) {
         tracing::warn!("group {name} was not forgotten: {e}");
     }
@@ -636,10 +675,9 @@ fn forget(replicas: &Replicas, name: &str) {
 }
 
 /// Removes a journal, as far as it is there.
-fn remove_journal(replicas: &Replicas, name: &str) {
+fn remove_journal(replicas: &Replicas, name: &GroupName) {
     // Not by way of the journal's own folder of volumes: its lock goes with its last user, who may be about to end.
-    let path = replicas.folder.path().join(format!("{name}.volume"));
-    for file in [path, replicas.folder.journal(name)] {
+    for file in [replicas.folder.metadata(name), replicas.folder.journal(name)] {
         match std::fs::remove_file(&file) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} was left behind: {e}", file.display());

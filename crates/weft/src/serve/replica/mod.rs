@@ -10,6 +10,7 @@ mod commands;
 pub(crate) mod config;
 mod door;
 mod group;
+pub(crate) mod names;
 mod picture;
 mod setup;
 mod stopped;
@@ -35,6 +36,7 @@ use weft_store::volume::Growth;
 use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
+use self::names::GroupName;
 use self::setup::{Ask, Found, Join, Tell};
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
@@ -49,7 +51,7 @@ pub(super) struct Replicas {
     members: Vec<Arc<Member>>,
     /// Volumes of the command line that are not served.
     absent: Vec<Absent>,
-    groups: Mutex<BTreeMap<String, Arc<Group>>>,
+    groups: Mutex<BTreeMap<GroupName, Arc<Group>>>,
     /// One command at a time may add or remove a group.
     busy: AtomicBool,
     /// The process ends.
@@ -200,7 +202,7 @@ impl Replicas {
         self.cores.run(0, move || async move { group.govern(&replicas).await });
     }
 
-    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Group>>> {
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<GroupName, Arc<Group>>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,7 +215,7 @@ impl Replicas {
         // A volume names its group, too.
         let of_volume = || groups.values().find(|group| group.has(name));
         groups.get(name).or_else(of_volume).cloned().ok_or_else(|| {
-            let there: Vec<&str> = groups.keys().map(String::as_str).collect();
+            let there: Vec<&str> = groups.keys().map(|name| &**name).collect();
             match there.is_empty() {
                 true => format!("{name:?} is not replicated; `weft replica create` begins it"),
                 false => format!("{name:?} is not replicated; there is {}", there.join(", ")),
@@ -237,7 +239,7 @@ impl Replicas {
         self.group_of(volume).is_some()
     }
 
-    fn group_of(&self, volume: &str) -> Option<String> {
+    fn group_of(&self, volume: &str) -> Option<GroupName> {
         self.groups().values().find(|group| group.has(volume)).map(|group| group.name.clone())
     }
 
@@ -290,7 +292,7 @@ impl Replicas {
         for name in wanted {
             let member = self.member(name)?;
             let used = group::used_bytes(&member.bare).await?;
-            let (size, group) = (member.bare.geometry().size, self.group_of(name));
+            let (size, group) = (member.bare.geometry().size, self.group_of(name).map(String::from));
             volumes.push(Found { name: name.clone(), size, used, group });
         }
         Ok(Tell::Looked { log, volumes })
@@ -453,3 +455,6 @@ fn random<const N: usize>() -> Result<[u8; N], String> {
     getrandom::fill(&mut bytes).map_err(|e| format!("no random numbers: {e}"))?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::config::{Address, Policy};
+use super::names::GroupName;
 use super::stopped::Mark;
 
 /// The longest message, bytes.
@@ -65,7 +66,7 @@ pub(super) struct Join {
     /// 32 hexadecimal digits.
     pub partnership: String,
     /// What the group is to be called there.
-    pub group: String,
+    pub group: GroupName,
     /// Volumes, by their names there, in the group's order.
     pub volumes: Vec<String>,
     /// Bytes of the source's volumes.

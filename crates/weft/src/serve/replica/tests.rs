@@ -1,0 +1,152 @@
+//! What another server says by the door `setup`, and what it can do with that.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use weft_machine::rt;
+use weft_store::volume::{Create, Place, Volumes};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const PARTNERSHIP: &str = "abababababababababababababababab";
+
+/// A server with volumes `vol1` and `vol2`, of a MiB each.
+struct Host {
+    dir: TempDir,
+    replicas: Arc<Replicas>,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, pool) = (dir.path().join("state"), Pool::new(64 << 20));
+        let volumes = Volumes::at(state.join("volumes"));
+        let member = |name: &str| {
+            let place = Place::File(dir.path().join(format!("{name}.img")));
+            let create =
+                Create { place, size: Some(MIB), allocate: false, direct: false, id: [7; 16], created: 1 };
+            volumes.create(name, &create).unwrap();
+            let volume = volumes.open(name, &pool).unwrap();
+            let front = Front::new(volume.block.geometry());
+            front.begin(volume.block.clone());
+            let (name, medium) = (name.to_owned(), volume.superblock.medium);
+            Arc::new(Member {
+                name,
+                medium,
+                front,
+                bare: volume.block.clone(),
+                growth: volume.growth.clone(),
+            })
+        };
+        let members = vec![member("vol1"), member("vol2")];
+        let cores = Arc::new(Cores::start(1, "replica-test").unwrap());
+        let setup: door::Setup = Arc::new(|message| Box::pin(std::future::ready(message)));
+        let replicas = Arc::new(Replicas {
+            cores,
+            pool,
+            folder: Folder::of(&state),
+            doors: Doors::new(setup).unwrap(),
+            members,
+            absent: Vec::new(),
+            groups: Mutex::default(),
+            busy: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
+            own: Own { user: "alice".into(), password: Password::new("secret") },
+            smb_port: OnceLock::new(),
+        });
+        Host { dir, replicas }
+    }
+
+    fn ask(&self, message: &Value) -> Result<(), String> {
+        let message = serde_json::to_vec(message).unwrap();
+        match rt::block_on(self.replicas.setup(&message)).unwrap() {
+            Tell::Error(why) => Err(why),
+            Tell::Done | Tell::Looked { .. } => Ok(()),
+        }
+    }
+
+    fn join(&self, change: impl FnOnce(&mut Value)) -> Result<(), String> {
+        let back = json!({"host": "127.0.0.1", "port": 1, "user": "x", "password": "y", "transport": "tcp",
+            "encrypt": true});
+        let mut join = json!({"do": "join", "partnership": PARTNERSHIP, "group": "db", "volumes": ["vol1"],
+            "sizes": [MIB], "log_bytes": 64 * MIB, "source": "other:db", "back": back, "synchronous": false,
+            "may_overwrite": true});
+        change(&mut join);
+        self.ask(&join)
+    }
+
+    /// Names of the files that groups have.
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path().join("state/replica")).into_iter().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn is_destination(&self, group: &str) -> bool {
+        self.replicas.group(group).is_ok_and(|group| group.is_destination())
+    }
+}
+
+const OF_DB: [&str; 4] = ["db.json", "db.log", "db.members", "db.volume"];
+
+#[test]
+fn a_groups_name_is_no_path_and_removes_nothing() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    assert_eq!(host.files(), OF_DB);
+    let victims: Vec<PathBuf> = ["volume", "log", "json", "members"]
+        .map(|suffix| host.dir.path().join(format!("victim.{suffix}")))
+        .into_iter()
+        .collect();
+    victims.iter().for_each(|path| fs::write(path, b"precious").unwrap());
+    let absolute = host.dir.path().join("victim");
+    for name in ["./db", "../../victim", absolute.to_str().unwrap(), "../replica/db", "", "."] {
+        let other = |join: &mut Value| {
+            join["partnership"] = json!("cd".repeat(16));
+            join["group"] = json!(name);
+            join["volumes"] = json!(["vol2"]);
+        };
+        host.join(other).unwrap_err();
+        // Nor with nothing else to be refused for.
+        host.join(|join| {
+            other(join);
+            join["volumes"] = json!([]);
+            join["sizes"] = json!([]);
+        })
+        .unwrap_err();
+        assert!(victims.iter().all(|path| fs::read(path).unwrap() == b"precious"), "{name}");
+        assert_eq!(host.files(), OF_DB, "{name}");
+    }
+    assert!(host.is_destination("db"));
+}
+
+#[test]
+fn what_a_join_did_not_make_it_does_not_remove() {
+    let host = Host::new();
+    let folder = host.dir.path().join("state/replica");
+    fs::create_dir_all(&folder).unwrap();
+    // A group of another server with this state directory, and one that it makes at this moment.
+    fs::write(folder.join("db.json"), b"another's").unwrap();
+    let busy = fs::File::create(folder.join("busy.log")).unwrap();
+    rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let refused = host.join(|_| ()).unwrap_err();
+    assert!(refused.contains("remembered"), "{refused}");
+    let refused = host.join(|join| join["group"] = json!("busy")).unwrap_err();
+    assert!(refused.contains("busy.log"), "{refused}");
+    // What a crash has left is in nobody's way, but for a message that makes no sense.
+    fs::write(folder.join("left.log"), b"of a crash").unwrap();
+    host.join(|join| {
+        join["group"] = json!("left");
+        join["log_bytes"] = json!(1);
+    })
+    .unwrap_err();
+    assert_eq!(host.files(), ["busy.log", "db.json", "left.log"]);
+    assert_eq!(fs::read(folder.join("db.json")).unwrap(), b"another's");
+    host.join(|join| join["group"] = json!("left")).unwrap();
+    assert!(host.is_destination("left"));
+}
