@@ -29,7 +29,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use weft_machine::{File, Pool};
 
-pub use self::growth::Growth;
+pub use self::growth::{Before, Growth, Store, free_bytes};
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 

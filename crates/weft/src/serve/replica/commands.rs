@@ -16,7 +16,7 @@ use weft_replica::status::{Mode, Phase, Role};
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
 use super::names::GroupName;
-use super::setup::{Ask, Join, Tell};
+use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, picture, random};
 use crate::admin::replica::{Command, Create, Reply};
 use crate::volume::human;
@@ -139,8 +139,8 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             ));
         }
     }
-    let log_bytes =
-        wanted.log_bytes.unwrap_or_else(|| group::default_log_bytes(&sizes)).next_multiple_of(4096);
+    let log_bytes = wanted.log_bytes.unwrap_or_else(|| group::default_log_bytes(&sizes));
+    let log_bytes = log_bytes.checked_next_multiple_of(LOG_UNIT).unwrap_or(u64::MAX);
     let partner = Partner {
         name: format!("{}:{name}", address.host),
         address: address.clone(),
@@ -189,7 +189,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             on_congestion: wanted.on_congestion.unwrap_or_default(),
         },
     };
-    let join = Join {
+    let join = Join::try_from(Wished {
         partnership: partnership.clone(),
         group: name.clone(),
         volumes: their_volumes.clone(),
@@ -200,7 +200,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         synchronous: wanted.synchronous,
         policy,
         may_overwrite: wanted.overwrite || wanted.seeded,
-    };
+    })?;
     carrier::ask(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await?;
     // From here on the other server waits for this one.
     let made = match existing {

@@ -3,7 +3,7 @@
 //! Owns: the journal's block, locked as long as the group is here. Does not: decide what the group is
 //! ([`weft_replica::group`] does), or carry bytes to another host (see [`super::carrier`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -21,13 +21,13 @@ use weft_replica::journal::{self, Format, Side, Wall};
 use weft_replica::source::{self, First, Source};
 use weft_replica::status::{Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
-use weft_store::volume::{Create, Error as VolumeError, Place, Volume, Volumes};
+use weft_store::volume::{Before, Create, Error as VolumeError, Place, Store, Volume, Volumes, free_bytes};
 
 use super::carrier::{self, Carrier, Report};
 use super::config::{self, Partner};
 use super::names::GroupName;
 use super::picture::Picture;
-use super::setup::{Ask, Join};
+use super::setup::{self, Ask, Join, LOG_UNIT};
 use super::stopped::{self, Mark, Now};
 use super::{Absent, Member, Replicas, door, random};
 
@@ -53,6 +53,8 @@ pub(super) struct Group {
     links_known: Mutex<HashMap<String, Link>>,
     /// A test failover that goes on.
     pub(super) picture: Mutex<Option<Picture>>,
+    /// What members had before they grew on a source's word, as long as the group has not grown: by their number.
+    lent: Mutex<BTreeMap<usize, Before>>,
     /// What partners have said of being stopped.
     heard: Mutex<stopped::Heard>,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
@@ -72,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How a log is sized that nobody has sized.
 pub(super) fn default_log_bytes(sizes: &[u64]) -> u64 {
-    let all: u64 = sizes.iter().sum();
+    let all = sizes.iter().fold(0_u64, |all, size| all.saturating_add(*size));
     (all / 4).clamp(64 << 20, journal::DEFAULT_LOG_BYTES).next_multiple_of(4096)
 }
 
@@ -269,6 +271,7 @@ impl Group {
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
             picture: Mutex::default(),
+            lent: Mutex::default(),
             heard: Mutex::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
@@ -349,6 +352,7 @@ impl Group {
         if replicas.groups().len() >= config::MOST_GROUPS {
             return Err(format!("limit reached: {} groups", config::MOST_GROUPS));
         }
+        setup::few_and_distinct(&config.volumes)?;
         let members: Vec<Arc<Member>> =
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
         config.speaker = u64::from_le_bytes(random()?);
@@ -356,6 +360,9 @@ impl Group {
         config.partners.extend(partner);
         let partnership =
             door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
+        if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
+            return Err(format!("group {} has this partnership already", other.name));
+        }
         let format = Format {
             partnership,
             role,
@@ -363,7 +370,13 @@ impl Group {
             sizes,
             log_bytes: config.log_bytes,
         };
-        journal::bytes(&format).map_err(|e| e.to_string())?;
+        let bytes = journal_bytes(&format)?;
+        if role == Role::Destination {
+            replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
+            let place = (!config.in_memory).then_some(replicas.folder.path());
+            let free = free_bytes(place).map_err(|e| format!("how much is free there is not known: {e}"))?;
+            setup::leaves_enough("its journal", bytes, free)?;
+        }
         // Everything was checked. From here on what bears this name was left by nobody, or is made by this call.
         clear_way(replicas, &config.name)?;
         let journal = make_journal(replicas, &config, &format)?;
@@ -585,10 +598,49 @@ impl Group {
         lock(&self.picture).as_ref().map(|picture| picture.uris.clone()).unwrap_or_default()
     }
 
+    /// The source is about to grow: gives its volumes here room for that, as far as there is any, to all of them or to none.
+    pub async fn lend(&self, sizes: &[u64]) -> Result<(), String> {
+        if sizes.len() != self.members.len() {
+            return Err("the number of volumes and that of their sizes differ".into());
+        }
+        self.keep_what_is_used();
+        let lent = lock(&self.lent).clone();
+        let members: Vec<Arc<Member>> = self.members.clone();
+        let sizes = sizes.to_vec();
+        let now = rt::blocking(move || lend_all(&members, &sizes, &lent)).await?;
+        let mut lent = lock(&self.lent);
+        now.into_iter().for_each(|(member, before)| {
+            lent.entry(member).or_insert(before);
+        });
+        Ok(())
+    }
+
+    /// What the group has grown into is no longer to be given back.
+    fn keep_what_is_used(&self) {
+        let mut lent = lock(&self.lent);
+        match self.status() {
+            Some(status) => lent
+                .retain(|member, before| status.sizes.get(*member).is_some_and(|size| *size <= before.size)),
+            // How long its volumes are for the group is not known.
+            None => lent.clear(),
+        }
+    }
+
+    /// Gives back what the group has not grown into. Nobody uses the volumes.
+    async fn give_back(&self) {
+        let lent = std::mem::take(&mut *lock(&self.lent));
+        let members = self.members.clone();
+        rt::blocking(move || give_back(&members, lent)).await;
+    }
+
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
+        self.keep_what_is_used();
         self.engine.close().await;
         lock(&self.picture).take();
+        if self.engine.has_ended() {
+            self.give_back().await;
+        }
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
         // Before that is forgotten nobody may write to the volumes alone: after a crash they would be a group's.
         if self.engine.has_ended() {
@@ -608,9 +660,62 @@ impl Group {
     }
 }
 
+/// Lets volumes grow, and tells what those had that did; where one cannot, none has. Blocks.
+fn lend_all(
+    members: &[Arc<Member>],
+    sizes: &[u64],
+    lent: &BTreeMap<usize, Before>,
+) -> Result<BTreeMap<usize, Before>, String> {
+    // What earlier growth was given for and is not used counts as free, and as taken again.
+    let mut wanted: BTreeMap<Store, (u64, u64)> = BTreeMap::new();
+    let mut longer = BTreeMap::new();
+    for (i, (member, size)) in members.iter().zip(sizes).enumerate() {
+        let wrong = |e: VolumeError| format!("volume {}: {e}", member.name);
+        let before = member.growth.before().map_err(wrong)?;
+        if *size > before.size {
+            longer.insert(i, before);
+        }
+        let base = lent.get(&i).map_or(before.size, |before| before.size);
+        let more = (*size).max(before.size).saturating_sub(base);
+        let (store, free) = member.growth.room().map_err(wrong)?;
+        let (all, least) = wanted.entry(store).or_insert((0, free));
+        (*all, *least) = (all.saturating_add(more), free.min(*least));
+    }
+    if longer.is_empty() {
+        return Ok(longer);
+    }
+    wanted.into_values().try_for_each(|(all, free)| setup::leaves_enough("that growth", all, free))?;
+    let mut done = BTreeMap::new();
+    for (i, before) in longer {
+        let (Some(member), Some(size)) = (members.get(i), sizes.get(i)) else { continue };
+        done.insert(i, before);
+        if let Err(e) = member.growth.grow(*size) {
+            give_back(members, done);
+            return Err(format!("volume {}: {e}", member.name));
+        }
+    }
+    Ok(done)
+}
+
+/// Blocks.
+fn give_back(members: &[Arc<Member>], lent: BTreeMap<usize, Before>) {
+    for (i, before) in lent {
+        let Some(member) = members.get(i) else { continue };
+        if let Err(e) = member.growth.give_back(&before) {
+            tracing::warn!("volume {} stays longer than it was: {e}", member.name);
+        }
+    }
+}
+
+/// How long the block of a group's journal is.
+fn journal_bytes(format: &Format) -> Result<u64, String> {
+    let bytes = journal::bytes(format).map_err(|e| e.to_string())?;
+    bytes.checked_next_multiple_of(LOG_UNIT).ok_or_else(|| "the journal would be too long".into())
+}
+
 /// Makes the block of a group's journal, and opens it.
 fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) -> Result<Volume, String> {
-    let bytes = journal::bytes(format).map_err(|e| e.to_string())?.next_multiple_of(4096);
+    let bytes = journal_bytes(format)?;
     replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
     let place = match config.in_memory {
         true => Place::Ram,

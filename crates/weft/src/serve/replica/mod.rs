@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use futures_util::lock::Mutex as AsyncMutex;
 use weft_machine::Pool;
 use weft_machine::rt::Cores;
 use weft_replica::front::Front;
@@ -54,6 +55,10 @@ pub(super) struct Replicas {
     groups: Mutex<BTreeMap<GroupName, Arc<Group>>>,
     /// One command at a time may add or remove a group.
     busy: AtomicBool,
+    /// One look at volumes at a time.
+    looking: AsyncMutex<()>,
+    /// One measure of the log's place at a time: others would measure each other, and each has a file and a thread.
+    measuring: Arc<AsyncMutex<()>>,
     /// The process ends.
     ends: AtomicBool,
     own: Own,
@@ -139,6 +144,8 @@ impl Replicas {
             absent: absent.to_vec(),
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
+            looking: AsyncMutex::default(),
+            measuring: Arc::default(),
             ends: AtomicBool::new(false),
             own: Own { user: args.user.clone(), password: Password::new(password) },
             smb_port: OnceLock::new(),
@@ -282,12 +289,15 @@ impl Replicas {
     }
 
     async fn look(&self, wanted: &[String], measure: bool) -> Result<Tell, String> {
+        setup::few_and_distinct(wanted)?;
         let log = match measure {
             true => Some(self.measure_log().await.map_err(|e| {
                 format!("the journal's folder, {}, cannot be written to: {e}", self.folder.path().display())
             })?),
             false => None,
         };
+        // Each costs a walk over its file.
+        let _looking = self.looking.lock().await;
         let mut volumes = Vec::new();
         for name in wanted {
             let member = self.member(name)?;
@@ -301,7 +311,10 @@ impl Replicas {
     /// How fast durable writes are where the journal lies.
     async fn measure_log(&self) -> io::Result<(f64, f64)> {
         let folder = self.folder.clone();
+        // Whoever asks may be gone before it is over; the next one waits nevertheless.
+        let alone = self.measuring.clone().lock_owned().await;
         weft_machine::rt::blocking(move || {
+            let _alone = alone;
             folder.make()?;
             group::measure(folder.path())
         })
@@ -382,13 +395,8 @@ impl Replicas {
         if !group.is_destination() {
             return Err(format!("group {} is no destination here", group.name));
         }
-        if sizes.len() != group.members.len() {
-            return Err("the number of volumes and that of their sizes differ".into());
-        }
-        for (member, size) in group.members.iter().zip(sizes) {
-            member.lengthen(*size).await?;
-        }
-        Ok(())
+        let _turn = self.take_turn()?;
+        group.lend(sizes).await
     }
 
     /// Ends a group here: its volumes become volumes like any others.

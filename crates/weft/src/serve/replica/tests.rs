@@ -53,6 +53,8 @@ impl Host {
             absent: Vec::new(),
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
+            looking: AsyncMutex::default(),
+            measuring: Arc::default(),
             ends: AtomicBool::new(false),
             own: Own { user: "alice".into(), password: Password::new("secret") },
             smb_port: OnceLock::new(),
@@ -76,6 +78,10 @@ impl Host {
             "may_overwrite": true});
         change(&mut join);
         self.ask(&join)
+    }
+
+    fn length(&self, volume: &str) -> u64 {
+        fs::metadata(self.dir.path().join(format!("{volume}.img"))).unwrap().len()
     }
 
     /// Names of the files that groups have.
@@ -149,4 +155,85 @@ fn what_a_join_did_not_make_it_does_not_remove() {
     assert_eq!(fs::read(folder.join("db.json")).unwrap(), b"another's");
     host.join(|join| join["group"] = json!("left")).unwrap();
     assert!(host.is_destination("left"));
+}
+
+#[test]
+fn a_join_that_makes_no_sense_takes_nothing() {
+    let host = Host::new();
+    let free = rustix::fs::statvfs(host.dir.path()).map(|found| found.f_bavail * found.f_frsize).unwrap();
+    let wrong: [(&str, Value); 12] = [
+        ("log_bytes", json!(u64::MAX)),
+        ("log_bytes", json!(u64::MAX - 4096)),
+        ("log_bytes", json!(1_u64 << 62)),
+        ("log_bytes", json!(free.next_multiple_of(4096))),
+        ("log_bytes", json!(0)),
+        ("log_bytes", json!(64 * MIB + 512)),
+        ("volumes", json!(["vol1", "vol1"])),
+        ("volumes", json!(["vol1", "vol2"])),
+        ("volumes", json!([])),
+        ("sizes", json!([0])),
+        ("sizes", json!([u64::MAX])),
+        ("partnership", json!("abab")),
+    ];
+    for (field, value) in wrong {
+        let refused = host.join(|join| join[field] = value.clone());
+        assert!(refused.is_err(), "{field} {value}");
+        assert_eq!(host.files(), [""; 0], "{field} {value}");
+    }
+    let refused = host.join(|join| {
+        join["volumes"] = json!(["vol1", "vol1"]);
+        join["sizes"] = json!([MIB, MIB]);
+    });
+    assert!(refused.unwrap_err().contains("twice"));
+    host.join(|_| ()).unwrap();
+    // A partnership has one group here: its doors lead to one destination.
+    for partnership in [PARTNERSHIP.to_owned(), PARTNERSHIP.to_uppercase()] {
+        host.join(|join| {
+            join["partnership"] = json!(partnership);
+            join["group"] = json!("second");
+            join["volumes"] = json!(["vol2"]);
+        })
+        .unwrap_err();
+    }
+    assert_eq!(host.files(), OF_DB);
+    assert!(host.is_destination("db"));
+}
+
+#[test]
+fn a_volume_grows_by_what_there_is_and_gives_back_what_nobody_has_used() {
+    let host = Host::new();
+    let grow = |sizes: &[u64]| host.ask(&json!({"do": "grow", "partnership": PARTNERSHIP, "sizes": sizes}));
+    host.join(|join| {
+        join["volumes"] = json!(["vol1", "vol2"]);
+        join["sizes"] = json!([MIB, MIB]);
+    })
+    .unwrap();
+    let lengths = || [host.length("vol1"), host.length("vol2")];
+    // More than there is, in one volume, in both together, or than there can be: none of them grows.
+    let free = rustix::fs::statvfs(host.dir.path()).map(|found| found.f_bavail * found.f_frsize).unwrap();
+    let most = free / 512 * 512;
+    for sizes in
+        [[MIB, 1 << 43], [2 * most, MIB], [most / 4 * 3, most / 4 * 3], [u64::MAX, MIB], [MIB, 4 * MIB + 1]]
+    {
+        grow(&sizes.map(|size| size.max(MIB))).unwrap_err();
+        assert_eq!(lengths(), [MIB; 2], "{sizes:?}");
+    }
+    grow(&[2 * MIB]).unwrap_err();
+    grow(&[2 * MIB, 3 * MIB]).unwrap();
+    grow(&[4 * MIB, MIB]).unwrap();
+    assert_eq!(lengths(), [4 * MIB, 3 * MIB]);
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+    assert_eq!(lengths(), [MIB; 2], "the group had not grown");
+    assert!(host.files().is_empty());
+    let size = |name: &str| host.replicas.member(name).unwrap().bare.geometry().size;
+    assert_eq!(["vol1", "vol2"].map(size), [MIB; 2]);
+}
+
+#[test]
+fn a_look_is_at_a_few_volumes_once_each() {
+    let host = Host::new();
+    let look = |volumes: Vec<&str>| host.ask(&json!({"do": "look", "volumes": volumes, "measure": false}));
+    look(vec!["vol1", "vol2"]).unwrap();
+    assert!(look(vec!["vol1", "vol1"]).unwrap_err().contains("twice"));
+    assert!(look(vec!["vol1"; 6_500]).is_err());
 }
