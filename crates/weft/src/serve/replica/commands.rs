@@ -195,7 +195,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         volumes: their_volumes.clone(),
         sizes,
         log_bytes,
-        source: format!("{}:{name}", host_name()),
+        source: format!("{}:{name}", host_name()).into(),
         back: way_back(replicas, &wanted)?,
         synchronous: wanted.synchronous,
         policy,

@@ -30,6 +30,7 @@ use super::picture::Picture;
 use super::setup::{self, Ask, Join, LOG_UNIT};
 use super::stopped::{self, Mark, Now};
 use super::{Absent, Member, Replicas, door, random};
+use crate::out::Said;
 
 pub(super) use engine::State;
 
@@ -399,8 +400,11 @@ impl Group {
 
     /// The group of a volume that becomes a copy.
     pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, String> {
-        let partner =
-            Partner { name: join.source.clone(), address: join.back.clone(), synchronous: join.synchronous };
+        let partner = Partner {
+            name: join.source.to_string(),
+            address: join.back.clone(),
+            synchronous: join.synchronous,
+        };
         let (name, partnership) = (join.group.clone(), join.partnership.clone());
         let policy = join.policy;
         let config = config::Group::new(name, partnership, join.volumes.clone(), join.log_bytes, policy);
@@ -565,9 +569,11 @@ impl Group {
         let speaker = self.config().speaker;
         let mark = |number| Mark { speaker, number };
         let ask = match now {
-            Now::Stopped => {
-                Ask::Stopped { partnership, why: stopped.why.clone(), mark: mark(stops.saturating_mul(2)) }
-            }
+            Now::Stopped => Ask::Stopped {
+                partnership,
+                why: stopped.why.clone().into(),
+                mark: mark(stops.saturating_mul(2)),
+            },
             Now::Goes => Ask::Goes { partnership, mark: mark(stops.saturating_mul(2).saturating_add(1)) },
             Now::Starting | Now::Over => return false,
         };
@@ -579,8 +585,8 @@ impl Group {
     }
 
     /// A partner says that it is stopped, and why.
-    pub fn hear_stopped(&self, mark: Mark, why: String) {
-        lock(&self.heard).stopped(mark, why, rt::now());
+    pub fn hear_stopped(&self, mark: Mark, why: Said) {
+        lock(&self.heard).stopped(mark, why.into(), rt::now());
     }
 
     /// A partner says that it is stopped no more.

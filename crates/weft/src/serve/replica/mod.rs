@@ -129,7 +129,7 @@ impl Replicas {
             Box::pin(async move {
                 let told = match replicas {
                     Some(replicas) => replicas.setup(&message).await,
-                    None => Tell::Error("the server ends".into()),
+                    None => Tell::Error("the server ends".to_owned().into()),
                 };
                 serde_json::to_vec(&told).unwrap_or_default().into()
             })
@@ -262,7 +262,7 @@ impl Replicas {
     async fn setup(self: &Arc<Self>, message: &[u8]) -> Tell {
         let ask: Ask = match serde_json::from_slice(message) {
             Ok(ask) => ask,
-            Err(e) => return Tell::Error(format!("a message that cannot be read: {e}")),
+            Err(e) => return Tell::Error(format!("a message that cannot be read: {e}").into()),
         };
         let told = match ask {
             Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
@@ -285,7 +285,7 @@ impl Replicas {
             }
             Ask::Nothing => Ok(Tell::Done),
         };
-        told.unwrap_or_else(Tell::Error)
+        told.unwrap_or_else(|why| Tell::Error(why.into()))
     }
 
     async fn look(&self, wanted: &[String], measure: bool) -> Result<Tell, String> {
@@ -302,8 +302,9 @@ impl Replicas {
         for name in wanted {
             let member = self.member(name)?;
             let used = group::used_bytes(&member.bare).await?;
-            let (size, group) = (member.bare.geometry().size, self.group_of(name).map(String::from));
-            volumes.push(Found { name: name.clone(), size, used, group });
+            let (size, group) =
+                (member.bare.geometry().size, self.group_of(name).map(|group| String::from(group).into()));
+            volumes.push(Found { name: name.clone().into(), size, used, group });
         }
         Ok(Tell::Looked { log, volumes })
     }

@@ -15,6 +15,7 @@ use super::config::{Address, Policy};
 use super::door;
 use super::names::GroupName;
 use super::stopped::Mark;
+use crate::out::{self, Said};
 
 /// The longest message, bytes.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
@@ -55,7 +56,7 @@ pub(super) enum Ask {
         /// 32 hexadecimal digits.
         partnership: String,
         /// A sentence.
-        why: String,
+        why: Said,
         /// Who says it, and when.
         #[serde(default, flatten)]
         mark: Mark,
@@ -91,7 +92,7 @@ pub(super) struct Wished {
     /// Bytes of the log.
     pub log_bytes: u64,
     /// What the source is called.
-    pub source: String,
+    pub source: Said,
     /// How the destination reaches the source when the roles are exchanged.
     pub back: Address,
     /// Whether writes will wait.
@@ -120,6 +121,10 @@ impl TryFrom<Wished> for Join {
                 "a log has at most {MOST_LOG_BYTES} bytes, in multiples of {LOG_UNIT}, not {}",
                 wished.log_bytes
             ));
+        }
+        let Address { host, user, .. } = &wished.back;
+        if let Some(odd) = [host, user].into_iter().find(|text| out::name(text) != **text) {
+            return Err(format!("{odd:?} can be no host or user"));
         }
         Ok(Join(wished))
     }
@@ -170,18 +175,18 @@ pub(super) enum Tell {
     /// It is done.
     Done,
     /// It is not, and this sentence says why.
-    Error(String),
+    Error(Said),
 }
 
 /// A volume of the other server.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Found {
     /// Its name.
-    pub name: String,
+    pub name: Said,
     /// Bytes.
     pub size: u64,
     /// Bytes that hold something, as far as its file system knows.
     pub used: u64,
     /// The group that it is in already.
-    pub group: Option<String>,
+    pub group: Option<Said>,
 }

@@ -65,7 +65,7 @@ impl Host {
     fn ask(&self, message: &Value) -> Result<(), String> {
         let message = serde_json::to_vec(message).unwrap();
         match rt::block_on(self.replicas.setup(&message)).unwrap() {
-            Tell::Error(why) => Err(why),
+            Tell::Error(why) => Err(why.into()),
             Tell::Done | Tell::Looked { .. } => Ok(()),
         }
     }
@@ -236,4 +236,32 @@ fn a_look_is_at_a_few_volumes_once_each() {
     look(vec!["vol1", "vol2"]).unwrap();
     assert!(look(vec!["vol1", "vol1"]).unwrap_err().contains("twice"));
     assert!(look(vec!["vol1"; 6_500]).is_err());
+}
+
+#[test]
+fn what_a_partner_says_shows_itself_and_nothing_else() {
+    let host = Host::new();
+    let hostile = "evil\x1b[2J\x1b]0;pwn\x07\nforged \u{9b}31m:x";
+    host.join(|join| join["source"] = json!(hostile)).unwrap();
+    host.ask(&json!({"do": "stopped", "partnership": PARTNERSHIP, "why": hostile})).unwrap();
+    let told = host.replicas.told();
+    assert!(told[0].partner_stopped.as_ref().is_some_and(|why| why.starts_with("evil\\u001b[2J")));
+    let json = serde_json::to_value(&told).unwrap();
+    fn texts(value: &Value) -> Vec<&str> {
+        match value {
+            Value::String(text) => vec![text],
+            Value::Array(list) => list.iter().flat_map(texts).collect(),
+            Value::Object(fields) => fields.values().flat_map(texts).collect(),
+            _ => Vec::new(),
+        }
+    }
+    let odd: Vec<&str> = texts(&json).into_iter().filter(|text| text.contains(char::is_control)).collect();
+    assert_eq!(odd, [""; 0]);
+    // What names an address acts on nothing, or is no address.
+    host.join(|join| {
+        join["partnership"] = json!("cd".repeat(16));
+        (join["group"], join["volumes"]) = (json!("second"), json!(["vol2"]));
+        join["back"]["host"] = json!(hostile);
+    })
+    .unwrap_err();
 }
