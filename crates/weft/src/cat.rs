@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::args::{Cat, Put};
 use crate::connect::{Remote, password_for};
 use crate::fault::Fault;
-use crate::out::Stdout;
+use crate::out::FileToStdout;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::transfer::{CLIENT_BUFFERS, join, partial_name, take_place};
 use crate::url::Url;
@@ -33,7 +33,7 @@ pub(crate) fn cat(args: Cat) -> Result<ExitCode, Failure> {
     rt::block_on(async {
         for url in &urls {
             let remote = Remote::connect(url, &args.connect, &Pool::new(CLIENT_BUFFERS)).await?;
-            print(&remote, &url.path, (Box::new(Stdout), "standard output"))
+            print(&remote, &url.path, (Box::new(FileToStdout), "standard output"))
                 .await
                 .map_err(|e| e.told(url))?;
             remote.close().await;

@@ -136,7 +136,7 @@ impl Stream {
     /// Opens it; a FIFO waits here for its reader.
     pub(crate) fn open(&self) -> io::Result<Box<dyn Write + Send>> {
         Ok(match &self.0 {
-            None => Box::new(crate::out::Stdout),
+            None => Box::new(crate::out::FileToStdout),
             // Should it be a terminal, it must not become ours.
             Some(path) => {
                 let flags = rustix::fs::OFlags::NOCTTY.bits() as i32;

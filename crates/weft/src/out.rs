@@ -7,10 +7,13 @@
 //! its window or turns text round: such a character is shown by its number, as JSON writes it.
 //! Owns: nothing. Does not: panic, as `println!` and `eprintln!` do.
 
-use std::fmt::Arguments;
+use std::fmt::{self, Arguments};
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::local::{STANDARD, is_standard_output};
@@ -49,10 +52,35 @@ fn heard(written: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Standard output, for what writes for long or for ever: a closed pipe is an error that ends it, and [`ended_by_reader`] knows it.
+/// Standard output for lines, of what writes for long or for ever: a closed pipe is an error that ends it, and [`ended_by_reader`]
+/// knows it. What is written is text, and nothing in it acts on a terminal.
 pub(crate) struct Stdout;
 
 impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        told(write_shown(&mut io::stdout(), bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        told(io::stdout().flush())
+    }
+}
+
+/// Writes text, all of it, so that it does nothing but show itself. `write!` and JSON come here in pieces that are whole characters.
+fn write_shown(out: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains(acts_in_lines) => out.write(bytes),
+        _ => {
+            let text = String::from_utf8_lossy(bytes);
+            out.write_all(shown(&text, acts_in_lines).as_bytes()).map(|()| bytes.len())
+        }
+    }
+}
+
+/// Standard output for the content of files alone, which is what it is. Everything else is [`Stdout`]'s.
+pub(crate) struct FileToStdout;
+
+impl Write for FileToStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         told(io::stdout().write(bytes))
     }
@@ -137,7 +165,52 @@ fn harmless(text: Arguments) -> String {
     if !text.contains(acts) {
         return text;
     }
-    shown(&text, |c| c != '\n' && acts(c))
+    shown(&text, acts_in_lines)
+}
+
+/// [`acts`], where lines end.
+fn acts_in_lines(c: char) -> bool {
+    c != '\n' && acts(c)
+}
+
+/// Words that another host has said, in one line. They are made harmless when they come, so whoever prints, logs or keeps them needs
+/// not know where they are from.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(from = "String", into = "String")]
+pub(crate) struct Said(String);
+
+impl From<String> for Said {
+    fn from(text: String) -> Said {
+        match text.contains(acts) {
+            true => Said(name(&text)),
+            false => Said(text),
+        }
+    }
+}
+
+impl From<Said> for String {
+    fn from(said: Said) -> String {
+        said.0
+    }
+}
+
+impl Deref for Said {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Lines that are coloured afterwards, or laid out: nothing in them acts on a terminal.
+pub(crate) fn lines(text: &str) -> String {
+    shown(text, acts_in_lines)
 }
 
 /// A name as part of a line: it has no end of line in it either.
@@ -180,6 +253,42 @@ mod tests {
         let printed = harmless(format_args!("{json}"));
         assert!(!printed.contains(acts));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&printed).unwrap(), json);
+    }
+
+    #[test]
+    fn lines_that_are_written_do_nothing_to_the_terminal_and_json_stays_json() {
+        let hostile = "\x1b[31mRED\nforged \u{9b}2J\u{202e}x";
+        let mut out = Vec::new();
+        struct Lines<'a>(&'a mut Vec<u8>);
+        impl Write for Lines<'_> {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                write_shown(self.0, bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        writeln!(Lines(&mut out), "there: {hostile}\tü").unwrap();
+        assert_eq!(
+            std::str::from_utf8(&out).unwrap(),
+            "there: \\u001b[31mRED\nforged \\u009b2J\\u202ex\tü\n"
+        );
+        out.clear();
+        let json = serde_json::json!({ "why": hostile });
+        serde_json::to_writer_pretty(Lines(&mut out), &json).unwrap();
+        assert!(!std::str::from_utf8(&out).unwrap().contains(acts_in_lines));
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&out).unwrap(), json);
+        out.clear();
+        Lines(&mut out).write_all(b"a\xff\x9b\x1bz").unwrap();
+        assert_eq!(std::str::from_utf8(&out).unwrap(), "a\u{fffd}\u{fffd}\\u001bz");
+    }
+
+    #[test]
+    fn what_another_host_has_said_is_harmless_from_the_moment_it_comes() {
+        let said: Said = serde_json::from_str(r#""x\u001b[31mRED\nforged\u009bline""#).unwrap();
+        assert_eq!(&*said, "x\\u001b[31mRED\\u000aforged\\u009bline");
+        // Passed on from host to host it stays what it is.
+        assert_eq!(Said::from(said.to_string()), said);
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode
             }
         }
         if args.watch && std::io::stdout().is_terminal() && !args.json {
-            write!(out, "\x1b[H\x1b[J")?;
+            crate::out::print(format_args!("\x1b[H\x1b[J"))?;
         }
         if args.json {
             serde_json::to_writer(&mut out, &json!({ "groups": groups }))?;

@@ -250,6 +250,20 @@ fn random_numbers_come_from_one_place_only() {
 }
 
 #[test]
+fn nothing_but_the_content_of_files_is_printed_as_it_is() {
+    // `out` makes harmless what is printed. Its way for files, and standard output itself, do not.
+    let content = ["crates/weft/src/out.rs", "crates/weft/src/cat.rs", "crates/weft/src/local.rs"];
+    for (name, text) in sources() {
+        if name.starts_with("crates/weft/src/") && !content.contains(&name.as_str()) {
+            assert!(
+                !text.contains("FileToStdout"),
+                "{name} prints what it is given: only files are printed so"
+            );
+        }
+    }
+}
+
+#[test]
 fn payload_is_copied_in_one_place_only() {
     // Payload moves by machine::buf::copy or Window::place, which count. A raw copy elsewhere escapes the counter.
     for (name, text) in sources() {

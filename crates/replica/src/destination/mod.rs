@@ -24,6 +24,7 @@ use weft_machine::rt;
 use weft_store::block::{Block, BlockOp};
 use weft_store::vfs::Put;
 use weft_wire::repl::control::{Era, Refusal, Report, Request, Response, Sync};
+use weft_wire::repl::record::SECTOR;
 
 use crate::bitmap::Bitmap;
 use crate::digest::digests;
@@ -43,6 +44,8 @@ use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 pub const MAX_WAITING: usize = 64;
 /// The longest range that is compared at a time.
 const MAX_CHECK_BYTES: u64 = 64 << 20;
+/// Bytes of a piece at least: what sources ask for. The digest of a few bytes tells what they are.
+const LEAST_PIECE: u32 = 64 << 10;
 
 /// How a destination behaves.
 #[derive(Clone, Debug)]
@@ -564,8 +567,14 @@ impl Destination {
         piece: u32,
         after: u64,
     ) -> Result<Vec<[u8; 16]>, Refusal> {
+        self.check(session)?;
         let block = self.side.members.get(usize::from(member)).ok_or(Refusal::Invalid)?;
-        if len == 0 || len > MAX_CHECK_BYTES || piece == 0 || !self.is_inside(member, offset, len) {
+        // The last piece ends with the range, which ends where an extent or the volume does: with a sector.
+        let whole = |n: u64| n.is_multiple_of(SECTOR as u64);
+        if len == 0 || len > MAX_CHECK_BYTES || !whole(offset) || !whole(len) || piece < LEAST_PIECE {
+            return Err(Refusal::Invalid);
+        }
+        if !self.is_inside(member, offset, len) {
             return Err(Refusal::Invalid);
         }
         self.changed

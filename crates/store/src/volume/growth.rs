@@ -1,13 +1,17 @@
 //! An open volume that becomes longer while it is used, and whose file is another one than it was.
 //!
-//! Spec: ftruncate(2). Owns: what is known of the size, and of the file. Does not: shrink, which takes a volume that nobody has open.
+//! Spec: ftruncate(2). Owns: what is known of the size, and of the file. Does not: shrink, which takes a volume that nobody has open,
+//! but for a growth that came to nothing.
 //! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in between, all
 //! bytes that anybody was told of are there.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::SeekFrom;
 
 use super::identity::FileIdentity;
 use super::plain::{self, Plain};
@@ -124,6 +128,98 @@ impl Growth {
         *superblock = new.clone();
         Ok(new)
     }
+
+    /// What it has now, for [`Growth::give_back`]. Blocks.
+    pub fn before(&self) -> Result<Before, Error> {
+        let superblock = self.lock();
+        let file = match superblock.medium {
+            Medium::Device => Ok(superblock.size),
+            _ => file_bytes(self.0.block.content().as_fd()),
+        };
+        Ok(Before {
+            size: superblock.size,
+            file: file.map_err(io_error("cannot look at", &superblock.path))?,
+        })
+    }
+
+    /// Ends a growth that came to nothing: the volume has what it had before, and so has its file. Only for who knows that nobody has
+    /// used what was added. Blocks.
+    pub fn give_back(&self, before: &Before) -> Result<(), Error> {
+        let Open { metadata, block, .. } = &*self.0;
+        let mut superblock = self.lock();
+        if before.size >= superblock.size {
+            return Ok(());
+        }
+        let new =
+            Superblock { generation: superblock.generation + 1, size: before.size, ..superblock.clone() };
+        // The other way round than it grows: all bytes that the superblock promises are there.
+        metadata.write(&new)?;
+        block.shrunk(new.size);
+        *superblock = new;
+        if superblock.medium == Medium::Device {
+            return Ok(());
+        }
+        let file = block.content();
+        let cut = || -> io::Result<()> {
+            if file_bytes(file.as_fd())? > before.file {
+                rustix::fs::ftruncate(file.as_fd(), before.file)?;
+            }
+            Ok(())
+        };
+        cut().map_err(io_error("cannot size", &superblock.path))
+    }
+
+    /// Where it takes what it grows by, and how many bytes there are. Blocks.
+    pub fn room(&self) -> Result<(Store, u64), Error> {
+        let superblock = self.lock();
+        let file = self.0.block.content();
+        let found = || -> io::Result<(Store, u64)> {
+            match superblock.medium {
+                Medium::Ram => Ok((Store::Memory, plain::memory_available()?)),
+                Medium::File => {
+                    let disk = rustix::fs::fstatvfs(file.as_fd())?;
+                    let device = rustix::fs::fstat(file.as_fd())?.st_dev;
+                    Ok((Store::Disk(device), disk.f_bavail.saturating_mul(disk.f_frsize)))
+                }
+                Medium::Device => {
+                    let all = rustix::fs::seek(file.as_fd(), SeekFrom::End(0))?;
+                    Ok((Store::Device(superblock.id), all.saturating_sub(superblock.size)))
+                }
+            }
+        };
+        found().map_err(io_error("cannot look at", &superblock.path))
+    }
+}
+
+/// Bytes that are free in the host's memory, or in the file system of this folder. Blocks.
+pub fn free_bytes(folder: Option<&Path>) -> io::Result<u64> {
+    let Some(folder) = folder else { return plain::memory_available() };
+    let disk = rustix::fs::statvfs(folder)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// What a volume had before it grew for something that may come to nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    /// Bytes of the volume.
+    pub size: u64,
+    /// Bytes of its file.
+    file: u64,
+}
+
+/// What volumes take from, so that the growth of several can be added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Store {
+    /// The file system of this device number.
+    Disk(u64),
+    /// The host's memory.
+    Memory,
+    /// A device of its own, by the volume's random number.
+    Device([u8; 16]),
+}
+
+fn file_bytes(file: impl AsFd) -> io::Result<u64> {
+    Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
 }
 
 fn lengthen(superblock: &Superblock, block: &Plain, size: u64) -> Result<(), Error> {
@@ -133,7 +229,7 @@ fn lengthen(superblock: &Superblock, block: &Plain, size: u64) -> Result<(), Err
     }
     let sized = || -> io::Result<()> {
         // It may be longer than its volume: what is there stays.
-        let there = u64::try_from(rustix::fs::fstat(file.as_fd())?.st_size).unwrap_or(0);
+        let there = file_bytes(file.as_fd())?;
         if there < size {
             if superblock.taken {
                 plain::take(&file, there, size - there)?;

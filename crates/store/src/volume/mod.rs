@@ -29,7 +29,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use weft_machine::{File, Pool};
 
-pub use self::growth::Growth;
+pub use self::growth::{Before, Growth, Store, free_bytes};
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 
@@ -41,6 +41,12 @@ pub const MAX_SIZE: u64 = i64::MAX as u64;
 pub const SIZE_UNIT: u64 = 512;
 
 const SUFFIX: &str = ".volume";
+
+/// Whether a volume can have this name, which is part of a file's: it leads to no other folder.
+pub fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.chars().all(allowed)
+}
 
 /// Why something could not be done with a volume.
 #[derive(Debug, thiserror::Error)]
@@ -196,11 +202,10 @@ impl Volumes {
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Error> {
-        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(allowed) {
-            return Err(Error::Name(name.to_owned()));
+        match is_name(name) {
+            true => Ok(self.dir.join(format!("{name}{SUFFIX}"))),
+            false => Err(Error::Name(name.to_owned())),
         }
-        Ok(self.dir.join(format!("{name}{SUFFIX}")))
     }
 
     /// Makes a volume. What was made is undone when a later step fails.

@@ -34,7 +34,7 @@ pub struct Plain {
     file: File,
     direct: Option<Direct>,
     medium: Medium,
-    /// Never becomes smaller.
+    /// Becomes smaller only where nobody uses what is cut off: see [`super::Growth::give_back`].
     size: AtomicU64,
     /// Something could not be made durable; see the contract.
     lost: Arc<AtomicBool>,
@@ -76,6 +76,11 @@ impl Plain {
     /// It has `size` bytes from now on, and its file as many.
     pub(super) fn grown(&self, size: u64) {
         self.size.fetch_max(size, Ordering::AcqRel);
+    }
+
+    /// It has `size` bytes from now on.
+    pub(super) fn shrunk(&self, size: u64) {
+        self.size.fetch_min(size, Ordering::AcqRel);
     }
 
     fn size(&self) -> u64 {
@@ -276,7 +281,7 @@ pub(super) fn take(file: &File, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Bytes that the kernel can give without taking them from anybody.
-fn memory_available() -> io::Result<u64> {
+pub(super) fn memory_available() -> io::Result<u64> {
     let page = std::fs::read_to_string("/proc/meminfo")?;
     let line = page.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());

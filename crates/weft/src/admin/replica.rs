@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::args::replica::{OnCongestion, OnLoss};
 use crate::serve::replica::config::{Address, Policy};
+use crate::serve::replica::names::GroupName;
 use crate::status::Traffic;
 
 /// A command. `group` is the name of a group or of one of its volumes.
@@ -91,7 +92,7 @@ pub(crate) struct Create {
     /// What they are called there.
     pub their_volumes: Vec<String>,
     /// The group's name, on both sides.
-    pub group: Option<String>,
+    pub group: Option<GroupName>,
     /// How the other server is reached.
     pub address: Address,
     /// Writes wait for the other side.

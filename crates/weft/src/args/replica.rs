@@ -8,6 +8,7 @@ use clap::{Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{Transport, default_user, parse_size};
+use crate::serve::replica::names::GroupName;
 
 /// `weft replica`.
 #[derive(clap::Args, Debug)]
@@ -166,7 +167,7 @@ pub(crate) struct ReplicaCreate {
     pub overwrite: bool,
     /// The group's name [default: that of its first volume]
     #[arg(long, value_name = "NAME")]
-    pub group: Option<String>,
+    pub group: Option<GroupName>,
     /// Bytes of each side's log [default: a quarter of the volumes, 64M to 1G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub log_size: Option<u64>,

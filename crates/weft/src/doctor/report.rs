@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::out;
+
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -113,7 +115,9 @@ impl Report {
         found: impl Into<String>,
         remedy: Option<String>,
     ) {
-        self.steps.push(Step { name: name.into(), status, found: found.into(), remedy });
+        // What was found may be what a server said; the page and the terminal show it alike.
+        let (name, found) = (out::name(&name.into()), out::lines(&found.into()));
+        self.steps.push(Step { name, status, found, remedy: remedy.as_deref().map(out::lines) });
     }
 
     /// The first step that is in the way.
@@ -148,9 +152,9 @@ impl Report {
         }
         let Verdict { rdma, because, remedy, .. } = &self.verdict;
         let status = if *rdma { Status::Ok } else { Status::Failed };
-        let _ = writeln!(text, "\n{}", paint(status, because.clone()));
+        let _ = writeln!(text, "\n{}", paint(status, out::lines(because)));
         if let Some(remedy) = remedy {
-            let _ = writeln!(text, "-> {remedy}");
+            let _ = writeln!(text, "-> {}", out::lines(remedy));
         }
         text
     }

@@ -79,10 +79,10 @@ pub(crate) async fn look(address: &Address, pool: &Pool, volumes: &[String]) -> 
         return Err("it answered another question".into());
     };
     let volume = |found: Found| VolumeThere {
-        name: found.name,
+        name: found.name.into(),
         size: found.size,
         used: found.used,
-        group: found.group,
+        group: found.group.map(String::from),
     };
     Ok(There { log_bytes_per_second, log_ms, volumes: volumes.into_iter().map(volume).collect() })
 }

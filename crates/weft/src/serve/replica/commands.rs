@@ -15,7 +15,8 @@ use weft_replica::status::{Mode, Phase, Role};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
-use super::setup::{Ask, Join, Tell};
+use super::names::GroupName;
+use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, picture, random};
 use crate::admin::replica::{Command, Create, Reply};
 use crate::volume::human;
@@ -118,7 +119,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let _turn = replicas.take_turn()?;
     let name = match (&wanted.group, wanted.volumes.first()) {
         (Some(group), _) => group.clone(),
-        (None, Some(volume)) => volume.clone(),
+        (None, Some(volume)) => volume.parse::<GroupName>().map_err(|e| e.to_string())?,
         (None, None) => return Err("no volume is named".into()),
     };
     if wanted.volumes.len() != wanted.their_volumes.len() {
@@ -143,8 +144,8 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             ));
         }
     }
-    let log_bytes =
-        wanted.log_bytes.unwrap_or_else(|| group::default_log_bytes(&sizes)).next_multiple_of(4096);
+    let log_bytes = wanted.log_bytes.unwrap_or_else(|| group::default_log_bytes(&sizes));
+    let log_bytes = log_bytes.checked_next_multiple_of(LOG_UNIT).unwrap_or(u64::MAX);
     let partner = Partner {
         name: format!("{}:{name}", address.host),
         address: address.clone(),
@@ -207,18 +208,18 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             on_congestion: wanted.on_congestion.unwrap_or_default(),
         },
     };
-    let join = Join {
+    let join = Join::try_from(Wished {
         partnership: partnership.clone(),
         group: name.clone(),
         volumes: their_volumes.clone(),
         sizes,
         log_bytes,
-        source: format!("{}:{name}", host_name()),
+        source: format!("{}:{name}", host_name()).into(),
         back: way_back(replicas, &wanted)?,
         synchronous: wanted.synchronous,
         policy,
         may_overwrite: wanted.overwrite || wanted.seeded,
-    };
+    })?;
     carrier::ask(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await?;
     // From here on the other server waits for this one.
     let made = match existing {
@@ -240,14 +241,14 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
 
 async fn begin(
     replicas: &Arc<Replicas>,
-    name: &str,
+    name: &GroupName,
     wanted: &Create,
     join: &Join,
     partner: &Partner,
     first: First,
 ) -> Result<Arc<Group>, String> {
     let config = config::Group::new(
-        name,
+        name.clone(),
         join.partnership.clone(),
         wanted.volumes.clone(),
         join.log_bytes,

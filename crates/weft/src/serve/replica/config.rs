@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use weft_replica::status::Mode;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::names::GroupName;
 use crate::args::Transport;
 use crate::args::replica::{OnCongestion, OnLoss};
 
@@ -29,7 +30,7 @@ pub(super) struct Group {
     /// Layout of this file.
     pub version: u32,
     /// Its name here.
-    pub name: String,
+    pub name: GroupName,
     /// 32 hexadecimal digits, the same on both sides.
     pub partnership: String,
     /// Its volumes here, in the group's order.
@@ -137,7 +138,7 @@ pub(super) enum Remembered {
 #[derive(Debug)]
 pub(super) struct Damaged {
     /// Its name.
-    pub name: String,
+    pub name: GroupName,
     /// Its volumes, where that is known: it may be any of them otherwise.
     pub volumes: Option<Vec<String>>,
     /// What is wrong.
@@ -146,7 +147,7 @@ pub(super) struct Damaged {
 
 impl Remembered {
     /// Its name.
-    pub fn name(&self) -> &str {
+    pub fn name(&self) -> &GroupName {
         match self {
             Remembered::Group(group) => &group.name,
             Remembered::Damaged(damaged) => &damaged.name,
@@ -179,16 +180,26 @@ impl Folder {
     }
 
     /// Where a group's journal lies.
-    pub fn journal(&self, group: &str) -> PathBuf {
+    pub fn journal(&self, group: &GroupName) -> PathBuf {
         self.0.join(format!("{group}.log"))
     }
 
-    fn file(&self, group: &str) -> PathBuf {
+    fn file(&self, group: &GroupName) -> PathBuf {
         self.0.join(format!("{group}.json"))
     }
 
-    fn members(&self, group: &str) -> PathBuf {
+    fn members(&self, group: &GroupName) -> PathBuf {
         self.0.join(format!("{group}.members"))
+    }
+
+    /// What is known of the journal, as of a volume.
+    pub fn metadata(&self, group: &GroupName) -> PathBuf {
+        self.0.join(format!("{group}.volume"))
+    }
+
+    /// Whether a group of this name is remembered.
+    pub fn knows(&self, group: &GroupName) -> bool {
+        [self.file(group), self.members(group)].iter().any(|path| path.exists())
     }
 
     /// Makes it where it is missing.
@@ -209,7 +220,8 @@ impl Folder {
             let file = entry.file_name();
             let name = file.to_str().filter(|name| !name.starts_with('.'));
             let name = name.and_then(|name| name.strip_suffix(".json").or(name.strip_suffix(".members")));
-            names.extend(name.map(str::to_owned));
+            // What cannot be a group's name is no group's file.
+            names.extend(name.and_then(|name| name.parse::<GroupName>().ok()));
         }
         let groups = names.into_iter().map(|name| match self.load_one(&name) {
             Ok(group) => Remembered::Group(group),
@@ -222,7 +234,7 @@ impl Folder {
         Ok(groups.collect())
     }
 
-    fn load_one(&self, name: &str) -> Result<Group, String> {
+    fn load_one(&self, name: &GroupName) -> Result<Group, String> {
         let path = self.file(name);
         let wrong = |why: String| format!("{} is of no use: {why}", path.display());
         let text = fs::read(&path).map_err(|e| wrong(e.to_string()))?;
@@ -230,7 +242,7 @@ impl Folder {
         if group.version != VERSION {
             return Err(wrong(format!("it is of version {}, and this is {VERSION}", group.version)));
         }
-        if group.name != name {
+        if group.name != *name {
             return Err(wrong(format!("it is of the group {:?}", group.name)));
         }
         Ok(group)
@@ -256,7 +268,7 @@ impl Folder {
         }
     }
 
-    fn put(&self, group: &str, path: &Path, content: &[u8]) -> io::Result<()> {
+    fn put(&self, group: &GroupName, path: &Path, content: &[u8]) -> io::Result<()> {
         let draft = self.0.join(format!(".{group}.new"));
         match fs::remove_file(&draft) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -269,7 +281,7 @@ impl Folder {
     }
 
     /// Forgets a group.
-    pub fn remove(&self, group: &str) -> io::Result<()> {
+    pub fn remove(&self, group: &GroupName) -> io::Result<()> {
         // A group that has lost its file is stopped; one that has lost the other is as it was.
         for path in [self.members(group), self.file(group)] {
             match fs::remove_file(path) {
@@ -284,7 +296,7 @@ impl Folder {
 impl Group {
     /// A group of the version that is written now.
     pub fn new(
-        name: &str,
+        name: GroupName,
         partnership: String,
         volumes: Vec<String>,
         log_bytes: u64,
@@ -292,7 +304,7 @@ impl Group {
     ) -> Group {
         Group {
             version: VERSION,
-            name: name.to_owned(),
+            name,
             partnership,
             volumes,
             volume_ids: Vec::new(),
@@ -311,6 +323,10 @@ mod tests {
 
     use super::*;
 
+    fn name(text: &str) -> GroupName {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn a_group_is_remembered_and_its_secrets_are_closed_to_others() {
         let dir = tempfile::tempdir().unwrap();
@@ -318,7 +334,7 @@ mod tests {
         assert!(folder.load().unwrap().is_empty());
         let policy = Policy { on_loss: OnLoss::SuspendIo, on_congestion: OnCongestion::PullAhead };
         let mut group =
-            Group::new("db", "ab".repeat(16), vec!["vol1".into(), "vol2".into()], 1 << 24, policy);
+            Group::new(name("db"), "ab".repeat(16), vec!["vol1".into(), "vol2".into()], 1 << 24, policy);
         let address = Address {
             host: "other".into(),
             port: 4450,
@@ -332,13 +348,13 @@ mod tests {
         group.partners.push(Partner { name: "other:db".into(), address, synchronous: true });
         folder.save(&group).unwrap();
         folder.save(&group).unwrap();
-        let mode = folder.file("db").metadata().unwrap().mode();
+        let mode = folder.file(&name("db")).metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
         let [Remembered::Group(loaded)] = &folder.load().unwrap()[..] else { panic!("one group") };
         assert_eq!(loaded.partners[0].address.password.text(), "secret");
         assert_eq!((&loaded.volumes, loaded.policy), (&group.volumes, policy));
-        folder.remove("db").unwrap();
-        folder.remove("db").unwrap();
+        folder.remove(&name("db")).unwrap();
+        folder.remove(&name("db")).unwrap();
         assert!(folder.load().unwrap().is_empty());
     }
 
@@ -354,24 +370,24 @@ mod tests {
     fn what_cannot_be_read_is_named_and_keeps_nobody_else_from_anything() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::of(dir.path());
-        let new = |name: &str| {
-            let volumes = vec![format!("{name}-1"), format!("{name}-2")];
-            Group::new(name, "ab".repeat(16), volumes, 1 << 24, Policy::default())
+        let new = |group: &str| {
+            let volumes = vec![format!("{group}-1"), format!("{group}-2")];
+            Group::new(name(group), "ab".repeat(16), volumes, 1 << 24, Policy::default())
         };
         ["a", "b", "c", "d"].iter().for_each(|name| folder.save(&new(name)).unwrap());
         // Emptied, lost, and neither file of use.
-        fs::write(folder.file("b"), b"").unwrap();
-        fs::remove_file(folder.file("c")).unwrap();
-        fs::write(folder.file("d"), b"{").unwrap();
-        fs::write(folder.members("d"), b"[").unwrap();
+        fs::write(folder.file(&name("b")), b"").unwrap();
+        fs::remove_file(folder.file(&name("c"))).unwrap();
+        fs::write(folder.file(&name("d")), b"{").unwrap();
+        fs::write(folder.members(&name("d")), b"[").unwrap();
         let [Remembered::Group(a), damaged @ ..] = &folder.load().unwrap()[..] else { panic!("a is whole") };
-        assert_eq!(a.name, "a");
+        assert_eq!(&*a.name, "a");
         let known: Vec<_> = damaged
             .iter()
             .map(|group| match group {
                 Remembered::Damaged(Damaged { name, volumes, why }) => {
                     assert!(why.contains(&format!("{name}.json")), "{why}");
-                    (name.as_str(), volumes.clone())
+                    (&**name, volumes.clone())
                 }
                 other => panic!("{other:?} is whole"),
             })

@@ -10,6 +10,8 @@
 //!
 //! A WRITE is answered when the deed is done, as the contract of `replica::peer` has it; on SMB Direct its payload was pulled
 //! from the source's memory by RDMA. Whoever may log on may come in; the share is offered over SMB alone.
+//! Each open is of a file of its own, with a number that no other open has: share modes, locks, oplocks, leases and deletion are
+//! kept by number, so nobody keeps another from a door by them.
 //! Owns: the numbers of the files. Does not: know what a destination does. Errors reach a source as an NTSTATUS, which is
 //! as good as unreachable to it; reasons travel by control requests.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
@@ -35,8 +37,10 @@ pub(super) const SHARE: &str = "weft-replica$";
 pub(super) const SETUP: &str = "setup";
 /// The file that forgets.
 pub(super) const MEASURE: &str = "measure";
-/// Files that are remembered at a time; older ones are looked up again.
-const MOST_FILES: usize = 4096;
+/// Doors that are remembered at a time; older ones are looked up again.
+const MOST_TARGETS: usize = 4096;
+/// Files are numbered so that the number modulo this says which door it is.
+const SLOTS: u64 = 8192;
 
 /// Answers a message of `super::setup`, wherever the connection runs.
 pub(super) type Setup = Arc<dyn Fn(Bytes) -> LocalBoxFuture<'static, Bytes> + Send + Sync>;
@@ -55,10 +59,52 @@ struct Shared {
 #[derive(Default)]
 struct State {
     partnerships: HashMap<[u8; 16], Behind>,
-    numbers: HashMap<Target, NodeId>,
-    targets: HashMap<NodeId, Target>,
-    order: VecDeque<NodeId>,
+    slots: HashMap<Target, usize>,
+    /// By slot: a door, and the count of files when it got the slot. Files before that led to another one.
+    targets: Vec<(Target, u64)>,
+    order: VecDeque<usize>,
+    /// Counts the files.
     last: u64,
+}
+
+impl State {
+    /// A new file that leads to a door.
+    fn number(&mut self, target: Target) -> NodeId {
+        self.last = self.last.saturating_add(1);
+        let slot = match self.slots.get(&target) {
+            Some(slot) => *slot,
+            None => self.remember(target),
+        };
+        // Above the root's, which is 1.
+        NodeId(self.last.saturating_mul(SLOTS).saturating_add(slot as u64))
+    }
+
+    fn remember(&mut self, target: Target) -> usize {
+        let entry = (target, self.last);
+        let oldest = if self.targets.len() < MOST_TARGETS { None } else { self.order.pop_front() };
+        let slot = match oldest.and_then(|slot| Some((slot, self.targets.get_mut(slot)?))) {
+            Some((slot, old)) => {
+                self.slots.remove(&old.0);
+                *old = entry;
+                slot
+            }
+            None => {
+                self.targets.push(entry);
+                self.targets.len().saturating_sub(1)
+            }
+        };
+        self.slots.insert(target, slot);
+        // Everybody comes by these, and none of them is ever forgotten.
+        if !matches!(target, Target::Setup | Target::Measure) {
+            self.order.push_back(slot);
+        }
+        slot
+    }
+
+    fn target(&self, node: NodeId) -> Option<Target> {
+        let slot = usize::try_from(node.0 % SLOTS).ok()?;
+        self.targets.get(slot).filter(|(_, since)| *since <= node.0 / SLOTS).map(|(target, _)| *target)
+    }
 }
 
 /// What a file leads to.
@@ -104,25 +150,7 @@ impl Doors {
     }
 
     fn item(&self, target: Target) -> Item {
-        let state = &mut *self.state();
-        let node = match state.numbers.get(&target) {
-            Some(node) => *node,
-            None => {
-                state.last = state.last.saturating_add(1);
-                // 1 is the root.
-                let node = NodeId(state.last.saturating_add(1));
-                state.numbers.insert(target, node);
-                state.targets.insert(node, target);
-                state.order.push_back(node);
-                if state.order.len() > MOST_FILES
-                    && let Some(old) = state.order.pop_front()
-                    && let Some(target) = state.targets.remove(&old)
-                {
-                    state.numbers.remove(&target);
-                }
-                node
-            }
-        };
+        let node = self.state().number(target);
         Item { node, name: target.name().into_bytes(), size: 0 }
     }
 }
@@ -227,12 +255,12 @@ impl Items for Doors {
     }
 
     fn by_node(&self, node: NodeId) -> Option<Item> {
-        let target = *self.state().targets.get(&node)?;
+        let target = self.state().target(node)?;
         Some(Item { node, name: target.name().into_bytes(), size: 0 })
     }
 
     fn open(&self, node: NodeId, _write: bool) -> Result<OpenFile, Error> {
-        let target = *self.state().targets.get(&node).ok_or(Error::Stale)?;
+        let target = self.state().target(node).ok_or(Error::Stale)?;
         let file = OpenFile::new(node, self.0.nothing.clone(), None);
         Ok(file.through(Arc::new(Door { doors: self.clone(), target })))
     }

@@ -3,7 +3,7 @@
 //! Owns: the journal's block, locked as long as the group is here. Does not: decide what the group is
 //! ([`weft_replica::group`] does), or carry bytes to another host (see [`super::carrier`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::LocalBoxFuture;
+use rustix::fs::FlockOperation;
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
@@ -20,14 +21,16 @@ use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::source::{self, Source};
 use weft_replica::status::{Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
-use weft_store::volume::{Create, Error as VolumeError, Place, Volume, Volumes};
+use weft_store::volume::{Before, Create, Error as VolumeError, Place, Store, Volume, Volumes, free_bytes};
 
 use super::carrier::{self, Carrier, Report};
 use super::config::{self, Partner};
+use super::names::GroupName;
 use super::picture::Picture;
-use super::setup::{Ask, Join};
+use super::setup::{self, Ask, Join, LOG_UNIT};
 use super::stopped::{self, Mark, Now};
 use super::{Absent, Member, Replicas, door, random};
+use crate::out::Said;
 
 pub(super) use engine::State;
 
@@ -37,7 +40,7 @@ const EXTENTS: usize = 1024;
 /// See the module.
 pub(super) struct Group {
     /// Its name here.
-    pub name: String,
+    pub name: GroupName,
     /// Known unless its file is of no use.
     partnership: Option<[u8; 16]>,
     /// Those of its volumes that are served, in its order.
@@ -51,6 +54,8 @@ pub(super) struct Group {
     links_known: Mutex<HashMap<String, Link>>,
     /// A test failover that goes on.
     pub(super) picture: Mutex<Option<Picture>>,
+    /// What members had before they grew on a source's word, as long as the group has not grown: by their number.
+    lent: Mutex<BTreeMap<usize, Before>>,
     /// What partners have said of being stopped.
     heard: Mutex<stopped::Heard>,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
@@ -70,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How a log is sized that nobody has sized.
 pub(super) fn default_log_bytes(sizes: &[u64]) -> u64 {
-    let all: u64 = sizes.iter().sum();
+    let all = sizes.iter().fold(0_u64, |all, size| all.saturating_add(*size));
     (all / 4).clamp(64 << 20, journal::DEFAULT_LOG_BYTES).next_multiple_of(4096)
 }
 
@@ -268,6 +273,7 @@ impl Group {
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
             picture: Mutex::default(),
+            lent: Mutex::default(),
             heard: Mutex::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
@@ -320,7 +326,7 @@ impl Group {
         );
         let served = || members.iter().map(|member| member.name.clone()).collect();
         let volumes = volumes.unwrap_or_else(served);
-        let config = config::Group::new(&name, String::new(), volumes, 0, config::Policy::default());
+        let config = config::Group::new(name, String::new(), volumes, 0, config::Policy::default());
         Group::new(config, None, members, Some(why), None)
     }
 
@@ -376,6 +382,7 @@ impl Group {
         if replicas.groups().len() >= config::MOST_GROUPS {
             return Err(format!("limit reached: {} groups", config::MOST_GROUPS));
         }
+        setup::few_and_distinct(&config.volumes)?;
         let members: Vec<Arc<Member>> =
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
         config.speaker = u64::from_le_bytes(random()?);
@@ -384,6 +391,9 @@ impl Group {
         config.partners.extend(partner);
         let partnership =
             door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
+        if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
+            return Err(format!("group {} has this partnership already", other.name));
+        }
         let format = Format {
             partnership,
             role,
@@ -391,10 +401,17 @@ impl Group {
             sizes,
             log_bytes: config.log_bytes,
         };
-        // What a group of this name has left that nobody knows any more is in nobody's way.
-        remove_journal(replicas, &config.name);
+        let bytes = journal_bytes(&format)?;
+        if role == Role::Destination {
+            replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
+            let place = (!config.in_memory).then_some(replicas.folder.path());
+            let free = free_bytes(place).map_err(|e| format!("how much is free there is not known: {e}"))?;
+            setup::leaves_enough("its journal", bytes, free)?;
+        }
+        // Everything was checked. From here on what bears this name was left by nobody, or is made by this call.
+        clear_way(replicas, &config.name)?;
+        let journal = make_journal(replicas, &config, &format)?;
         let made = async {
-            let journal = make_journal(replicas, &config, &format)?;
             let block: Arc<dyn Block> = journal.block.clone();
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
             replicas.folder.save(&config).map_err(|e| format!("the group cannot be remembered: {e}"))?;
@@ -413,9 +430,12 @@ impl Group {
 
     /// The group of a volume that becomes a copy.
     pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, String> {
-        let partner =
-            Partner { name: join.source.clone(), address: join.back.clone(), synchronous: join.synchronous };
-        let (name, partnership) = (&join.group, join.partnership.clone());
+        let partner = Partner {
+            name: join.source.to_string(),
+            address: join.back.clone(),
+            synchronous: join.synchronous,
+        };
+        let (name, partnership) = (join.group.clone(), join.partnership.clone());
         let policy = join.policy;
         let config = config::Group::new(name, partnership, join.volumes.clone(), join.log_bytes, policy);
         // Its own volumes may be longer: what they have more is none of the group's, or it could not go back.
@@ -573,9 +593,11 @@ impl Group {
         let speaker = self.config().speaker;
         let mark = |number| Mark { speaker, number };
         let ask = match now {
-            Now::Stopped => {
-                Ask::Stopped { partnership, why: stopped.why.clone(), mark: mark(stops.saturating_mul(2)) }
-            }
+            Now::Stopped => Ask::Stopped {
+                partnership,
+                why: stopped.why.clone().into(),
+                mark: mark(stops.saturating_mul(2)),
+            },
             Now::Goes => Ask::Goes { partnership, mark: mark(stops.saturating_mul(2).saturating_add(1)) },
             Now::Starting | Now::Over => return false,
         };
@@ -587,8 +609,8 @@ impl Group {
     }
 
     /// A partner says that it is stopped, and why.
-    pub fn hear_stopped(&self, mark: Mark, why: String) {
-        lock(&self.heard).stopped(mark, why, rt::now());
+    pub fn hear_stopped(&self, mark: Mark, why: Said) {
+        lock(&self.heard).stopped(mark, why.into(), rt::now());
     }
 
     /// A partner says that it is stopped no more.
@@ -606,10 +628,49 @@ impl Group {
         lock(&self.picture).as_ref().map(|picture| picture.uris.clone()).unwrap_or_default()
     }
 
+    /// The source is about to grow: gives its volumes here room for that, as far as there is any, to all of them or to none.
+    pub async fn lend(&self, sizes: &[u64]) -> Result<(), String> {
+        if sizes.len() != self.members.len() {
+            return Err("the number of volumes and that of their sizes differ".into());
+        }
+        self.keep_what_is_used();
+        let lent = lock(&self.lent).clone();
+        let members: Vec<Arc<Member>> = self.members.clone();
+        let sizes = sizes.to_vec();
+        let now = rt::blocking(move || lend_all(&members, &sizes, &lent)).await?;
+        let mut lent = lock(&self.lent);
+        now.into_iter().for_each(|(member, before)| {
+            lent.entry(member).or_insert(before);
+        });
+        Ok(())
+    }
+
+    /// What the group has grown into is no longer to be given back.
+    fn keep_what_is_used(&self) {
+        let mut lent = lock(&self.lent);
+        match self.status() {
+            Some(status) => lent
+                .retain(|member, before| status.sizes.get(*member).is_some_and(|size| *size <= before.size)),
+            // How long its volumes are for the group is not known.
+            None => lent.clear(),
+        }
+    }
+
+    /// Gives back what the group has not grown into. Nobody uses the volumes.
+    async fn give_back(&self) {
+        let lent = std::mem::take(&mut *lock(&self.lent));
+        let members = self.members.clone();
+        rt::blocking(move || give_back(&members, lent)).await;
+    }
+
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
+        self.keep_what_is_used();
         self.engine.close().await;
         lock(&self.picture).take();
+        if self.engine.has_ended() {
+            self.give_back().await;
+        }
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
         // Before that is forgotten nobody may write to the volumes alone: after a crash they would be a group's.
         if self.engine.has_ended() {
@@ -629,9 +690,62 @@ impl Group {
     }
 }
 
+/// Lets volumes grow, and tells what those had that did; where one cannot, none has. Blocks.
+fn lend_all(
+    members: &[Arc<Member>],
+    sizes: &[u64],
+    lent: &BTreeMap<usize, Before>,
+) -> Result<BTreeMap<usize, Before>, String> {
+    // What earlier growth was given for and is not used counts as free, and as taken again.
+    let mut wanted: BTreeMap<Store, (u64, u64)> = BTreeMap::new();
+    let mut longer = BTreeMap::new();
+    for (i, (member, size)) in members.iter().zip(sizes).enumerate() {
+        let wrong = |e: VolumeError| format!("volume {}: {e}", member.name);
+        let before = member.growth.before().map_err(wrong)?;
+        if *size > before.size {
+            longer.insert(i, before);
+        }
+        let base = lent.get(&i).map_or(before.size, |before| before.size);
+        let more = (*size).max(before.size).saturating_sub(base);
+        let (store, free) = member.growth.room().map_err(wrong)?;
+        let (all, least) = wanted.entry(store).or_insert((0, free));
+        (*all, *least) = (all.saturating_add(more), free.min(*least));
+    }
+    if longer.is_empty() {
+        return Ok(longer);
+    }
+    wanted.into_values().try_for_each(|(all, free)| setup::leaves_enough("that growth", all, free))?;
+    let mut done = BTreeMap::new();
+    for (i, before) in longer {
+        let (Some(member), Some(size)) = (members.get(i), sizes.get(i)) else { continue };
+        done.insert(i, before);
+        if let Err(e) = member.growth.grow(*size) {
+            give_back(members, done);
+            return Err(format!("volume {}: {e}", member.name));
+        }
+    }
+    Ok(done)
+}
+
+/// Blocks.
+fn give_back(members: &[Arc<Member>], lent: BTreeMap<usize, Before>) {
+    for (i, before) in lent {
+        let Some(member) = members.get(i) else { continue };
+        if let Err(e) = member.growth.give_back(&before) {
+            tracing::warn!("volume {} stays longer than it was: {e}", member.name);
+        }
+    }
+}
+
+/// How long the block of a group's journal is.
+fn journal_bytes(format: &Format) -> Result<u64, String> {
+    let bytes = journal::bytes(format).map_err(|e| e.to_string())?;
+    bytes.checked_next_multiple_of(LOG_UNIT).ok_or_else(|| "the journal would be too long".into())
+}
+
 /// Makes the block of a group's journal, and opens it.
 fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) -> Result<Volume, String> {
-    let bytes = journal::bytes(format).map_err(|e| e.to_string())?.next_multiple_of(4096);
+    let bytes = journal_bytes(format)?;
     replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
     let place = match config.in_memory {
         true => Place::Ram,
@@ -648,11 +762,47 @@ fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) ->
     };
     let journals = Volumes::at(replicas.folder.path());
     journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
-    journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string())
+    let opened = journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string());
+    if opened.is_err() {
+        // Made a moment ago.
+        remove_journal(replicas, &config.name);
+    }
+    opened
+}
+
+/// Removes what a crash has left of a group of this name that nobody remembers and no server has open. Nothing is removed where
+/// that is not so.
+fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
+    let folder = &replicas.folder;
+    if folder.knows(name) {
+        return Err(format!(
+            "group {name} is remembered in {} already, by another server or from before: --group names another",
+            folder.path().display()
+        ));
+    }
+    let mut left = Vec::new();
+    for path in [folder.metadata(name), folder.journal(name)] {
+        let wrong = |e: io::Error| format!("{} is in the way of group {name}: {e}", path.display());
+        match std::fs::File::open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(wrong(e)),
+            // Kept, so that nobody opens it before it is gone.
+            Ok(file) => {
+                rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+                    .map_err(|e| wrong(e.into()))?;
+                left.push((file, path));
+            }
+        }
+    }
+    for (_, path) in &left {
+        std::fs::remove_file(path)
+            .map_err(|e| format!("{} is in the way of group {name}: {e}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Removes what is remembered of a group, as far as it is there.
-fn forget(replicas: &Replicas, name: &str) {
+fn forget(replicas: &Replicas, name: &GroupName) {
     if let Err(e) = replicas.folder.remove(name) {
         tracing::warn!("group {name} was not forgotten: {e}");
     }
@@ -660,10 +810,9 @@ fn forget(replicas: &Replicas, name: &str) {
 }
 
 /// Removes a journal, as far as it is there.
-fn remove_journal(replicas: &Replicas, name: &str) {
+fn remove_journal(replicas: &Replicas, name: &GroupName) {
     // Not by way of the journal's own folder of volumes: its lock goes with its last user, who may be about to end.
-    let path = replicas.folder.path().join(format!("{name}.volume"));
-    for file in [path, replicas.folder.journal(name)] {
+    for file in [replicas.folder.metadata(name), replicas.folder.journal(name)] {
         match std::fs::remove_file(&file) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} was left behind: {e}", file.display());

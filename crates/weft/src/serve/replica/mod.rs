@@ -10,6 +10,7 @@ mod commands;
 pub(crate) mod config;
 mod door;
 mod group;
+pub(crate) mod names;
 mod picture;
 mod setup;
 mod stopped;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use futures_util::lock::Mutex as AsyncMutex;
 use weft_machine::Pool;
 use weft_machine::rt::Cores;
 use weft_replica::front::Front;
@@ -35,6 +37,7 @@ use weft_store::volume::Growth;
 use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
+use self::names::GroupName;
 use self::setup::{Ask, Found, Join, Tell};
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
@@ -50,9 +53,13 @@ pub(super) struct Replicas {
     members: Vec<Arc<Member>>,
     /// Volumes of the command line that are not served.
     absent: Vec<Absent>,
-    groups: Mutex<BTreeMap<String, Arc<Group>>>,
+    groups: Mutex<BTreeMap<GroupName, Arc<Group>>>,
     /// One command at a time may add or remove a group.
     busy: AtomicBool,
+    /// One look at volumes at a time.
+    looking: AsyncMutex<()>,
+    /// One measure of the log's place at a time: others would measure each other, and each has a file and a thread.
+    measuring: Arc<AsyncMutex<()>>,
     /// The process ends.
     ends: AtomicBool,
     own: Own,
@@ -130,7 +137,7 @@ impl Replicas {
             Box::pin(async move {
                 let told = match replicas {
                     Some(replicas) => replicas.setup(&message).await,
-                    None => Tell::Error("the server ends".into()),
+                    None => Tell::Error("the server ends".to_owned().into()),
                 };
                 serde_json::to_vec(&told).unwrap_or_default().into()
             })
@@ -145,6 +152,8 @@ impl Replicas {
             absent: absent.to_vec(),
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
+            looking: AsyncMutex::default(),
+            measuring: Arc::default(),
             ends: AtomicBool::new(false),
             own: Own { user: args.user.clone(), password: Password::new(password) },
             server: u64::from_le_bytes(random()?),
@@ -211,7 +220,7 @@ impl Replicas {
         self.cores.run(0, move || async move { group.govern(&replicas).await });
     }
 
-    fn groups(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Group>>> {
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<GroupName, Arc<Group>>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -224,7 +233,7 @@ impl Replicas {
         // A volume names its group, too.
         let of_volume = || groups.values().find(|group| group.has(name));
         groups.get(name).or_else(of_volume).cloned().ok_or_else(|| {
-            let there: Vec<&str> = groups.keys().map(String::as_str).collect();
+            let there: Vec<&str> = groups.keys().map(|name| &**name).collect();
             match there.is_empty() {
                 true => format!("{name:?} is not replicated; `weft replica create` begins it"),
                 false => format!("{name:?} is not replicated; there is {}", there.join(", ")),
@@ -248,7 +257,7 @@ impl Replicas {
         self.group_of(volume).is_some()
     }
 
-    fn group_of(&self, volume: &str) -> Option<String> {
+    fn group_of(&self, volume: &str) -> Option<GroupName> {
         self.groups().values().find(|group| group.has(volume)).map(|group| group.name.clone())
     }
 
@@ -264,7 +273,7 @@ impl Replicas {
     async fn setup(self: &Arc<Self>, message: &[u8]) -> Tell {
         let ask: Ask = match serde_json::from_slice(message) {
             Ok(ask) => ask,
-            Err(e) => return Tell::Error(format!("a message that cannot be read: {e}")),
+            Err(e) => return Tell::Error(format!("a message that cannot be read: {e}").into()),
         };
         let told = match ask {
             Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
@@ -287,22 +296,26 @@ impl Replicas {
             }
             Ask::Nothing => Ok(Tell::Done),
         };
-        told.unwrap_or_else(Tell::Error)
+        told.unwrap_or_else(|why| Tell::Error(why.into()))
     }
 
     async fn look(&self, wanted: &[String], measure: bool) -> Result<Tell, String> {
+        setup::few_and_distinct(wanted)?;
         let log = match measure {
             true => Some(self.measure_log().await.map_err(|e| {
                 format!("the journal's folder, {}, cannot be written to: {e}", self.folder.path().display())
             })?),
             false => None,
         };
+        // Each costs a walk over its file.
+        let _looking = self.looking.lock().await;
         let mut volumes = Vec::new();
         for name in wanted {
             let member = self.member(name)?;
             let used = group::used_bytes(&member.bare).await?;
-            let (size, group) = (member.bare.geometry().size, self.group_of(name));
-            volumes.push(Found { name: name.clone(), size, used, group });
+            let (size, group) =
+                (member.bare.geometry().size, self.group_of(name).map(|group| String::from(group).into()));
+            volumes.push(Found { name: name.clone().into(), size, used, group });
         }
         Ok(Tell::Looked { log, volumes, server: self.server })
     }
@@ -310,7 +323,10 @@ impl Replicas {
     /// How fast durable writes are where the journal lies.
     async fn measure_log(&self) -> io::Result<(f64, f64)> {
         let folder = self.folder.clone();
+        // Whoever asks may be gone before it is over; the next one waits nevertheless.
+        let alone = self.measuring.clone().lock_owned().await;
         weft_machine::rt::blocking(move || {
+            let _alone = alone;
             folder.make()?;
             group::measure(folder.path())
         })
@@ -391,13 +407,8 @@ impl Replicas {
         if !group.is_destination() {
             return Err(format!("group {} is no destination here", group.name));
         }
-        if sizes.len() != group.members.len() {
-            return Err("the number of volumes and that of their sizes differ".into());
-        }
-        for (member, size) in group.members.iter().zip(sizes) {
-            member.lengthen(*size).await?;
-        }
-        Ok(())
+        let _turn = self.take_turn()?;
+        group.lend(sizes).await
     }
 
     /// Ends a group here: its volumes become volumes like any others.
@@ -481,3 +492,6 @@ pub(super) fn refuse_members(args: &Serve) -> Result<(), String> {
 fn random<const N: usize>() -> Result<[u8; N], String> {
     weft_machine::random::bytes().map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests;

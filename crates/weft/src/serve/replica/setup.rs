@@ -4,13 +4,27 @@
 //! the door `setup`, in a session that is always encrypted: it carries passwords.
 //! Owns: nothing. Does not: carry anything out (see the parent).
 
+use std::collections::BTreeSet;
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
+use weft_store::volume::MAX_SIZE;
+use weft_wire::repl::record::MAX_MEMBERS;
 
 use super::config::{Address, Policy};
+use super::door;
+use super::names::GroupName;
 use super::stopped::Mark;
+use crate::out::{self, Said};
 
 /// The longest message, bytes.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
+/// The largest log, whoever asks for it.
+pub(super) const MOST_LOG_BYTES: u64 = 64 << 30;
+/// Logs and growth that another server asks for leave this part of what is free to others.
+pub(super) const PART_LEFT: u64 = 16;
+/// What logs have multiples of.
+pub(super) const LOG_UNIT: u64 = 4096;
 
 /// Asked by a source's server.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -42,7 +56,7 @@ pub(super) enum Ask {
         /// 32 hexadecimal digits.
         partnership: String,
         /// A sentence.
-        why: String,
+        why: Said,
         /// Who says it, and when.
         #[serde(default, flatten)]
         mark: Mark,
@@ -59,13 +73,18 @@ pub(super) enum Ask {
     Nothing,
 }
 
-/// See [`Ask::Join`].
+/// See [`Ask::Join`]: one that makes sense by itself.
 #[derive(Serialize, Deserialize, Clone, Debug)]
-pub(super) struct Join {
+#[serde(try_from = "Wished")]
+pub(super) struct Join(Wished);
+
+/// A [`Join`] that nobody has checked.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct Wished {
     /// 32 hexadecimal digits.
     pub partnership: String,
     /// What the group is to be called there.
-    pub group: String,
+    pub group: GroupName,
     /// Volumes, by their names there, in the group's order.
     pub volumes: Vec<String>,
     /// Bytes of the source's volumes.
@@ -73,7 +92,7 @@ pub(super) struct Join {
     /// Bytes of the log.
     pub log_bytes: u64,
     /// What the source is called.
-    pub source: String,
+    pub source: Said,
     /// How the destination reaches the source when the roles are exchanged.
     pub back: Address,
     /// Whether writes will wait.
@@ -83,6 +102,62 @@ pub(super) struct Join {
     pub policy: Policy,
     /// What the volumes hold may go, or is compared.
     pub may_overwrite: bool,
+}
+
+impl TryFrom<Wished> for Join {
+    type Error = String;
+
+    fn try_from(wished: Wished) -> Result<Join, String> {
+        door::parse_partnership(&wished.partnership).ok_or("a partnership has 32 hexadecimal digits")?;
+        few_and_distinct(&wished.volumes)?;
+        if wished.volumes.is_empty() || wished.sizes.len() != wished.volumes.len() {
+            return Err("the number of volumes and that of their sizes differ, or there is none".into());
+        }
+        if let Some(size) = wished.sizes.iter().find(|size| !(1..=MAX_SIZE).contains(*size)) {
+            return Err(format!("no volume has {size} bytes"));
+        }
+        if wished.log_bytes > MOST_LOG_BYTES || !wished.log_bytes.is_multiple_of(LOG_UNIT) {
+            return Err(format!(
+                "a log has at most {MOST_LOG_BYTES} bytes, in multiples of {LOG_UNIT}, not {}",
+                wished.log_bytes
+            ));
+        }
+        let Address { host, user, .. } = &wished.back;
+        if let Some(odd) = [host, user].into_iter().find(|text| out::name(text) != **text) {
+            return Err(format!("{odd:?} can be no host or user"));
+        }
+        Ok(Join(wished))
+    }
+}
+
+impl Deref for Join {
+    type Target = Wished;
+
+    fn deref(&self) -> &Wished {
+        &self.0
+    }
+}
+
+/// Whether these can be the volumes of one group, as far as their names tell.
+pub(super) fn few_and_distinct(volumes: &[String]) -> Result<(), String> {
+    if volumes.len() > MAX_MEMBERS {
+        return Err(format!("a group has at most {MAX_MEMBERS} volumes, not {}", volumes.len()));
+    }
+    let mut known = BTreeSet::new();
+    match volumes.iter().find(|volume| !known.insert(*volume)) {
+        Some(twice) => Err(format!("volume {twice:?} is named twice")),
+        None => Ok(()),
+    }
+}
+
+/// Whether so many bytes can be given to another server of those that are free; `what` is for the error.
+pub(super) fn leaves_enough(what: &str, bytes: u64, free: u64) -> Result<(), String> {
+    match bytes > free.saturating_sub(free / PART_LEFT) {
+        true => Err(format!(
+            "{what} takes {bytes} bytes, and {free} are free there, of which one {PART_LEFT}th is left to others"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Answered by the other server.
@@ -103,18 +178,18 @@ pub(super) enum Tell {
     /// It is done.
     Done,
     /// It is not, and this sentence says why.
-    Error(String),
+    Error(Said),
 }
 
 /// A volume of the other server.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Found {
     /// Its name.
-    pub name: String,
+    pub name: Said,
     /// Bytes.
     pub size: u64,
     /// Bytes that hold something, as far as its file system knows.
     pub used: u64,
     /// The group that it is in already.
-    pub group: Option<String>,
+    pub group: Option<Said>,
 }

@@ -34,7 +34,7 @@ fn told(group: &Group) -> Told {
         }
     };
     Told {
-        name: group.name.clone(),
+        name: group.name.to_string(),
         volumes: config.volumes,
         role: role.to_owned(),
         stopped,

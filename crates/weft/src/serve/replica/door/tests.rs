@@ -5,7 +5,10 @@ use weft_replica::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
 use weft_replica::record::{Header, Kind};
 use weft_replica::status::Role;
 use weft_replica::{destination, peer};
+use weft_store::Vfs;
+use weft_store::backend::Shelf;
 use weft_store::block::Block;
+use weft_store::opens::{Opening, Range, Rights};
 use weft_store::volume::plain::Plain;
 use weft_wire::repl::control::{Era, Hello, MAX_MESSAGE, Sync, Welcome};
 
@@ -251,6 +254,74 @@ fn doors_for_bytes_take_no_messages_and_the_other_way_round() {
         let cut = append(1).concat();
         for wrong in [vec![0xa5; 4096], cut[..100].to_vec()] {
             assert!(log.write(0, vec![wrong.into()]).await.is_err());
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_open_door_is_in_nobodys_way() {
+    rt::block_on(async {
+        let (doors, _) = doors().await;
+        let vfs = Vfs::new(Shelf::new(doors));
+        for name in [SETUP.to_owned(), MEASURE.to_owned(), hex(&PARTNERSHIP), log_name(&PARTNERSHIP, 1)] {
+            let mut held = Vec::new();
+            for _ in 0..3 {
+                let node = vfs.lookup(NodeId::ROOT, name.as_bytes(), true).await.unwrap().node;
+                // As an open with share access 0 that deletes on close, and a lock of everything.
+                let opening = Opening::new(Rights::ALL, Rights::NONE, vfs.opens().key());
+                let open = vfs.opens().try_open(node, &opening).unwrap_or_else(|e| panic!("{name}: {e}"));
+                open.set_delete_pending(true);
+                open.try_lock(Range { offset: 0, len: u64::MAX }, true).unwrap();
+                vfs.open(node, true).await.unwrap();
+                held.push((open, node));
+            }
+            for (open, node) in held {
+                assert_eq!(vfs.getattr(node).await.unwrap().node, node);
+                drop(open.close());
+            }
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_file_leads_to_the_door_that_it_was_opened_for_or_nowhere() {
+    let mut state = State::default();
+    let setup = state.number(Target::Setup);
+    let first = state.number(Target::Log(PARTNERSHIP, 0));
+    assert_eq!(state.target(first), Some(Target::Log(PARTNERSHIP, 0)));
+    let files: Vec<(NodeId, u64)> = (1..3 * MOST_TARGETS as u64)
+        .map(|session| (state.number(Target::Log(PARTNERSHIP, session)), session))
+        .collect();
+    for (node, session) in &files {
+        let target = Target::Log(PARTNERSHIP, *session);
+        assert!(state.target(*node).is_none_or(|found| found == target), "{session}");
+    }
+    assert_eq!(
+        state.target(files.last().unwrap().0),
+        Some(Target::Log(PARTNERSHIP, files.last().unwrap().1))
+    );
+    assert_eq!((state.target(first), state.target(setup)), (None, Some(Target::Setup)));
+    assert!(state.targets.len() <= MOST_TARGETS && state.slots.len() <= MOST_TARGETS);
+    assert_eq!(state.target(NodeId::ROOT), None);
+}
+
+#[test]
+fn a_digest_tells_no_single_byte() {
+    rt::block_on(async {
+        let (doors, _) = doors().await;
+        let session = claim(&doors, 1).await.session;
+        let control = door(&doors, Target::Control(PARTNERSHIP));
+        let sums =
+            |offset, len, piece| Request::Checksums { session, member: 0, offset, len, piece, after: 0 };
+        for wrong in [sums(0, 512, 1), sums(0, 65_536, 65_535), sums(0, 1, 65_536), sums(1, 512, 65_536)] {
+            assert_eq!(ask(&control, &wrong).await, Response::Refused(Refusal::Invalid), "{wrong:?}");
+        }
+        // What sources ask for: pieces of 64 KiB, and an extent that is shorter.
+        for (right, count) in [(sums(0, SIZE, 65_536), 16), (sums(4096, 4096, 65_536), 1)] {
+            let Response::Digests(digests) = ask(&control, &right).await else { panic!("{right:?}") };
+            assert_eq!(digests.len(), count);
         }
     })
     .unwrap();

@@ -1,0 +1,270 @@
+//! What another server says by the door `setup`, and what it can do with that.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use weft_machine::rt;
+use weft_store::volume::{Create, Place, Volumes};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const PARTNERSHIP: &str = "abababababababababababababababab";
+
+/// A server with volumes `vol1` and `vol2`, of a MiB each.
+struct Host {
+    dir: TempDir,
+    replicas: Arc<Replicas>,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, pool) = (dir.path().join("state"), Pool::new(64 << 20));
+        let volumes = Volumes::at(state.join("volumes"));
+        let member = |name: &str| {
+            let place = Place::File(dir.path().join(format!("{name}.img")));
+            let create =
+                Create { place, size: Some(MIB), allocate: false, direct: false, id: [7; 16], created: 1 };
+            volumes.create(name, &create).unwrap();
+            let volume = volumes.open(name, &pool).unwrap();
+            let front = Front::new(volume.block.geometry());
+            front.begin(volume.block.clone());
+            let (name, medium) = (name.to_owned(), volume.superblock.medium);
+            Arc::new(Member {
+                name,
+                id: "07".repeat(16),
+                medium,
+                front,
+                bare: volume.block.clone(),
+                growth: volume.growth.clone(),
+            })
+        };
+        let members = vec![member("vol1"), member("vol2")];
+        let cores = Arc::new(Cores::start(1, "replica-test").unwrap());
+        let setup: door::Setup = Arc::new(|message| Box::pin(std::future::ready(message)));
+        let replicas = Arc::new(Replicas {
+            cores,
+            pool,
+            folder: Folder::of(&state),
+            doors: Doors::new(setup).unwrap(),
+            members,
+            absent: Vec::new(),
+            groups: Mutex::default(),
+            busy: AtomicBool::new(false),
+            looking: AsyncMutex::default(),
+            measuring: Arc::default(),
+            ends: AtomicBool::new(false),
+            own: Own { user: "alice".into(), password: Password::new("secret") },
+            server: 7,
+            smb_port: OnceLock::new(),
+            acceptor: OnceLock::new(),
+        });
+        Host { dir, replicas }
+    }
+
+    fn ask(&self, message: &Value) -> Result<(), String> {
+        let message = serde_json::to_vec(message).unwrap();
+        match rt::block_on(self.replicas.setup(&message)).unwrap() {
+            Tell::Error(why) => Err(why.into()),
+            Tell::Done | Tell::Looked { .. } => Ok(()),
+        }
+    }
+
+    fn join(&self, change: impl FnOnce(&mut Value)) -> Result<(), String> {
+        let back = json!({"host": "127.0.0.1", "port": 1, "user": "x", "password": "y", "transport": "tcp",
+            "encrypt": true});
+        let mut join = json!({"do": "join", "partnership": PARTNERSHIP, "group": "db", "volumes": ["vol1"],
+            "sizes": [MIB], "log_bytes": 64 * MIB, "source": "other:db", "back": back, "synchronous": false,
+            "may_overwrite": true});
+        change(&mut join);
+        self.ask(&join)
+    }
+
+    fn length(&self, volume: &str) -> u64 {
+        fs::metadata(self.dir.path().join(format!("{volume}.img"))).unwrap().len()
+    }
+
+    /// Names of the files that groups have.
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path().join("state/replica")).into_iter().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn is_destination(&self, group: &str) -> bool {
+        self.replicas.group(group).is_ok_and(|group| group.is_destination())
+    }
+}
+
+const OF_DB: [&str; 4] = ["db.json", "db.log", "db.members", "db.volume"];
+
+#[test]
+fn a_groups_name_is_no_path_and_removes_nothing() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    assert_eq!(host.files(), OF_DB);
+    let victims: Vec<PathBuf> = ["volume", "log", "json", "members"]
+        .map(|suffix| host.dir.path().join(format!("victim.{suffix}")))
+        .into_iter()
+        .collect();
+    victims.iter().for_each(|path| fs::write(path, b"precious").unwrap());
+    let absolute = host.dir.path().join("victim");
+    for name in ["./db", "../../victim", absolute.to_str().unwrap(), "../replica/db", "", "."] {
+        let other = |join: &mut Value| {
+            join["partnership"] = json!("cd".repeat(16));
+            join["group"] = json!(name);
+            join["volumes"] = json!(["vol2"]);
+        };
+        host.join(other).unwrap_err();
+        // Nor with nothing else to be refused for.
+        host.join(|join| {
+            other(join);
+            join["volumes"] = json!([]);
+            join["sizes"] = json!([]);
+        })
+        .unwrap_err();
+        assert!(victims.iter().all(|path| fs::read(path).unwrap() == b"precious"), "{name}");
+        assert_eq!(host.files(), OF_DB, "{name}");
+    }
+    assert!(host.is_destination("db"));
+}
+
+#[test]
+fn what_a_join_did_not_make_it_does_not_remove() {
+    let host = Host::new();
+    let folder = host.dir.path().join("state/replica");
+    fs::create_dir_all(&folder).unwrap();
+    // A group of another server with this state directory, and one that it makes at this moment.
+    fs::write(folder.join("db.json"), b"another's").unwrap();
+    let busy = fs::File::create(folder.join("busy.log")).unwrap();
+    rustix::fs::flock(&busy, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let refused = host.join(|_| ()).unwrap_err();
+    assert!(refused.contains("remembered"), "{refused}");
+    let refused = host.join(|join| join["group"] = json!("busy")).unwrap_err();
+    assert!(refused.contains("busy.log"), "{refused}");
+    // What a crash has left is in nobody's way, but for a message that makes no sense.
+    fs::write(folder.join("left.log"), b"of a crash").unwrap();
+    host.join(|join| {
+        join["group"] = json!("left");
+        join["log_bytes"] = json!(1);
+    })
+    .unwrap_err();
+    assert_eq!(host.files(), ["busy.log", "db.json", "left.log"]);
+    assert_eq!(fs::read(folder.join("db.json")).unwrap(), b"another's");
+    host.join(|join| join["group"] = json!("left")).unwrap();
+    assert!(host.is_destination("left"));
+}
+
+#[test]
+fn a_join_that_makes_no_sense_takes_nothing() {
+    let host = Host::new();
+    let free = rustix::fs::statvfs(host.dir.path()).map(|found| found.f_bavail * found.f_frsize).unwrap();
+    let wrong: [(&str, Value); 12] = [
+        ("log_bytes", json!(u64::MAX)),
+        ("log_bytes", json!(u64::MAX - 4096)),
+        ("log_bytes", json!(1_u64 << 62)),
+        ("log_bytes", json!(free.next_multiple_of(4096))),
+        ("log_bytes", json!(0)),
+        ("log_bytes", json!(64 * MIB + 512)),
+        ("volumes", json!(["vol1", "vol1"])),
+        ("volumes", json!(["vol1", "vol2"])),
+        ("volumes", json!([])),
+        ("sizes", json!([0])),
+        ("sizes", json!([u64::MAX])),
+        ("partnership", json!("abab")),
+    ];
+    for (field, value) in wrong {
+        let refused = host.join(|join| join[field] = value.clone());
+        assert!(refused.is_err(), "{field} {value}");
+        assert_eq!(host.files(), [""; 0], "{field} {value}");
+    }
+    let refused = host.join(|join| {
+        join["volumes"] = json!(["vol1", "vol1"]);
+        join["sizes"] = json!([MIB, MIB]);
+    });
+    assert!(refused.unwrap_err().contains("twice"));
+    host.join(|_| ()).unwrap();
+    // A partnership has one group here: its doors lead to one destination.
+    for partnership in [PARTNERSHIP.to_owned(), PARTNERSHIP.to_uppercase()] {
+        host.join(|join| {
+            join["partnership"] = json!(partnership);
+            join["group"] = json!("second");
+            join["volumes"] = json!(["vol2"]);
+        })
+        .unwrap_err();
+    }
+    assert_eq!(host.files(), OF_DB);
+    assert!(host.is_destination("db"));
+}
+
+#[test]
+fn a_volume_grows_by_what_there_is_and_gives_back_what_nobody_has_used() {
+    let host = Host::new();
+    let grow = |sizes: &[u64]| host.ask(&json!({"do": "grow", "partnership": PARTNERSHIP, "sizes": sizes}));
+    host.join(|join| {
+        join["volumes"] = json!(["vol1", "vol2"]);
+        join["sizes"] = json!([MIB, MIB]);
+    })
+    .unwrap();
+    let lengths = || [host.length("vol1"), host.length("vol2")];
+    // More than there is, in one volume, in both together, or than there can be: none of them grows.
+    let free = rustix::fs::statvfs(host.dir.path()).map(|found| found.f_bavail * found.f_frsize).unwrap();
+    let most = free / 512 * 512;
+    for sizes in
+        [[MIB, 1 << 43], [2 * most, MIB], [most / 4 * 3, most / 4 * 3], [u64::MAX, MIB], [MIB, 4 * MIB + 1]]
+    {
+        grow(&sizes.map(|size| size.max(MIB))).unwrap_err();
+        assert_eq!(lengths(), [MIB; 2], "{sizes:?}");
+    }
+    grow(&[2 * MIB]).unwrap_err();
+    grow(&[2 * MIB, 3 * MIB]).unwrap();
+    grow(&[4 * MIB, MIB]).unwrap();
+    assert_eq!(lengths(), [4 * MIB, 3 * MIB]);
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+    assert_eq!(lengths(), [MIB; 2], "the group had not grown");
+    assert!(host.files().is_empty());
+    let size = |name: &str| host.replicas.member(name).unwrap().bare.geometry().size;
+    assert_eq!(["vol1", "vol2"].map(size), [MIB; 2]);
+}
+
+#[test]
+fn a_look_is_at_a_few_volumes_once_each() {
+    let host = Host::new();
+    let look = |volumes: Vec<&str>| host.ask(&json!({"do": "look", "volumes": volumes, "measure": false}));
+    look(vec!["vol1", "vol2"]).unwrap();
+    assert!(look(vec!["vol1", "vol1"]).unwrap_err().contains("twice"));
+    assert!(look(vec!["vol1"; 6_500]).is_err());
+}
+
+#[test]
+fn what_a_partner_says_shows_itself_and_nothing_else() {
+    let host = Host::new();
+    let hostile = "evil\x1b[2J\x1b]0;pwn\x07\nforged \u{9b}31m:x";
+    host.join(|join| join["source"] = json!(hostile)).unwrap();
+    host.ask(&json!({"do": "stopped", "partnership": PARTNERSHIP, "why": hostile})).unwrap();
+    let told = host.replicas.told();
+    assert!(told[0].partner_stopped.as_ref().is_some_and(|why| why.starts_with("evil\\u001b[2J")));
+    let json = serde_json::to_value(&told).unwrap();
+    fn texts(value: &Value) -> Vec<&str> {
+        match value {
+            Value::String(text) => vec![text],
+            Value::Array(list) => list.iter().flat_map(texts).collect(),
+            Value::Object(fields) => fields.values().flat_map(texts).collect(),
+            _ => Vec::new(),
+        }
+    }
+    let odd: Vec<&str> = texts(&json).into_iter().filter(|text| text.contains(char::is_control)).collect();
+    assert_eq!(odd, [""; 0]);
+    // What names an address acts on nothing, or is no address.
+    host.join(|join| {
+        join["partnership"] = json!("cd".repeat(16));
+        (join["group"], join["volumes"]) = (json!("second"), json!(["vol2"]));
+        join["back"]["host"] = json!(hostile);
+    })
+    .unwrap_err();
+}
