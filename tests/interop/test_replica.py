@@ -754,59 +754,6 @@ class Replica(Hosts):
         self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
         self.assertIn("group vol1: replication stops, and so do writes: the roles were exchanged", here.log_text())
 
-    def test_a_volume_that_was_created_anew_under_its_name_is_not_taken_for_the_groups(self):
-        here, there = self.replicated()
-        here.disk("vol1").write(0, b"a" * 4096)
-        # In use or not, it is the group's.
-        for _ in range(2):
-            refused = here.weft("volume", "remove", "vol1", "--delete-file", check=False)
-            self.assertNotEqual(refused.returncode, 0)
-            self.assertIn("in the group vol1", refused.stderr)
-            self.assertIn("`weft replica remove vol1`", refused.stderr)
-            self.assertEqual(here.stop(), 0)
-            here.start()
-        here.wait_until_following()
-        self.assertEqual(here.stop(), 0)
-        # Somebody has removed it all the same, and made another one; its file is a file that the new one has always had.
-        (here.state / "volumes" / "vol1.volume").unlink()
-        image = here.folder / "other.img"
-        said = here.weft("volume", "create", "vol1", "--size", str(16 * MIB), "--file", image).stdout
-        self.assertIn("had another volume of this name", said)
-        here.start()
-        [group] = here.wait_until("stopped")
-        self.assertIn("volume vol1: it is not the volume that it was", group["stopped"])
-        self.assertIn("--keep there", group["stopped"])
-        with contextlib.closing(here.disk("vol1")) as closed, self.assertRaises(OSError):
-            closed.read(0, 4096)
-        # What it says helps, and stays so.
-        there.take_over("vol1")
-        here.replica("resolve", "vol1", "--keep", "there")
-        there.wait_until_following()
-        self.assert_equal_sides(there)
-        self.assertEqual(here.stop(), 0)
-        here.start()
-        there.wait_until_following()
-        self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
-        there.replica("remove", "vol1")
-        self.assertEqual(here.stop(), 0)
-        here.weft("volume", "remove", "vol1")
-
-    def test_a_host_is_no_second_destination_under_a_second_name(self):
-        here, there = self.replicated()
-        again = [str(word).replace("127.0.0.1", "localhost") for word in there.to("vol1")]
-        create = ["create", "vol1", *again, "--log-size", "64M", "--overwrite"]
-        self.assertIn("as 127.0.0.1:vol1", here.replica(*create, check=False).stderr)
-        there.replica("remove", "vol1")
-        self.assertIn("as 127.0.0.1:vol1", here.replica(*create, check=False).stderr)
-        self.assertEqual(there.status(), [])
-        here.replica("remove", "vol1", "--to", "127.0.0.1:vol1")
-        here.replica(*create)
-        here.wait_until_following()
-        self.assert_equal_sides(here)
-        # On the wrong side, where nobody is asked to become a copy.
-        refused = there.replica("create", "vol1", *here.to("vol1"), "--overwrite", check=False)
-        self.assertIn("is a destination here", refused.stderr)
-
     def test_a_source_that_comes_back_is_told_that_its_copy_was_removed(self):
         here, there = self.replicated()
         here.crash()

@@ -16,7 +16,6 @@ use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
 use crate::Failure;
 use crate::admin::{self, Request};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize};
-use crate::serve::replica;
 
 /// Runs the command.
 pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
@@ -26,16 +25,7 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
         VolumeCommand::Create(args) => {
             let made = volumes.create(&args.name, &wanted(&args)?)?;
             writeln!(out, "created {}: {}, {}", args.name, human(made.size), place(&made))?;
-            if let Ok(Some(_)) = replica::group_of_volume(state_of(&volumes), &args.name) {
-                // The metadata of the one that was there were lost: the group does not take this one for it.
-                writeln!(
-                    out,
-                    "a replication group had another volume of this name: serve it with --replica, and `weft replica status` says \
-                     what is to be decided"
-                )?;
-            } else {
-                writeln!(out, "serve it: weft serve --volume {} --nbd", args.name)?;
-            }
+            writeln!(out, "serve it: weft serve --volume {} --nbd", args.name)?;
         }
         VolumeCommand::List(args) => {
             let list = volumes.list()?;
@@ -56,9 +46,6 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
             }
         }
         VolumeCommand::Remove(args) => {
-            if let Some(why) = replica::group_of_volume(state_of(&volumes), &args.name)? {
-                return Err(why.into());
-            }
             let was = volumes.remove(&args.name, args.delete_file)?;
             let file = was.filter(|was| was.medium != Medium::Ram).map(|was| was.path);
             match file {
@@ -82,17 +69,13 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where volumes are remembered a server has its socket, and its groups, too.
-fn state_of(volumes: &Volumes) -> &Path {
-    volumes.dir().parent().unwrap_or(volumes.dir())
-}
-
 /// Has the server that uses a volume make it longer; its size then.
 fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
     if args.shrink {
         return Err("only a volume that is not served can become smaller".into());
     }
-    let state = state_of(volumes);
+    // Where volumes are remembered its server has its socket, too.
+    let state = volumes.dir().parent().unwrap_or(volumes.dir());
     let request = Request::Grow { volume: args.name.clone(), size: args.size };
     let mut why = Failure::from("by no server that can be asked");
     for server in admin::servers(state)? {
@@ -271,41 +254,6 @@ mod tests {
         weft(&["remove", "v", "--delete-file"]).unwrap();
         assert!(!Path::new(file).exists());
         assert!(weft(&["info", "v"]).unwrap_err().contains("no volume"));
-    }
-
-    #[test]
-    fn a_volume_of_a_replication_group_is_not_removed_and_one_created_in_its_place_is_said_to_be_another() {
-        use clap::Parser;
-
-        use crate::args::{Args, Command};
-        let dir = tempfile::tempdir().unwrap();
-        let state = dir.path().to_str().unwrap();
-        let weft = |words: &[&str]| {
-            let line = [&["weft", "volume", "--state-dir", state], words].concat();
-            let Command::Volume(args) = Args::try_parse_from(line).unwrap().command else { panic!("volume") };
-            run(args).map(|_| ()).map_err(|e| e.to_string())
-        };
-        let file = dir.path().join("v.img");
-        weft(&["create", "v", "--size", "1M", "--file", file.to_str().unwrap()]).unwrap();
-        weft(&["create", "other", "--size", "1M", "--ram"]).unwrap();
-        let group = r#"{"version": 1, "name": "db", "partnership": "", "volumes": ["v"], "log_bytes": 1, "in_memory": false,
-            "partners": []}"#;
-        let groups = dir.path().join("replica");
-        std::fs::create_dir(&groups).unwrap();
-        std::fs::write(groups.join("db.json"), group).unwrap();
-        for words in [&["remove", "v"][..], &["remove", "v", "--delete-file"]] {
-            let why = weft(words).unwrap_err();
-            assert!(why.contains("in the group db") && why.contains("`weft replica remove db`"), "{why}");
-        }
-        assert!(file.exists());
-        weft(&["info", "v"]).unwrap();
-        weft(&["remove", "other"]).unwrap();
-        // A group of which nothing is known may have any of them.
-        std::fs::write(groups.join("db.json"), "{").unwrap();
-        let why = weft(&["remove", "v"]).unwrap_err();
-        assert!(why.contains("db.json") && why.contains("`weft replica remove db --force`"), "{why}");
-        std::fs::remove_file(groups.join("db.json")).unwrap();
-        weft(&["remove", "v"]).unwrap();
     }
 
     #[test]

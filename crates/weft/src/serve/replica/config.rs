@@ -35,10 +35,6 @@ pub(super) struct Group {
     pub partnership: String,
     /// Its volumes here, in the group's order.
     pub volumes: Vec<String>,
-    /// The identities of these, 32 hexadecimal digits each: one that was removed and created anew has another. None in a file of an older
-    /// version.
-    #[serde(default)]
-    pub volume_ids: Vec<String>,
     /// Bytes of the log.
     pub log_bytes: u64,
     /// Everything lies in memory: nothing outlives the process.
@@ -155,11 +151,12 @@ impl Remembered {
     }
 
     /// Whether this volume is in it, or may be.
-    pub fn may_have(&self, volume: &str) -> bool {
-        let has = |volumes: &Vec<String>| volumes.iter().any(|name| name == volume);
+    pub fn may_have(&self, volume: &String) -> bool {
         match self {
-            Remembered::Group(group) => has(&group.volumes),
-            Remembered::Damaged(damaged) => damaged.volumes.as_ref().is_none_or(has),
+            Remembered::Group(group) => group.volumes.contains(volume),
+            Remembered::Damaged(damaged) => {
+                damaged.volumes.as_ref().is_none_or(|volumes| volumes.contains(volume))
+            }
         }
     }
 }
@@ -307,7 +304,6 @@ impl Group {
             name,
             partnership,
             volumes,
-            volume_ids: Vec::new(),
             log_bytes,
             in_memory: false,
             speaker: 0,
@@ -395,7 +391,7 @@ mod tests {
         let both = |name: &str| Some(vec![format!("{name}-1"), format!("{name}-2")]);
         assert_eq!(known, [("b", both("b")), ("c", both("c")), ("d", None)]);
         // Nobody knows which volumes are in d: any may be.
-        let may_have = |n: usize, volume: &str| damaged[n].may_have(volume);
+        let may_have = |n: usize, volume: &str| damaged[n].may_have(&volume.to_owned());
         assert!(may_have(0, "b-2") && !may_have(0, "c-1") && may_have(2, "c-1"));
     }
 }

@@ -158,7 +158,6 @@ impl Host for Home {
                     return Err(Unusable { cause: Cause::Volume, why });
                 }
             }
-            group.know_volumes(&self.replicas)?;
             match lock(&group.journal).as_ref() {
                 Some(journal) => Ok(group.side(&self.replicas, journal)),
                 None => Err(Unusable { cause: Cause::Failed, why: "its journal was closed".into() }),
@@ -198,7 +197,6 @@ impl Host for Home {
             let journal = make_journal(&self.replicas, &config, &format)?;
             // What they hold counts as what it is. From here to the end of this a crash leaves a journal that says nothing.
             group.members.iter().try_for_each(|member| member.accept())?;
-            group.change(&self.replicas, |config| config.volume_ids = group.volume_ids())?;
             let side = group.side(&self.replicas, &journal);
             *lock(&group.journal) = Some(journal);
             Ok((side, format))
@@ -330,33 +328,6 @@ impl Group {
         Group::new(config, None, members, Some(why), None)
     }
 
-    fn volume_ids(&self) -> Vec<String> {
-        self.members.iter().map(|member| member.id.clone()).collect()
-    }
-
-    /// A volume that was removed and created anew has the name of the one that the group had, and nothing else of it.
-    fn know_volumes(&self, replicas: &Replicas) -> Result<(), Unusable> {
-        let known = self.config().volume_ids;
-        if known.is_empty() {
-            // Of an older version.
-            if let Err(why) = self.change(replicas, |config| config.volume_ids = self.volume_ids()) {
-                tracing::warn!(
-                    "{why}; until then another volume in place of one of its own would not be noticed"
-                );
-            }
-            return Ok(());
-        }
-        for (member, known) in self.members.iter().zip(&known) {
-            if member.id != *known {
-                let why =
-                    "it is not the volume that it was: it was removed, and created anew under the same name";
-                let why = self.engine.replaced_volume(&member.name, why);
-                return Err(Unusable { cause: Cause::Volume, why });
-            }
-        }
-        Ok(())
-    }
-
     fn side(&self, replicas: &Replicas, journal: &Volume) -> Side {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Side {
@@ -386,7 +357,6 @@ impl Group {
         let members: Vec<Arc<Member>> =
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
         config.speaker = u64::from_le_bytes(random()?);
-        config.volume_ids = members.iter().map(|member| member.id.clone()).collect();
         config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
         config.partners.extend(partner);
         let partnership =

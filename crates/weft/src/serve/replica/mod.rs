@@ -75,8 +75,6 @@ pub(super) struct Replicas {
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// Tells it from every other of this name; 32 hexadecimal digits.
-    id: String,
     medium: Medium,
     front: Arc<Front>,
     bare: Arc<dyn weft_store::block::Block>,
@@ -122,7 +120,6 @@ impl Replicas {
             let (front, volume) = served.behind();
             Arc::new(Member {
                 name: volume.name.clone(),
-                id: door::hex(&volume.superblock.id),
                 medium: volume.superblock.medium,
                 front: front.clone(),
                 bare: volume.block.clone(),
@@ -447,25 +444,6 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
-}
-
-/// Which group a volume is in, or may be, as a state directory remembers it; and what to type to end that. `None`: in none.
-pub(crate) fn group_of_volume(state: &Path, volume: &str) -> Result<Option<String>, String> {
-    let found = Folder::of(state).load()?;
-    let group = found.iter().find(|found| found.may_have(volume));
-    Ok(group.map(|found| {
-        let (name, first) = (found.name(), "while its server runs (`weft serve --replica`)");
-        match found {
-            Remembered::Group(_) => format!(
-                "volume {volume} is replicated, in the group {name}: {first}, `weft replica remove {name}` ends that; add --force where \
-                 the group is stopped"
-            ),
-            Remembered::Damaged(damaged) => format!(
-                "volume {volume} may be replicated, in the group {name}: {}; {first}, `weft replica remove {name} --force` ends that",
-                damaged.why
-            ),
-        }
-    }))
 }
 
 /// Refuses to serve volumes that are in a group to a server that does not replicate: what is written to them would be in no log.
