@@ -13,7 +13,7 @@ use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
 
 use crate::Failure;
-use crate::admin::{self, Request};
+use crate::admin::{self, Request, Unanswered};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize};
 
 /// Runs the command.
@@ -57,8 +57,10 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
         }
         VolumeCommand::Resize(args) => match volumes.resize(&args.name, args.size, args.shrink) {
             Err(Error::InUse(path)) => {
-                let size =
-                    grow(&volumes, &args).map_err(|why| format!("{} is in use: {why}", path.display()))?;
+                let size = grow(&volumes, &args).map_err(|why| match why.is::<Unanswered>() {
+                    true => why,
+                    false => format!("{} is in use: {why}", path.display()).into(),
+                })?;
                 let now = human(size);
                 writeln!(out, "{} has {now} now; NBD clients see that when they connect again", args.name)?;
             }
@@ -80,6 +82,8 @@ fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
     for server in admin::servers(state)? {
         match server.ask(&request) {
             Ok(size) => return size.as_u64().ok_or_else(|| "the server answered something else".into()),
+            // The one that may still do it matters more than those that do not have the volume.
+            Err(_) if why.is::<Unanswered>() => {}
             Err(e) => why = e,
         }
     }
