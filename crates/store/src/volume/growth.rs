@@ -13,7 +13,7 @@ use super::identity::FileIdentity;
 use super::plain::{self, Plain};
 use super::superblock::Superblock;
 use super::{Error, Metadata, io_error, medium, valid_size};
-use crate::block::Medium;
+use crate::block::{Block, Medium};
 
 /// Lets an open volume grow, and become that of another file. As long as one of these is there the volume stays locked.
 #[derive(Clone, Debug)]
@@ -34,6 +34,11 @@ impl Growth {
     fn lock(&self) -> MutexGuard<'_, Superblock> {
         // What is kept here is replaced as a whole.
         self.0.superblock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that the volume has now. Does not block.
+    pub fn size(&self) -> u64 {
+        self.0.block.geometry().size
     }
 
     pub(super) fn superblock(&self) -> Superblock {

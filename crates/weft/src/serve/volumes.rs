@@ -99,6 +99,11 @@ impl Growths {
         )
     }
 
+    /// Bytes of a volume that is served, as it is now.
+    pub fn size(&self, volume: &str) -> Option<u64> {
+        self.0.iter().find(|(name, _)| name == volume).map(|(_, growth)| growth.size())
+    }
+
     /// What is wrong with the files of a volume that is served, if anything.
     pub async fn astray(&self, volume: &str) -> Option<String> {
         let (_, growth) = self.0.iter().find(|(name, _)| name == volume)?;
@@ -192,4 +197,32 @@ pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described
     let vfs = Vfs::new(Shelf::shelf(volumes.iter().map(shared).collect()));
     let source = format!("{} volumes", volumes.len());
     Ok(Some(Described { share: Share::new(name.as_str(), vfs), source }))
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_store::volume::{Create, Place, Volumes};
+
+    use super::*;
+
+    #[test]
+    fn the_size_that_a_status_tells_is_the_one_after_a_resize() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::at(dir.path());
+        let ram = Create {
+            place: Place::Ram,
+            size: Some(1 << 20),
+            allocate: false,
+            direct: false,
+            id: [7; 16],
+            created: 1_790_000_000,
+        };
+        volumes.create("v", &ram).unwrap();
+        let volume = volumes.open("v", &Pool::new(weft_machine::buf::MAX_BUF)).unwrap();
+        let front = Front::new(volume.block.geometry());
+        let growths = Growths::of(&[Served { volume, front }]);
+        assert_eq!(growths.size("v"), Some(1 << 20));
+        weft_machine::rt::block_on(growths.grow("v", 2 << 20)).unwrap().unwrap();
+        assert_eq!((growths.size("v"), growths.size("w")), (Some(2 << 20), None));
+    }
 }
