@@ -1,6 +1,6 @@
-//! An open volume that becomes longer while it is used, and whose file is another one than it was.
+//! An open volume that becomes longer while it is used, enters or leaves a group, and whose file is another one than it was.
 //!
-//! Spec: ftruncate(2). Owns: what is known of the size, and of the file. Does not: shrink, which takes a volume that nobody has open.
+//! Spec: ftruncate(2). Owns: what is known of the size, the file and the group. Does not: shrink, which takes a volume that nobody has open.
 //! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in between, all
 //! bytes that anybody was told of are there.
 
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::identity::FileIdentity;
 use super::plain::{self, Plain};
-use super::superblock::Superblock;
-use super::{Error, Metadata, io_error, medium, valid_size};
+use super::superblock::{Membership, Superblock};
+use super::{Error, Metadata, io_error, is_name, medium, valid_size};
 use crate::block::{Block, Medium};
 
 /// Lets an open volume grow, and become that of another file. As long as one of these is there the volume stays locked.
@@ -41,8 +41,26 @@ impl Growth {
         self.0.block.geometry().size
     }
 
-    pub(super) fn superblock(&self) -> Superblock {
+    /// What the volume is now. Does not block but for a change that is under way.
+    pub fn superblock(&self) -> Superblock {
         self.lock().clone()
+    }
+
+    /// The volume is in this group from now on, or in none, durably. Blocks.
+    pub fn set_membership(&self, membership: Option<Membership>) -> Result<(), Error> {
+        let mut superblock = self.lock();
+        if superblock.membership == membership {
+            return Ok(());
+        }
+        let new = Superblock { generation: superblock.generation + 1, membership, ..superblock.clone() };
+        if new.membership.as_ref().is_some_and(|of| !is_name(&of.group) || !new.has_room_for_group()) {
+            let why =
+                "its path and the group's name are too long, or the name is none: it cannot be in this group";
+            return Err(Error::Path { path: new.path, why });
+        }
+        self.0.metadata.write(&new)?;
+        *superblock = new;
+        Ok(())
     }
 
     /// Why the file that is open is not the one that the volume lay on when it was last believed. Whoever serves it says what

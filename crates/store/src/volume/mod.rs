@@ -56,6 +56,16 @@ pub enum Error {
     /// There is one.
     #[error("there is a volume {0:?} already")]
     Exists(String),
+    /// What would be lost or left behind is in a group.
+    #[error(
+        "volume {name} is replicated, in the group {group}: `weft replica remove {group}` ends that first"
+    )]
+    InGroup {
+        /// The volume.
+        name: String,
+        /// Its group.
+        group: String,
+    },
     /// Somebody has it open.
     #[error("{} is in use by another process; `weft status` shows the servers of this user, and only one can have it", .0.display())]
     InUse(PathBuf),
@@ -196,8 +206,7 @@ impl Volumes {
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Error> {
-        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(allowed) {
+        if !is_name(name) {
             return Err(Error::Name(name.to_owned()));
         }
         Ok(self.dir.join(format!("{name}{SUFFIX}")))
@@ -225,6 +234,7 @@ impl Volumes {
             created: create.created,
             path: place.path.clone(),
             file: place.identity,
+            membership: None,
         };
         let remembered = self.remember(name, &path, &superblock);
         if remembered.is_err() && place.made {
@@ -311,7 +321,19 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros.
+    /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
+    pub fn leave_group(&self, name: &str, group: &str) -> Result<(), Error> {
+        let metadata = Metadata::open(name, self.path(name)?)?;
+        metadata.lock()?;
+        let old = metadata.read()?;
+        if old.membership.as_ref().is_none_or(|of| of.group != group) {
+            return Ok(());
+        }
+        metadata.write(&Superblock { generation: old.generation + 1, membership: None, ..old })
+    }
+
+    /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros. One in a group
+    /// does not become smaller: its group would take the zeros that it has afterwards for its content.
     pub fn resize(&self, name: &str, size: u64, may_shrink: bool) -> Result<Superblock, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
@@ -322,6 +344,9 @@ impl Volumes {
                 "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",
                 old.size
             )));
+        }
+        if size < old.size {
+            in_no_group(name, &old)?;
         }
         let new = Superblock { generation: old.generation + 1, size, ..old.clone() };
         if size > old.size {
@@ -334,12 +359,13 @@ impl Volumes {
         Ok(new)
     }
 
-    /// Forgets a volume that nobody has open; its file is removed only when that is asked for. Also what cannot be read
+    /// Forgets a volume that nobody has open and that is in no group; its file is removed only when that is asked for. Also what cannot be read
     /// can be forgotten, but then there is nothing to say about it.
     pub fn remove(&self, name: &str, with_file: bool) -> Result<Option<Superblock>, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.read();
+        superblock.as_ref().map_or(Ok(()), |superblock| in_no_group(name, superblock))?;
         if !with_file {
             fs::remove_file(&metadata.path).map_err(io_error("cannot remove", &metadata.path))?;
             sync_dir(&self.dir)?;
@@ -385,6 +411,19 @@ impl Metadata {
         let written = self.file.write_all_at(&superblock.emit(), at).and_then(|()| self.file.sync_data());
         written.map_err(io_error("cannot write", &self.path))
     }
+}
+
+fn in_no_group(name: &str, superblock: &Superblock) -> Result<(), Error> {
+    match &superblock.membership {
+        None => Ok(()),
+        Some(of) => Err(Error::InGroup { name: name.to_owned(), group: of.group.clone() }),
+    }
+}
+
+/// Whether a volume, or a group of them, can have this name.
+fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.chars().all(allowed)
 }
 
 fn valid_size(size: u64) -> Result<(), Error> {

@@ -63,9 +63,12 @@ impl Absent {
     fn of(name: &str, e: &Error) -> Option<Absent> {
         let lost = match e {
             Error::Io { .. } | Error::Shrunk { .. } | Error::Path { .. } | Error::Damaged { .. } => true,
-            Error::Name(_) | Error::NotFound(_) | Error::Exists(_) | Error::InUse(_) | Error::Size(_) => {
-                false
-            }
+            Error::Name(_)
+            | Error::NotFound(_)
+            | Error::Exists(_)
+            | Error::InGroup { .. }
+            | Error::InUse(_)
+            | Error::Size(_) => false,
         };
         lost.then(|| Absent { name: name.to_owned(), cause: e.to_string() })
     }
