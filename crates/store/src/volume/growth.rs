@@ -69,6 +69,11 @@ impl Growth {
         let superblock = self.superblock();
         let old = superblock.file?;
         let path = superblock.path.display();
+        if old == FileIdentity::CUT_OFF {
+            return Some(format!(
+                "{path} was shorter than the volume, and what it has behind that now is not what was there"
+            ));
+        }
         match self.identity(&superblock) {
             // Where files have no identity that stays this one was not before.
             Ok(now) if now.is_none_or(|now| !old.is(&now)) => Some(format!(

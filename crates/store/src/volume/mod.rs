@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use weft_machine::{File, Pool};
 
 pub use self::growth::Growth;
+use self::identity::FileIdentity;
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 
@@ -307,7 +308,7 @@ impl Volumes {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.read()?;
-        let block = medium::open(&superblock, pool)?;
+        let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
         let block = Arc::new(block);
         let growth = Growth::new(metadata, block.clone(), superblock);
@@ -403,6 +404,25 @@ impl Metadata {
         let read = (&self.file).take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes);
         read.map_err(io_error("cannot read", &self.path))?;
         Superblock::latest(&bytes).map_err(|why| Error::Damaged { path: self.path.clone(), why })
+    }
+
+    /// Where a volume cannot be opened because its own file was cut off, that file is not believed when it is as long as it was.
+    fn distrust(&self, superblock: &Superblock, e: &Error) {
+        let own = superblock
+            .file
+            .filter(|file| matches!(e, Error::Shrunk { .. }) && *file != FileIdentity::CUT_OFF);
+        let Some(own) = own else { return };
+        let now =
+            fs::File::open(&superblock.path).ok().and_then(|file| FileIdentity::of(&file).ok().flatten());
+        // Another one is noticed by itself, and so its own may come back.
+        if now.is_none_or(|now| !own.is(&now)) {
+            return;
+        }
+        let file = Some(FileIdentity::CUT_OFF);
+        let new = Superblock { generation: superblock.generation + 1, file, ..superblock.clone() };
+        if let Err(e) = self.write(&new) {
+            tracing::warn!("that {} was cut off may be forgotten: {e}", superblock.path.display());
+        }
     }
 
     /// Writes a new generation over the older copy.

@@ -174,6 +174,19 @@ fn a_file_that_has_shrunk_is_not_served() {
     fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8191)).expect("it shrinks");
     let opened = home.volumes.open("vol1", &home.pool);
     assert!(matches!(opened, Err(Error::Shrunk { expected: 8192, actual: 8191, .. })), "{opened:?}");
+    // As long as it was, it is the same file, and its end is not what it was.
+    fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8192)).expect("it grows");
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    assert!(volume.growth.replaced().is_some_and(|why| why.contains("shorter")));
+    volume.growth.accept().expect("it is accepted");
+    assert_eq!(volume.growth.replaced(), None);
+    drop(volume);
+    // A shorter one in its place leaves its own as good as it was.
+    fs::rename(home.file(), home.file().with_extension("own")).expect("it moves");
+    fs::write(home.file(), b"short").expect("another one comes");
+    assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Shrunk { .. })));
+    fs::rename(home.file().with_extension("own"), home.file()).expect("it comes back");
+    assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced(), None);
     fs::remove_file(home.file()).expect("it goes");
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Io { .. })));
 }
