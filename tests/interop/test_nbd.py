@@ -448,6 +448,9 @@ class Crashes(unittest.TestCase):
             self.assertIn("cannot become smaller", smaller.stderr)
             self.assertIn("24 MiB", server.weft("volume", "resize", "file", "24M").stdout)
             self.assertEqual(weft.run("nbdinfo", "--size", uri).stdout.strip(), str(24 << 20))
+            [told] = json.loads(server.weft("status", "--json").stdout)["servers"]
+            self.assertEqual(told["volumes"][0]["size"], 24 << 20)
+            self.assertIn("sizes are absolute", server.weft("volume", "resize", "file", "+1G", check=False).stderr)
             qemu_io(uri, "write -P 3 23M 1M", "flush")
             server.crash()
             server.start()

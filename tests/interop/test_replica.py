@@ -426,6 +426,201 @@ class Replica(Hosts):
         here.wait_until_following()
         self.assert_equal_sides(here)
 
+    def assert_made_equal(self, source, seconds=60):
+        """Both sides of vol1 are equal, as soon as they are compared: until a copy that begins anew was spoken to, its source shows
+        how it was before."""
+        until = time.monotonic() + seconds
+        while True:
+            done = source.replica("verify", "vol1", "--json", check=False)
+            if done.stdout or time.monotonic() > until:
+                break
+            time.sleep(0.1)
+        self.assertEqual(json.loads(done.stdout or "{}").get("different"), 0, done.stderr)
+
+    def assert_closed(self, host, *volumes):
+        for volume in volumes:
+            with contextlib.closing(host.disk(volume)) as closed, self.assertRaises(OSError):
+                closed.write(0, b"x" * 4096)
+
+    def test_a_volume_of_a_group_is_neither_removed_nor_cut_off_past_it(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 4096)
+        past = [["remove", "vol1"], ["remove", "vol1", "--delete-file"], ["resize", "vol1", "8M", "--shrink"]]
+        # While it is served, and while it is not.
+        for running in (True, False):
+            for host in (here, there):
+                if not running:
+                    self.assertEqual(host.stop(), 0)
+                for command in past:
+                    refused = host.weft("volume", *command, check=False)
+                    self.assertEqual(refused.returncode, 1, refused.stdout)
+                    self.assertIn("is in the group vol1", refused.stderr)
+                    self.assertIn("weft replica remove vol1", refused.stderr)
+        # Groups are older than what volumes know of them, and a volume knows what its group's files do not say.
+        for host in (here, there):
+            (host.state / "replica").rename(host.folder / "aside")
+            for command in past:
+                self.assertIn("in the group vol1", host.weft("volume", *command, check=False).stderr)
+            (host.folder / "aside").rename(host.state / "replica")
+            host.start()
+        here.wait_until_following()
+        self.assert_equal_sides(here)
+        self.assertEqual(here.disk("vol1").read(0, 4096), b"a" * 4096)
+        # In no group it is a volume like any other, on both sides.
+        here.replica("remove", "vol1")
+        for host in (here, there):
+            self.assertEqual(host.stop(), 0)
+            host.weft("volume", "resize", "vol1", "8M", "--shrink")
+            host.weft("volume", "remove", "vol1", "--delete-file")
+
+    def test_a_volume_whose_file_is_lost_gets_its_content_back_as_its_status_says(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 4096)
+        for host, other in ((there, here), (here, there)):
+            self.assertEqual(host.stop(), 0)
+            image = host.folder / "vol1.img"
+            image.unlink()
+            host.start()
+            [group] = host.wait_until("stopped")
+            remake = f"truncate -s {16 * MIB} {image}"
+            status = host.weft("status").stdout
+            for said in (group["stopped"], status):
+                self.assertIn(f"`{remake}`", said)
+                self.assertIn("--keep there", said)
+                self.assertNotIn("volume remove", said)
+            if other.status()[0]["role"] == "destination":
+                other.take_over("vol1")
+            weft.run(*remake.split())
+            self.assertEqual(host.stop(), 0)
+            host.start()
+            host.wait_until("stopped")
+            self.assert_closed(host, "vol1")
+            host.replica("resolve", "vol1", "--keep", "there")
+            other.disk("vol1").write(4096, b"b" * 4096)
+            self.assert_made_equal(other)
+        self.assertEqual(there.disk("vol1").read(0, 8192), b"a" * 4096 + b"b" * 4096)
+
+    def test_another_volume_in_place_of_a_groups_own_is_not_believed(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 4096)
+        for host, other in ((there, here), (here, there)):
+            self.assertEqual(host.stop(), 0)
+            metadata = host.state / "volumes" / "vol1.volume"
+            metadata.unlink()
+            again = ["volume", "create", "vol1", "--size", "16M", "--file"]
+            refused = host.weft(*again, host.folder / "vol1.img", check=False)
+            self.assertIn("weft replica remove vol1 --force", refused.stderr)
+            # Nor is a server without it the end of its group.
+            host.start()
+            [group] = host.wait_until("stopped")
+            self.assertIn(f"{metadata} is not there", group["stopped"])
+            self.assertEqual(host.stop(), 0)
+            # Made past all that, as by an older program.
+            elsewhere = host.folder / "elsewhere"
+            weft.run(weft.WEFT, *again, host.folder / "new.img", "--state-dir", elsewhere)
+            (elsewhere / "volumes" / "vol1.volume").rename(metadata)
+            host.start()
+            [group] = host.wait_until("stopped")
+            self.assertIn("not the volume that it was", group["stopped"])
+            self.assert_closed(host, "vol1")
+            if other.status()[0]["role"] == "destination":
+                other.take_over("vol1")
+            host.replica("resolve", "vol1", "--keep", "there")
+            other.disk("vol1").write(4096, b"b" * 4096)
+            self.assert_made_equal(other)
+            # It is the group's own from there on.
+            self.assertEqual(host.stop(), 0)
+            host.start()
+            other.wait_until_following()
+
+    def test_a_group_of_an_older_version_takes_its_volumes_as_they_are(self):
+        here, there = self.replicated()
+        self.assertEqual(here.stop(), 0)
+        file = here.state / "replica" / "vol1.json"
+        group = json.loads(file.read_text())
+        kept = group.pop("kept")
+        self.assertEqual(kept[0]["size"], 16 * MIB)
+        file.write_text(json.dumps(group))
+        here.start()
+        here.wait_until_following()
+        self.assertEqual(json.loads(file.read_text())["kept"], kept)
+
+    def test_a_volume_whose_group_is_lost_is_served_by_nobody(self):
+        for lost in (["vol1.json", "vol1.members", "vol1.log", "vol1.volume"], ["vol1.json", "vol1.members"]):
+            with self.subTest(lost=lost):
+                here = self.host(f"here-{len(lost)}", {"vol1": 8 * MIB, "vol2": 8 * MIB})
+                there = self.host(f"there-{len(lost)}", {"vol1": 8 * MIB})
+                self.create(here, there)
+                here.wait_until_following()
+                here.disk("vol1").write(0, b"a" * 4096)
+                here.crash()
+                for name in lost:
+                    (here.state / "replica" / name).unlink()
+                there.take_over("vol1")
+                plain = weft.run(
+                    weft.WEFT, "serve", "--nbd-port", 0, "--volume", "vol1", "--state-dir", here.state, check=False, timeout=30
+                )
+                self.assertIn("add --replica", plain.stderr)
+                here.start()
+                [group] = here.wait_until("stopped")
+                self.assertEqual((group["name"], group["volumes"]), ("vol1", ["vol1"]))
+                self.assertIn("weft replica remove vol1 --force", group["stopped"])
+                self.assertIn("group vol1: ", here.log_text())
+                self.assert_closed(here, "vol1")
+                here.disk("vol2").write(0, b"b" * 4096)
+                self.assertIn("in group vol1", self.create(here, there, "--overwrite", check=False).stderr)
+                # The other side has everything.
+                here.replica("remove", "vol1", "--force")
+                there.replica("remove", "vol1", "--force")
+                self.create(there, here, "--overwrite")
+                there.wait_until_following()
+                self.assert_equal_sides(there)
+                self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
+                # Ended in order, nothing of it is left.
+                there.replica("remove", "vol1")
+                for host in (here, there):
+                    self.assertEqual(host.stop(), 0)
+                    self.assertEqual(list((host.state / "replica").iterdir()), [])
+                    host.start()
+                    self.assertEqual(host.status(), [])
+                    host.disk("vol1").write(0, b"c" * 4096)
+
+    def test_a_group_in_memory_leaves_nothing_in_the_way_when_its_server_is_killed(self):
+        here, there = (self.host(name, {"vol1": 8 * MIB}) for name in ("here", "there"))
+        for host in (here, there):
+            self.assertEqual(host.stop(), 0)
+            host.ports = {"smb": 0, "nbd": 0}
+            host.weft("volume", "create", "fast", "--size", "8M", "--ram")
+            host.volumes.append("fast")
+            host.command = host.command_at(host.ports)
+            host.start()
+        self.create(here, there, volumes="fast")
+        here.wait_until_following()
+        here.crash()
+        here.start()
+        self.assertEqual(here.status(), [])
+        for volume in ("vol1", "fast"):
+            here.disk(volume).write(0, b"a" * 4096)
+
+    def test_a_volume_in_memory_is_not_believed_after_a_restart_where_its_group_has_files(self):
+        here, there = (self.host(name, {"disk": 8 * MIB}) for name in ("here", "there"))
+        for host in (here, there):
+            self.assertEqual(host.stop(), 0)
+            host.weft("volume", "create", "fast", "--size", "8M", "--ram")
+            host.volumes.append("fast")
+            host.command = host.command_at({"smb": 0, "nbd": 0})
+            host.start()
+        self.create(here, there, "--group", "vol1", volumes="disk,fast")
+        here.wait_until_following()
+        here.disk("fast").write(0, b"a" * 4096)
+        self.assertEqual(there.stop(), 0)
+        there.start()
+        [group] = there.wait_until("stopped")
+        self.assertIn("volume fast: it lies in memory", group["stopped"])
+        there.replica("resolve", "vol1", "--keep", "there")
+        here.disk("fast").write(4096, b"b" * 4096)
+        self.assert_made_equal(here)
+
     def test_a_source_that_is_well_is_not_superseded_unless_that_is_said(self):
         here, there = self.replicated()
         writer = Writer(here.disk("vol1"), blocks=1024)

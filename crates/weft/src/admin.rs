@@ -45,6 +45,35 @@ pub(crate) enum Request {
     },
 }
 
+impl Request {
+    /// The command that shows whether this was done; `None` where nothing changes.
+    fn shown_by(&self) -> Option<String> {
+        match self {
+            Request::Grow { volume, .. } => Some(format!("weft volume info {volume}")),
+            Request::Status
+            | Request::Replica(replica::Command::Status | replica::Command::Verify { .. }) => None,
+            Request::Replica(_) => Some("weft replica status".into()),
+        }
+    }
+}
+
+/// A server has a request and does not answer: it may still do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unanswered(String);
+
+impl Unanswered {
+    fn new(pid: u32, seconds: u64, request: &Request) -> Unanswered {
+        let said = format!("the server with process number {pid}");
+        Unanswered(match request.shown_by() {
+            Some(command) => format!(
+                "{said} was asked and has not answered within {seconds} s; it may still happen: `{command}` shows whether it has"
+            ),
+            None => format!("{said} did not answer within {seconds} s"),
+        })
+    }
+}
+
 /// What it answers.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
@@ -131,12 +160,7 @@ impl Server {
             Ok(0) => return Err(format!("the server with process number {} hung up", self.pid).into()),
             Ok(_) => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                let seconds = patience.as_secs();
-                return Err(format!(
-                    "the server with process number {} did not answer within {seconds} s",
-                    self.pid
-                )
-                .into());
+                return Err(Unanswered::new(self.pid, patience.as_secs(), request).into());
             }
             Err(e) => return Err(failed("no answer from", e)),
         }
@@ -149,5 +173,25 @@ impl Server {
     /// [`Server::ask_within`] the time that an answer takes when nothing is to be done first.
     pub(crate) fn ask(&self, request: &Request) -> Result<Value, Failure> {
         self.ask_within(request, PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_not_answered_may_still_be_carried_out() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody accepts: as good as a server that was suspended.
+        let path = dir.path().join("7.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = Server { pid: 7, path };
+        let ask = |request: &Request| server.ask_within(request, Duration::from_millis(1)).unwrap_err();
+        let grow = ask(&Request::Grow { volume: "v1".into(), size: 1 << 30 });
+        assert!(grow.is::<Unanswered>());
+        let said = grow.to_string();
+        assert!(said.contains("may still happen") && said.contains("`weft volume info v1`"), "{said}");
+        assert!(!ask(&Request::Status).to_string().contains("may still"));
     }
 }

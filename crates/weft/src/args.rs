@@ -637,6 +637,10 @@ fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, String> {
 
 /// "64K", "512M", "1G", "4096"; binary multiples.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    // The parser of numbers takes a plus sign, and "+1G" would make a volume of 8 GiB one of 1 GiB.
+    if text.starts_with(['+', '-']) {
+        return Err(format!("sizes are absolute: write the whole size (for example 3G), not {text}"));
+    }
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 0,
@@ -748,6 +752,8 @@ mod tests {
         assert!(parse_size("0").is_err());
         assert!(parse_size("5X").is_err());
         assert!(parse_size("").is_err());
+        let relative = ["+1G", "-1G", "+4096"].map(|text| parse_size(text).unwrap_err());
+        assert!(relative.iter().all(|why| why.contains("absolute")), "{relative:?}");
         assert!(parse_size("99999999999T").is_err());
     }
 }

@@ -14,8 +14,9 @@ use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
 
 use crate::Failure;
-use crate::admin::{self, Request};
+use crate::admin::{self, Request, Unanswered};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize};
+use crate::serve::replica::config::{self, InGroup};
 
 /// Runs the command.
 pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
@@ -23,6 +24,7 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
     let mut out = crate::out::Stdout;
     match args.command {
         VolumeCommand::Create(args) => {
+            refuse_lost(&volumes, &args.name)?;
             let made = volumes.create(&args.name, &wanted(&args)?)?;
             writeln!(out, "created {}: {}, {}", args.name, human(made.size), place(&made))?;
             writeln!(out, "serve it: weft serve --volume {} --nbd", args.name)?;
@@ -46,6 +48,7 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
             }
         }
         VolumeCommand::Remove(args) => {
+            refuse_member(&volumes, &args.name, "be removed")?;
             let was = volumes.remove(&args.name, args.delete_file)?;
             let file = was.filter(|was| was.medium != Medium::Ram).map(|was| was.path);
             match file {
@@ -56,17 +59,62 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
                 None => writeln!(out, "removed {}", args.name)?,
             }
         }
-        VolumeCommand::Resize(args) => match volumes.resize(&args.name, args.size, args.shrink) {
-            Err(Error::InUse(path)) => {
-                let size =
-                    grow(&volumes, &args).map_err(|why| format!("{} is in use: {why}", path.display()))?;
-                let now = human(size);
-                writeln!(out, "{} has {now} now; NBD clients see that when they connect again", args.name)?;
-            }
-            resized => writeln!(out, "{} has {} now", args.name, human(resized?.size))?,
-        },
+        VolumeCommand::Resize(args) if args.shrink => {
+            refuse_member(&volumes, &args.name, "become smaller")?;
+            resize(&volumes, &args)?;
+        }
+        VolumeCommand::Resize(args) => resize(&volumes, &args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn resize(volumes: &Volumes, args: &VolumeResize) -> Result<(), Failure> {
+    let mut out = crate::out::Stdout;
+    match volumes.resize(&args.name, args.size, args.shrink) {
+        Err(Error::InUse(path)) => {
+            let size = grow(volumes, args).map_err(|why| match why.is::<Unanswered>() {
+                true => why,
+                false => format!("{} is in use: {why}", path.display()).into(),
+            })?;
+            let now = human(size);
+            writeln!(out, "{} has {now} now; NBD clients see that when they connect again", args.name)?;
+        }
+        resized => writeln!(out, "{} has {} now", args.name, human(resized?.size))?,
+    }
+    Ok(())
+}
+
+/// The group that the files of replication say a volume is in. Groups are older than what volumes know of them.
+fn group_of(volumes: &Volumes, name: &str) -> Result<Option<InGroup>, Failure> {
+    Ok(config::group_of(volumes.dir().parent().unwrap_or(volumes.dir()), name)?)
+}
+
+/// Keeps a volume that is in a group from what its group would not know of: it would take what is left for the volume's content.
+fn refuse_member(volumes: &Volumes, name: &str, what: &str) -> Result<(), Failure> {
+    let Some(InGroup { group, is_sure }) = group_of(volumes, name)? else { return Ok(()) };
+    let is = if is_sure { "is" } else { "may be" };
+    Err(format!(
+        "volume {name} {is} in the group {group} and cannot {what} while it is: `weft replica remove {group}`, where a server runs with \
+         --replica, ends replication. If its file is lost or damaged, `weft replica status` says how it gets its content back"
+    )
+    .into())
+}
+
+/// Keeps a group whose volume has lost its metadata from a new one of the same name.
+fn refuse_lost(volumes: &Volumes, name: &str) -> Result<(), Failure> {
+    let missing = matches!(volumes.info(name), Err(Error::NotFound(_)));
+    let Some(InGroup { group, .. }) = group_of(volumes, name)?.filter(|in_group| missing && in_group.is_sure)
+    else {
+        return Ok(());
+    };
+    let path = volumes.dir().join(format!("{name}.volume"));
+    Err(format!(
+        "a volume {name} is in the group {group}, and what was known of it, {}, is lost: put that back. Otherwise start the server with \
+         --replica: `weft replica remove {group} --force` ends replication here, and then {name} can be created. Where the other side \
+         has what it held, `weft replica create` from there copies it",
+        path.display()
+    )
+    .into())
 }
 
 /// Has the server that uses a volume make it longer; its size then.
@@ -81,6 +129,8 @@ fn grow(volumes: &Volumes, args: &VolumeResize) -> Result<u64, Failure> {
     for server in admin::servers(state)? {
         match server.ask(&request) {
             Ok(size) => return size.as_u64().ok_or_else(|| "the server answered something else".into()),
+            // The one that may still do it matters more than those that do not have the volume.
+            Err(_) if why.is::<Unanswered>() => {}
             Err(e) => why = e,
         }
     }
@@ -254,6 +304,43 @@ mod tests {
         weft(&["remove", "v", "--delete-file"]).unwrap();
         assert!(!Path::new(file).exists());
         assert!(weft(&["info", "v"]).unwrap_err().contains("no volume"));
+    }
+
+    #[test]
+    fn what_a_group_has_is_not_changed_behind_its_back() {
+        use clap::Parser;
+
+        use crate::args::{Args, Command};
+        let dir = tempfile::tempdir().unwrap();
+        let (state, file) = (dir.path().join("state"), dir.path().join("v.img"));
+        let (state, file) = (state.to_str().unwrap(), file.to_str().unwrap());
+        let weft = |words: &[&str]| {
+            let line = [&["weft", "volume", "--state-dir", state], words].concat();
+            let Command::Volume(args) = Args::try_parse_from(line).unwrap().command else { panic!("volume") };
+            run(args).map(|_| ()).map_err(|e| e.to_string())
+        };
+        weft(&["create", "v", "--size", "2M", "--file", file]).unwrap();
+        // Of a group of an older version, whose volumes do not know of it; its own file is lost.
+        let replica = Path::new(state).join("replica");
+        std::fs::create_dir(&replica).unwrap();
+        std::fs::write(replica.join("g.members"), "[\"v\", \"w\"]").unwrap();
+        let refused = |words: &[&str]| {
+            let why = weft(words).unwrap_err();
+            assert!(why.contains("the group g") && why.contains("weft replica remove g"), "{why}");
+        };
+        refused(&["remove", "v"]);
+        refused(&["remove", "v", "--delete-file"]);
+        refused(&["resize", "v", "1M", "--shrink"]);
+        refused(&["create", "w", "--size", "1M", "--ram"]);
+        weft(&["resize", "v", "4M"]).unwrap();
+        weft(&["create", "x", "--size", "1M", "--ram"]).unwrap();
+        weft(&["remove", "x"]).unwrap();
+        // Where a group has lost its list, what is there may be in it, and what is new is not.
+        std::fs::write(replica.join("g.members"), "").unwrap();
+        refused(&["remove", "v"]);
+        weft(&["create", "x", "--size", "1M", "--ram"]).unwrap();
+        std::fs::remove_dir_all(&replica).unwrap();
+        weft(&["remove", "v", "--delete-file"]).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! An open volume that becomes longer while it is used, and whose file is another one than it was.
+//! An open volume that becomes longer while it is used, enters or leaves a group, and whose file is another one than it was.
 //!
-//! Spec: ftruncate(2). Owns: what is known of the size, and of the file. Does not: shrink, which takes a volume that nobody has open,
-//! but for a growth that came to nothing.
+//! Spec: ftruncate(2). Owns: what is known of the size, the file and the group. Does not: shrink, which takes a volume that nobody has
+//! open, but for a growth that came to nothing.
 //! Order: the file or device first, durably, then the superblock, and only then the block: whatever happens in between, all
 //! bytes that anybody was told of are there.
 
@@ -15,9 +15,9 @@ use rustix::fs::SeekFrom;
 
 use super::identity::FileIdentity;
 use super::plain::{self, Plain};
-use super::superblock::Superblock;
-use super::{Error, Metadata, io_error, medium, valid_size};
-use crate::block::Medium;
+use super::superblock::{Membership, Superblock};
+use super::{Error, Metadata, io_error, is_name, medium, valid_size};
+use crate::block::{Block, Medium};
 
 /// Lets an open volume grow, and become that of another file. As long as one of these is there the volume stays locked.
 #[derive(Clone, Debug)]
@@ -40,8 +40,31 @@ impl Growth {
         self.0.superblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn superblock(&self) -> Superblock {
+    /// Bytes that the volume has now. Does not block.
+    pub fn size(&self) -> u64 {
+        self.0.block.geometry().size
+    }
+
+    /// What the volume is now. Does not block but for a change that is under way.
+    pub fn superblock(&self) -> Superblock {
         self.lock().clone()
+    }
+
+    /// The volume is in this group from now on, or in none, durably. Blocks.
+    pub fn set_membership(&self, membership: Option<Membership>) -> Result<(), Error> {
+        let mut superblock = self.lock();
+        if superblock.membership == membership {
+            return Ok(());
+        }
+        let new = Superblock { generation: superblock.generation + 1, membership, ..superblock.clone() };
+        if new.membership.as_ref().is_some_and(|of| !is_name(&of.group) || !new.has_room_for_group()) {
+            let why =
+                "its path and the group's name are too long, or the name is none: it cannot be in this group";
+            return Err(Error::Path { path: new.path, why });
+        }
+        self.0.metadata.write(&new)?;
+        *superblock = new;
+        Ok(())
     }
 
     /// Why the file that is open is not the one that the volume lay on when it was last believed. Whoever serves it says what
@@ -50,6 +73,11 @@ impl Growth {
         let superblock = self.superblock();
         let old = superblock.file?;
         let path = superblock.path.display();
+        if old == FileIdentity::CUT_OFF {
+            return Some(format!(
+                "{path} was shorter than the volume, and what it has behind that now is not what was there"
+            ));
+        }
         match self.identity(&superblock) {
             // Where files have no identity that stays this one was not before.
             Ok(now) if now.is_none_or(|now| !old.is(&now)) => Some(format!(

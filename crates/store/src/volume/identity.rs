@@ -24,6 +24,9 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
+    /// Of no file: in place of that of one that was found cut off. Made longer again, it has zeros where the volume's bytes were.
+    pub(super) const CUT_OFF: FileIdentity = FileIdentity { inode: 0, born_us: None };
+
     /// Of an open file; `None` where the file system has nothing that stays.
     pub(super) fn of(file: impl AsFd) -> Result<Option<FileIdentity>, Errno> {
         // The magic numbers have 32 bits; the field is signed, and wider on some machines.

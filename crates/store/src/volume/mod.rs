@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use weft_machine::{File, Pool};
 
 pub use self::growth::{Before, Growth, Store, free_bytes};
+use self::identity::FileIdentity;
 use self::superblock::{COPY_BYTES, Damaged, FILE_BYTES, MAX_PATH, Superblock};
 use crate::block::{Block, Medium};
 
@@ -62,6 +63,16 @@ pub enum Error {
     /// There is one.
     #[error("there is a volume {0:?} already")]
     Exists(String),
+    /// What would be lost or left behind is in a group.
+    #[error(
+        "volume {name} is replicated, in the group {group}: `weft replica remove {group}` ends that first"
+    )]
+    InGroup {
+        /// The volume.
+        name: String,
+        /// Its group.
+        group: String,
+    },
     /// Somebody has it open.
     #[error("{} is in use by another process; `weft status` shows the servers of this user, and only one can have it", .0.display())]
     InUse(PathBuf),
@@ -230,6 +241,7 @@ impl Volumes {
             created: create.created,
             path: place.path.clone(),
             file: place.identity,
+            membership: None,
         };
         let remembered = self.remember(name, &path, &superblock);
         if remembered.is_err() && place.made {
@@ -302,7 +314,7 @@ impl Volumes {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.read()?;
-        let block = medium::open(&superblock, pool)?;
+        let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
         let block = Arc::new(block);
         let growth = Growth::new(metadata, block.clone(), superblock);
@@ -316,7 +328,19 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros.
+    /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
+    pub fn leave_group(&self, name: &str, group: &str) -> Result<(), Error> {
+        let metadata = Metadata::open(name, self.path(name)?)?;
+        metadata.lock()?;
+        let old = metadata.read()?;
+        if old.membership.as_ref().is_none_or(|of| of.group != group) {
+            return Ok(());
+        }
+        metadata.write(&Superblock { generation: old.generation + 1, membership: None, ..old })
+    }
+
+    /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros. One in a group
+    /// does not become smaller: its group would take the zeros that it has afterwards for its content.
     pub fn resize(&self, name: &str, size: u64, may_shrink: bool) -> Result<Superblock, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
@@ -327,6 +351,9 @@ impl Volumes {
                 "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",
                 old.size
             )));
+        }
+        if size < old.size {
+            in_no_group(name, &old)?;
         }
         let new = Superblock { generation: old.generation + 1, size, ..old.clone() };
         if size > old.size {
@@ -339,12 +366,13 @@ impl Volumes {
         Ok(new)
     }
 
-    /// Forgets a volume that nobody has open; its file is removed only when that is asked for. Also what cannot be read
+    /// Forgets a volume that nobody has open and that is in no group; its file is removed only when that is asked for. Also what cannot be read
     /// can be forgotten, but then there is nothing to say about it.
     pub fn remove(&self, name: &str, with_file: bool) -> Result<Option<Superblock>, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.read();
+        superblock.as_ref().map_or(Ok(()), |superblock| in_no_group(name, superblock))?;
         if !with_file {
             fs::remove_file(&metadata.path).map_err(io_error("cannot remove", &metadata.path))?;
             sync_dir(&self.dir)?;
@@ -384,11 +412,37 @@ impl Metadata {
         Superblock::latest(&bytes).map_err(|why| Error::Damaged { path: self.path.clone(), why })
     }
 
+    /// Where a volume cannot be opened because its own file was cut off, that file is not believed when it is as long as it was.
+    fn distrust(&self, superblock: &Superblock, e: &Error) {
+        let own = superblock
+            .file
+            .filter(|file| matches!(e, Error::Shrunk { .. }) && *file != FileIdentity::CUT_OFF);
+        let Some(own) = own else { return };
+        let now =
+            fs::File::open(&superblock.path).ok().and_then(|file| FileIdentity::of(&file).ok().flatten());
+        // Another one is noticed by itself, and so its own may come back.
+        if now.is_none_or(|now| !own.is(&now)) {
+            return;
+        }
+        let file = Some(FileIdentity::CUT_OFF);
+        let new = Superblock { generation: superblock.generation + 1, file, ..superblock.clone() };
+        if let Err(e) = self.write(&new) {
+            tracing::warn!("that {} was cut off may be forgotten: {e}", superblock.path.display());
+        }
+    }
+
     /// Writes a new generation over the older copy.
     fn write(&self, superblock: &Superblock) -> Result<(), Error> {
         let at = (superblock.copy_number() * COPY_BYTES) as u64;
         let written = self.file.write_all_at(&superblock.emit(), at).and_then(|()| self.file.sync_data());
         written.map_err(io_error("cannot write", &self.path))
+    }
+}
+
+fn in_no_group(name: &str, superblock: &Superblock) -> Result<(), Error> {
+    match &superblock.membership {
+        None => Ok(()),
+        Some(of) => Err(Error::InGroup { name: name.to_owned(), group: of.group.clone() }),
     }
 }
 

@@ -15,6 +15,9 @@
 //!  56   8  when it was created, seconds of Unix time
 //!  64   4  length of the path
 //!  68   .  path of the file or device, absolute; then zeros
+//! 3848 16  partnership of the group that it is in    ┐ of a volume in a group: its path ends before them; all zero of one in
+//! 3864  4  length of the group's name, 0: in none     │ none, and where an older program has written the copy
+//! 3868 200 name of the group                          ┘
 //! 4068  8  number of the file (inode)            ┐ of a file whose path ends before them; absent where an
 //! 4076  8  when it was made, microseconds of Unix time │ older program has written the copy
 //! 4084  4  0 neither is known, 1 its number is, 2 both are ┘
@@ -24,8 +27,8 @@
 //!
 //! Magic and version come first: whatever follows may change with the version. The sum comes last and covers all, so a
 //! copy of which only a part was written is no copy. The older copy is never touched while the newer one is all there is:
-//! a new one is written over the older, and is durable before anything depends on it. What replication needs (role, epoch,
-//! where its log begins) goes behind the path in a later version; log and bitmap are files of their own beside this one.
+//! a new one is written over the older, and is durable before anything depends on it. That a volume is in a group is said here once
+//! more, because the group's own files may be lost, and the volume is not to be used without them.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::ffi::OsString;
@@ -33,6 +36,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use super::identity::FileIdentity;
+use super::{MAX_NAME, is_name};
 use crate::block::Medium;
 
 /// Bytes of one copy.
@@ -47,11 +51,23 @@ pub const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"WeftVol\0";
 const PATH_AT: usize = 68;
 const SUM_AT: usize = COPY_BYTES - 4;
+const PARTNERSHIP_AT: usize = 3848;
+const GROUP_LEN_AT: usize = 3864;
+const GROUP_AT: usize = 3868;
 const INODE_AT: usize = 4068;
 const BORN_AT: usize = 4076;
 const KNOWN_AT: usize = 4084;
 const FLAG_DIRECT: u32 = 1;
 const FLAG_TAKEN: u32 = 2;
+
+/// The replicated group that a volume is in: it is used through that, or not at all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Membership {
+    /// The group's name on this host.
+    pub group: String,
+    /// The same on all sides of the group.
+    pub partnership: [u8; 16],
+}
 
 /// What a volume is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,6 +90,8 @@ pub struct Superblock {
     pub path: PathBuf,
     /// Which file it is that has this path. `None` where that is not known (yet), and of what is no file.
     pub file: Option<FileIdentity>,
+    /// The group that it is in. Only where [`Superblock::has_room_for_group`].
+    pub membership: Option<Membership>,
 }
 
 /// Why a copy does not count.
@@ -102,10 +120,16 @@ impl Superblock {
         (self.generation % 2) as usize
     }
 
+    /// Whether its path leaves room for the group that it is in.
+    pub fn has_room_for_group(&self) -> bool {
+        self.path.as_os_str().len() <= PARTNERSHIP_AT - PATH_AT
+    }
+
     /// One copy.
     ///
     /// # Panics
-    /// When the path is longer than [`MAX_PATH`], which is checked where volumes are created.
+    /// When the path is longer than [`MAX_PATH`], which is checked where volumes are created, or the group's name than
+    /// [`MAX_NAME`], which is checked where one is entered.
     pub fn emit(&self) -> [u8; COPY_BYTES] {
         let path = self.path.as_os_str().as_bytes();
         assert!(path.len() <= MAX_PATH);
@@ -131,6 +155,14 @@ impl Superblock {
             bytes[INODE_AT..BORN_AT].copy_from_slice(&file.inode.to_le_bytes());
             bytes[BORN_AT..KNOWN_AT].copy_from_slice(&file.born_us.unwrap_or_default().to_le_bytes());
             bytes[KNOWN_AT..KNOWN_AT + 4].copy_from_slice(&known.to_le_bytes());
+        }
+        if let Some(Membership { group, partnership }) =
+            self.membership.as_ref().filter(|_| self.has_room_for_group())
+        {
+            assert!(group.len() <= MAX_NAME);
+            bytes[PARTNERSHIP_AT..GROUP_LEN_AT].copy_from_slice(partnership);
+            bytes[GROUP_LEN_AT..GROUP_AT].copy_from_slice(&(group.len() as u32).to_le_bytes());
+            bytes.iter_mut().skip(GROUP_AT).zip(group.as_bytes()).for_each(|(to, byte)| *to = *byte);
         }
         let sum = crc32c::crc32c(&bytes[..SUM_AT]);
         bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
@@ -175,6 +207,16 @@ impl Superblock {
             }
             _ => return Err(Damaged::Field("the identity of its file")),
         };
+        let membership = match u32_at(bytes, GROUP_LEN_AT) as usize {
+            // The path lies there.
+            _ if len > PARTNERSHIP_AT - PATH_AT => None,
+            0 => None,
+            len => {
+                let name = bytes[GROUP_AT..INODE_AT].get(..len).and_then(|name| str::from_utf8(name).ok());
+                let group = name.filter(|name| is_name(name)).ok_or(Damaged::Field("its group"))?.to_owned();
+                Some(Membership { group, partnership: field(bytes, PARTNERSHIP_AT) })
+            }
+        };
         let mut id = [0; 16];
         id.copy_from_slice(&bytes[24..40]);
         Ok(Superblock {
@@ -187,6 +229,7 @@ impl Superblock {
             created: u64_at(bytes, 56),
             path: OsString::from_vec(path.to_vec()).into(),
             file,
+            membership,
         })
     }
 
@@ -235,6 +278,7 @@ mod tests {
             created: 1_790_000_000,
             path: "/srv/vol1.img".into(),
             file: None,
+            membership: None,
         }
     }
 
@@ -327,5 +371,28 @@ mod tests {
         let sum = crc32c::crc32c(&odd[..SUM_AT]).to_le_bytes();
         odd[SUM_AT..].copy_from_slice(&sum);
         assert_eq!(Superblock::parse(&odd), Err(Damaged::Field("the identity of its file")));
+    }
+    #[test]
+    fn the_group_is_kept_and_a_path_that_leaves_no_room_for_it_is_told() {
+        let in_group = |path: String, group: &str| {
+            let membership = Some(Membership { group: group.into(), partnership: *b"fedcba9876543210" });
+            let file = Some(FileIdentity { inode: 7, born_us: Some(9) });
+            Superblock { path: path.into(), file, membership, ..superblock(1) }
+        };
+        for group in ["g", &"x".repeat(MAX_NAME)] {
+            let longest = in_group(format!("/{}", "x".repeat(PARTNERSHIP_AT - PATH_AT - 1)), group);
+            assert!(longest.has_room_for_group());
+            assert_eq!(Superblock::parse(&longest.emit()), Ok(longest));
+        }
+        let bytes = in_group("/srv/vol1.img".into(), "db").emit();
+        assert_eq!(&bytes[3848..3872], b"fedcba9876543210\x02\0\0\0db\0\0");
+        let longer = in_group(format!("/{}", "x".repeat(PARTNERSHIP_AT - PATH_AT)), "db");
+        assert!(!longer.has_room_for_group());
+        assert_eq!(Superblock::parse(&longer.emit()), Ok(Superblock { membership: None, ..longer }));
+        let mut odd = bytes;
+        odd[GROUP_AT] = b'/';
+        let sum = crc32c::crc32c(&odd[..SUM_AT]).to_le_bytes();
+        odd[SUM_AT..].copy_from_slice(&sum);
+        assert_eq!(Superblock::parse(&odd), Err(Damaged::Field("its group")));
     }
 }

@@ -57,11 +57,11 @@ impl Subject {
             };
             (share.clone(), described)
         };
+        // Its size changes: each status asks for it.
         let volume = |volume: &crate::ready::ReadyVolume| status::Volume {
             name: volume.name.clone(),
             kind: volume.kind.to_owned(),
             source: volume.source.clone(),
-            size: volume.size,
             ..status::Volume::default()
         };
         let absent = |absent: &crate::ready::ReadyAbsent| status::Volume {
@@ -125,6 +125,9 @@ impl Subject {
             let has = |connection: &&Connection| {
                 connection.nbd.as_ref().and_then(|nbd| nbd.volume.as_deref()) == Some(&*volume.name)
             };
+            if let Some(size) = self.growths.size(&volume.name) {
+                volume.size = size;
+            }
             volume.clients = status.connections.iter().filter(has).count();
             volume.warning = self.growths.astray(&volume.name).await;
             self.log_once(volume);

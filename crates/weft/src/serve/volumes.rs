@@ -12,7 +12,7 @@ use weft_store::backend::volumes::Volumes as Shelf;
 use weft_store::block::Block;
 use weft_store::vfs::Share;
 use weft_store::volume::superblock::Superblock;
-use weft_store::volume::{Error, Growth, Volume};
+use weft_store::volume::{Error, Growth, Volume, Volumes};
 
 use super::replica;
 use crate::args::Serve;
@@ -55,28 +55,75 @@ pub(super) struct Absent {
     pub name: String,
     /// What is wrong with its files.
     pub cause: String,
+    /// The group that it is in.
+    group: Option<String>,
+    /// Makes an empty file in place of one that is gone, where its group would not take that for the old one.
+    remake: Option<String>,
 }
 
 impl Absent {
     /// Where that is what an error says: a file is gone or of no use. A name that nobody knows, or a volume that another process has,
-    /// is a mistake of the command line.
-    fn of(name: &str, e: &Error) -> Option<Absent> {
+    /// is a mistake of the command line; but the metadata of a volume that is in a group were there.
+    fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, String> {
+        let superblock = remembered.info(name).ok().map(|known| known.superblock);
+        let state = remembered.dir().parent().unwrap_or(remembered.dir());
+        let in_group = replica::config::group_of(state, name)?.filter(|in_group| in_group.is_sure);
+        let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
+        let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
         let lost = match e {
             Error::Io { .. } | Error::Shrunk { .. } | Error::Path { .. } | Error::Damaged { .. } => true,
-            Error::Name(_) | Error::NotFound(_) | Error::Exists(_) | Error::InUse(_) | Error::Size(_) => {
+            Error::NotFound(_) => group.is_some(),
+            Error::Name(_) | Error::Exists(_) | Error::InGroup { .. } | Error::InUse(_) | Error::Size(_) => {
                 false
             }
         };
-        lost.then(|| Absent { name: name.to_owned(), cause: e.to_string() })
+        let remake = superblock.as_ref().and_then(remake);
+        let cause = match e {
+            Error::NotFound(_) => {
+                format!("{} is not there", remembered.dir().join(format!("{name}.volume")).display())
+            }
+            other => other.to_string(),
+        };
+        Ok(lost.then(|| Absent { name: name.to_owned(), cause, group, remake }))
     }
 
     /// What is wrong, and what to type.
     pub fn why(&self) -> String {
-        let Absent { name, cause } = self;
+        let Absent { name, cause, group, .. } = self;
+        match group {
+            Some(group) => self.why_in(group),
+            None => format!(
+                "{cause}. Put its file back and start the server again; if it is lost, `weft volume remove {name}` forgets the volume"
+            ),
+        }
+    }
+
+    /// The same of a volume that is in this group: it gets its content through that.
+    pub fn why_in(&self, group: &str) -> String {
+        let Absent { cause, remake, .. } = self;
+        let anew = match remake {
+            Some(remake) => format!(
+                "`{remake}` here makes an empty file, and after another start of the server `weft replica resolve {group} --keep there` \
+                 here copies what it held. Or `weft replica remove {group} --force` here ends replication"
+            ),
+            None => format!(
+                "`weft replica remove {group} --force` here ends replication, after which the volume can be created anew, and be \
+                 replicated to from there"
+            ),
+        };
         format!(
-            "{cause}. Put its file back and start the server again; if it is lost, `weft volume remove {name}` forgets the volume"
+            "{cause}. Put its file back and start the server again. If it is lost, and the other side has what it held: `weft replica \
+             switch {group} --failover` there, unless it is the source already; {anew}"
         )
     }
+}
+
+/// How an empty file is made in place of one that is gone. Only where the old one is known so well that the new one cannot be taken
+/// for it; where a file is there, to make that longer would be no other file.
+fn remake(superblock: &Superblock) -> Option<String> {
+    let known = superblock.file.is_some_and(|file| file.born_us.is_some());
+    let gone = superblock.path.try_exists().is_ok_and(|exists| !exists);
+    (known && gone).then(|| format!("truncate -s {} {}", superblock.size, superblock.path.display()))
 }
 
 /// The volumes of the command line.
@@ -97,6 +144,11 @@ impl Growths {
         Growths(
             volumes.iter().map(|served| (served.volume.name.clone(), served.volume.growth.clone())).collect(),
         )
+    }
+
+    /// Bytes of a volume that is served, as it is now.
+    pub fn size(&self, volume: &str) -> Option<u64> {
+        self.0.iter().find(|(name, _)| name == volume).map(|(_, growth)| growth.size())
     }
 
     /// What is wrong with the files of a volume that is served, if anything.
@@ -136,7 +188,7 @@ pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Opened, String> {
         let volume = match remembered.open(name, pool) {
             Ok(volume) => volume,
             Err(e) => {
-                let absent = Absent::of(name, &e).ok_or_else(|| e.to_string())?;
+                let absent = Absent::of(&remembered, name, &e)?.ok_or_else(|| e.to_string())?;
                 tracing::error!("volume {name} is not served: {}", absent.why());
                 opened.absent.push(absent);
                 continue;
@@ -144,6 +196,12 @@ pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Opened, String> {
         };
         let front = Front::new(volume.block.geometry());
         if !args.replica {
+            if let Some(of) = volume.growth.superblock().membership {
+                let group = of.group;
+                return Err(format!(
+                    "volume {name} is replicated, in the group {group}: add --replica; `weft replica remove {group}` ends that"
+                ));
+            }
             accept(name, &volume.growth)?;
             front.begin(volume.block.clone());
         }
@@ -192,4 +250,32 @@ pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described
     let vfs = Vfs::new(Shelf::shelf(volumes.iter().map(shared).collect()));
     let source = format!("{} volumes", volumes.len());
     Ok(Some(Described { share: Share::new(name.as_str(), vfs), source }))
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_store::volume::{Create, Place};
+
+    use super::*;
+
+    #[test]
+    fn the_size_that_a_status_tells_is_the_one_after_a_resize() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = Volumes::at(dir.path());
+        let ram = Create {
+            place: Place::Ram,
+            size: Some(1 << 20),
+            allocate: false,
+            direct: false,
+            id: [7; 16],
+            created: 1_790_000_000,
+        };
+        volumes.create("v", &ram).unwrap();
+        let volume = volumes.open("v", &Pool::new(weft_machine::buf::MAX_BUF)).unwrap();
+        let front = Front::new(volume.block.geometry());
+        let growths = Growths::of(&[Served { volume, front }]);
+        assert_eq!(growths.size("v"), Some(1 << 20));
+        weft_machine::rt::block_on(growths.grow("v", 2 << 20)).unwrap().unwrap();
+        assert_eq!((growths.size("v"), growths.size("w")), (Some(2 << 20), None));
+    }
 }

@@ -8,7 +8,7 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Pool, rt};
 
 use crate::block::{Block, BlockOp, Medium, Outcome};
-use crate::volume::superblock::{COPY_BYTES, FILE_BYTES};
+use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership};
 use crate::volume::{Create, Error, Listed, Place, Volumes};
 
 struct Home {
@@ -174,6 +174,19 @@ fn a_file_that_has_shrunk_is_not_served() {
     fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8191)).expect("it shrinks");
     let opened = home.volumes.open("vol1", &home.pool);
     assert!(matches!(opened, Err(Error::Shrunk { expected: 8192, actual: 8191, .. })), "{opened:?}");
+    // As long as it was, it is the same file, and its end is not what it was.
+    fs::File::options().write(true).open(home.file()).and_then(|f| f.set_len(8192)).expect("it grows");
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    assert!(volume.growth.replaced().is_some_and(|why| why.contains("shorter")));
+    volume.growth.accept().expect("it is accepted");
+    assert_eq!(volume.growth.replaced(), None);
+    drop(volume);
+    // A shorter one in its place leaves its own as good as it was.
+    fs::rename(home.file(), home.file().with_extension("own")).expect("it moves");
+    fs::write(home.file(), b"short").expect("another one comes");
+    assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Shrunk { .. })));
+    fs::rename(home.file().with_extension("own"), home.file()).expect("it comes back");
+    assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced(), None);
     fs::remove_file(home.file()).expect("it goes");
     assert!(matches!(home.volumes.open("vol1", &home.pool), Err(Error::Io { .. })));
 }
@@ -248,6 +261,32 @@ fn a_file_that_goes_while_it_is_open_is_told() {
     // Of one in memory nothing can.
     home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
     assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.astray(), None);
+}
+
+#[test]
+fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left() {
+    let home = home();
+    let group = || Some(Membership { group: "db".into(), partnership: [9; 16] });
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+    volume.growth.set_membership(group()).expect("it enters");
+    let entered = volume.growth.superblock();
+    volume.growth.set_membership(group()).expect("it is in it");
+    assert_eq!((entered.generation, volume.growth.superblock()), (3, entered.clone()));
+    drop(volume);
+    let of_group = |e: &Error| matches!(e, Error::InGroup { name, group } if name == "vol1" && group == "db");
+    for with_file in [false, true] {
+        assert!(home.volumes.remove("vol1", with_file).is_err_and(|e| of_group(&e)));
+    }
+    assert!(home.volumes.resize("vol1", 4096, true).is_err_and(|e| of_group(&e)));
+    assert_eq!(home.volumes.resize("vol1", 16384, true).expect("it may grow").membership, group());
+    // Of another group it does not know, and its file need not be there.
+    home.volumes.leave_group("vol1", "other").expect("nothing is done");
+    assert_eq!(home.volumes.info("vol1").expect("it is there").superblock.membership, group());
+    fs::remove_file(home.file()).expect("it goes");
+    home.volumes.leave_group("vol1", "db").expect("it leaves");
+    assert_eq!(home.volumes.info("vol1").expect("it is there").superblock.membership, None);
+    home.volumes.remove("vol1", true).expect("it is removed");
 }
 
 #[test]

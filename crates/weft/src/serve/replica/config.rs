@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use weft_replica::status::Mode;
+use weft_store::block::Medium;
+use weft_store::volume::Volumes;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::kept::Kept;
 use super::names::GroupName;
 use crate::args::Transport;
 use crate::args::replica::{OnCongestion, OnLoss};
@@ -47,6 +50,9 @@ pub(super) struct Group {
     pub policy: Policy,
     /// The other sides: destinations of a source; of a destination its source, and what it knows of others.
     pub partners: Vec<Partner>,
+    /// What its volumes were when it was opened last, in the group's order. Empty in a file of an older version.
+    #[serde(default)]
+    pub kept: Vec<Kept>,
 }
 
 /// What a source does when a destination is away, or slow.
@@ -137,6 +143,8 @@ pub(super) struct Damaged {
     pub name: GroupName,
     /// Its volumes, where that is known: it may be any of them otherwise.
     pub volumes: Option<Vec<String>>,
+    /// Its partnership, where that is known.
+    pub partnership: Option<[u8; 16]>,
     /// What is wrong.
     pub why: String,
 }
@@ -159,6 +167,27 @@ impl Remembered {
             }
         }
     }
+}
+
+/// The group that a volume is in, as far as the files of a state directory tell.
+#[derive(Debug)]
+pub(crate) struct InGroup {
+    /// Its name.
+    pub group: String,
+    /// Whether that is sure. Otherwise a group has lost the list of its volumes, and this may be one of them.
+    pub is_sure: bool,
+}
+
+/// The group of a volume of this state directory, for those who change volumes or say what to do with one.
+pub(crate) fn group_of(state: &Path, volume: &str) -> Result<Option<InGroup>, String> {
+    let volume = volume.to_owned();
+    let mut found = Folder::of(state).load()?;
+    found.retain(|found| found.may_have(&volume));
+    let in_group = found.into_iter().map(|found| {
+        let is_sure = !matches!(&found, Remembered::Damaged(damaged) if damaged.volumes.is_none());
+        InGroup { group: found.name().to_string(), is_sure }
+    });
+    Ok(in_group.max_by_key(|in_group| in_group.is_sure))
 }
 
 /// The folder of all groups.
@@ -205,30 +234,43 @@ impl Folder {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
     }
 
-    /// All groups, by name. One whose file is lost or cannot be read is told of, and keeps none of the others from being used.
+    /// All groups, by name. One whose file is lost or cannot be read is told of, and keeps none of the others from being used. It is a
+    /// group as long as anything of it is there: what is left of one that is lost may hold writes that were answered.
     pub fn load(&self) -> Result<Vec<Remembered>, String> {
         let entries = match fs::read_dir(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?,
         };
-        let mut names = BTreeSet::new();
+        let (mut names, mut journals) = (BTreeSet::new(), BTreeSet::new());
         for entry in entries {
             let entry = entry.map_err(|e| format!("cannot read {}: {e}", self.0.display()))?;
             let file = entry.file_name();
             let name = file.to_str().filter(|name| !name.starts_with('.'));
-            let name = name.and_then(|name| name.strip_suffix(".json").or(name.strip_suffix(".members")));
             // What cannot be a group's name is no group's file.
-            names.extend(name.and_then(|name| name.parse::<GroupName>().ok()));
+            let of = |suffix: &str| {
+                let name = name.and_then(|name| name.strip_suffix(suffix))?;
+                name.parse::<GroupName>().ok()
+            };
+            names.extend(of(".json").or_else(|| of(".members")));
+            journals.extend(of(".log").or_else(|| of(".volume")));
         }
+        journals.retain(|name| !self.was_in_memory(name));
+        names.extend(journals);
         let groups = names.into_iter().map(|name| match self.load_one(&name) {
             Ok(group) => Remembered::Group(group),
             Err(why) => {
                 let members = fs::read(self.members(&name)).ok();
                 let volumes = members.and_then(|text| serde_json::from_slice(&text).ok());
-                Remembered::Damaged(Damaged { name, volumes, why })
+                Remembered::Damaged(Damaged { name, volumes, partnership: None, why })
             }
         });
         Ok(groups.collect())
+    }
+
+    /// Whether nothing is left of a group's journal but that it lay in memory: its server was killed.
+    fn was_in_memory(&self, group: &GroupName) -> bool {
+        let known = Volumes::at(&self.0).info(group);
+        !self.journal(group).exists() && known.is_ok_and(|known| known.superblock.medium == Medium::Ram)
     }
 
     fn load_one(&self, name: &GroupName) -> Result<Group, String> {
@@ -299,16 +341,18 @@ impl Group {
         log_bytes: u64,
         policy: Policy,
     ) -> Group {
+        let (version, in_memory, partners, kept) = (VERSION, false, Vec::new(), Vec::new());
         Group {
-            version: VERSION,
+            version,
             name,
             partnership,
             volumes,
             log_bytes,
-            in_memory: false,
+            in_memory,
             speaker: 0,
             policy,
-            partners: Vec::new(),
+            partners,
+            kept,
         }
     }
 }
@@ -381,7 +425,7 @@ mod tests {
         let known: Vec<_> = damaged
             .iter()
             .map(|group| match group {
-                Remembered::Damaged(Damaged { name, volumes, why }) => {
+                Remembered::Damaged(Damaged { name, volumes, why, .. }) => {
                     assert!(why.contains(&format!("{name}.json")), "{why}");
                     (&**name, volumes.clone())
                 }
@@ -393,5 +437,36 @@ mod tests {
         // Nobody knows which volumes are in d: any may be.
         let may_have = |n: usize, volume: &str| damaged[n].may_have(&volume.to_owned());
         assert!(may_have(0, "b-2") && !may_have(0, "c-1") && may_have(2, "c-1"));
+    }
+
+    #[test]
+    fn a_journal_is_a_group_although_nothing_else_of_it_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::of(dir.path());
+        folder.make().unwrap();
+        fs::write(folder.journal(&name("half")), b"records").unwrap();
+        let [Remembered::Damaged(half)] = &folder.load().unwrap()[..] else { panic!("it is ignored") };
+        assert_eq!((&*half.name, &half.volumes), ("half", &None));
+        let found = group_of(dir.path(), "vol1").unwrap().unwrap();
+        assert_eq!((found.group.as_str(), found.is_sure), ("half", false));
+        fs::remove_file(folder.journal(&name("half"))).unwrap();
+        // Of a group in memory, whose server was killed, nothing can be missing.
+        let wanted = weft_store::volume::Create {
+            place: weft_store::volume::Place::Ram,
+            size: Some(1 << 20),
+            allocate: false,
+            direct: false,
+            id: [7; 16],
+            created: 1_790_000_000,
+        };
+        Volumes::at(folder.path()).create("gone", &wanted).unwrap();
+        assert!(folder.load().unwrap().is_empty());
+        // Its metadata of no use, it may have been any.
+        fs::write(folder.path().join("gone.volume"), b"no").unwrap();
+        assert_eq!(folder.load().unwrap().len(), 1);
+        let group = Group::new(name("db"), "ab".repeat(16), vec!["vol1".into()], 1 << 24, Policy::default());
+        folder.save(&group).unwrap();
+        let found = group_of(dir.path(), "vol1").unwrap().unwrap();
+        assert_eq!((found.group.as_str(), found.is_sure), ("db", true));
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +25,7 @@ use weft_store::volume::{Before, Create, Error as VolumeError, Place, Store, Vol
 
 use super::carrier::{self, Carrier, Report};
 use super::config::{self, Partner};
+use super::kept::Kept;
 use super::names::GroupName;
 use super::picture::Picture;
 use super::setup::{self, Ask, Join, LOG_UNIT};
@@ -47,6 +48,8 @@ pub(super) struct Group {
     pub(super) members: Vec<Arc<Member>>,
     /// Why it cannot be what its journal says, whatever that is.
     unusable: Option<String>,
+    /// Those of its volumes that lie in memory are empty, though its journal is of the time before.
+    memory_is_new: AtomicBool,
     config: Mutex<config::Group>,
     engine: engine::Group,
     /// Locked until the group ends. `None` where it was not opened yet, or cannot be.
@@ -153,10 +156,17 @@ impl Host for Home {
                 *lock(&group.journal) = Some(opened);
             }
             for member in &group.members {
-                if let Some(why) = member.growth.replaced() {
+                if let Some(why) = member.growth.replaced().or_else(|| group.differs(member)) {
                     let why = group.engine.replaced_volume(&member.name, &why);
                     return Err(Unusable { cause: Cause::Volume, why });
                 }
+            }
+            // What an older version has not written down, and what has grown.
+            if let Err(why) = group.keep(&self.replicas) {
+                tracing::warn!(
+                    "group {}: another volume in place of its own may not be noticed: {why}",
+                    group.name
+                );
             }
             match lock(&group.journal).as_ref() {
                 Some(journal) => Ok(group.side(&self.replicas, journal)),
@@ -197,6 +207,8 @@ impl Host for Home {
             let journal = make_journal(&self.replicas, &config, &format)?;
             // What they hold counts as what it is. From here to the end of this a crash leaves a journal that says nothing.
             group.members.iter().try_for_each(|member| member.accept())?;
+            group.keep(&self.replicas)?;
+            group.memory_is_new.store(false, Ordering::Release);
             let side = group.side(&self.replicas, &journal);
             *lock(&group.journal) = Some(journal);
             Ok((side, format))
@@ -266,6 +278,7 @@ impl Group {
             partnership,
             members,
             unusable,
+            memory_is_new: AtomicBool::new(false),
             engine: engine::Group::new(&config.name, fronts),
             config: Mutex::new(config),
             journal: Mutex::new(journal),
@@ -297,35 +310,65 @@ impl Group {
                 "{:?} is no partnership: `weft replica remove {name} --force` ends replication here",
                 config.partnership
             )),
-            (_, Some(_)) if let Some(Absent { name: volume, cause }) = lost => Some(format!(
-                "volume {volume} is not served: {cause}. Put its file back and start the server again. If it is lost, and the other \
-                 side has what it held: `weft replica switch {name} --failover` there, unless it is the source already, and \
-                 `weft replica remove {name} --force` and `weft volume remove {volume}` here"
-            )),
+            (_, Some(volume)) if let Some(absent) = lost => {
+                Some(format!("volume {volume} is not served: {}", absent.why_in(name)))
+            }
             (_, Some(volume)) => Some(format!(
                 "volume {volume} is not served here, or is in another group: start the server with --volume {volume}, or end \
                  replication here: `weft replica remove {name} --force`"
             )),
             _ => None,
         };
-        Group::new(config, partnership, members, unusable, None)
+        let group = Group::new(config, partnership, members, unusable, None);
+        group.memory_is_new.store(true, Ordering::Release);
+        group
     }
 
     /// A group of which no more is known than what may be in it.
     pub fn damaged(found: config::Damaged, members: Vec<Arc<Member>>) -> Arc<Group> {
-        let config::Damaged { name, volumes, why } = found;
+        let config::Damaged { name, volumes, partnership, why } = found;
         let which = match &volumes {
             Some(_) => "its volumes are kept closed",
             None => "which volumes are in it is not known, so all that are in no other group are kept closed",
         };
         let why = format!(
-            "{why}; {which}. Put the file back and start the server again, or end replication here: `weft replica remove {name} \
-             --force`"
+            "{why}; {which}. Put the file back and start the server again. If it is lost, end replication here: `weft replica remove \
+             {name} --force`; and where the other side has what was answered, end it there, too, and begin anew from there: \
+             `weft replica create ... --overwrite`"
         );
         let served = || members.iter().map(|member| member.name.clone()).collect();
         let volumes = volumes.unwrap_or_else(served);
         let config = config::Group::new(name, String::new(), volumes, 0, config::Policy::default());
-        Group::new(config, None, members, Some(why), None)
+        Group::new(config, partnership, members, Some(why), None)
+    }
+
+    /// Why a volume that is served under the name of one of its own is another one.
+    fn differs(&self, member: &Member) -> Option<String> {
+        let (config, now) = (self.config(), member.growth.superblock());
+        if member.medium == Medium::Ram && self.memory_is_new.load(Ordering::Acquire) {
+            return Some("it lies in memory, and what it held is gone with the server that had it".into());
+        }
+        let at = config.volumes.iter().position(|name| *name == member.name)?;
+        let of_another = now.membership.as_ref().filter(|of| Some(of.partnership) != self.partnership);
+        if let Some(of) = of_another {
+            let group = &of.group;
+            return Some(format!(
+                "it was in the group {group} since, of another partnership: older files were put back"
+            ));
+        }
+        config.kept.get(at).and_then(|kept| kept.differs(&now))
+    }
+
+    /// Writes down which volumes it has, and in each of them that it is in this group. One in memory has nothing to find again.
+    fn keep(&self, replicas: &Replicas) -> Result<(), String> {
+        let config = self.config();
+        let Some(partnership) = self.partnership.filter(|_| !config.in_memory) else { return Ok(()) };
+        let kept: Vec<Kept> =
+            self.members.iter().map(|member| Kept::of(&member.growth.superblock())).collect();
+        if kept != config.kept {
+            self.change(replicas, |config| config.kept = kept)?;
+        }
+        self.members.iter().try_for_each(|member| member.enter(&self.name, partnership))
     }
 
     fn side(&self, replicas: &Replicas, journal: &Volume) -> Side {
@@ -358,6 +401,7 @@ impl Group {
             config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
         config.speaker = u64::from_le_bytes(random()?);
         config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
+        config.kept = members.iter().map(|member| Kept::of(&member.growth.superblock())).collect();
         config.partners.extend(partner);
         let partnership =
             door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
@@ -380,20 +424,24 @@ impl Group {
         }
         // Everything was checked. From here on what bears this name was left by nobody, or is made by this call.
         clear_way(replicas, &config.name)?;
-        let journal = make_journal(replicas, &config, &format)?;
         let made = async {
+            // First what names its volumes: a journal of which nobody knows whose it is closes all that are in no group.
+            replicas.folder.save(&config).map_err(|e| format!("the group cannot be remembered: {e}"))?;
+            let journal = make_journal(replicas, &config, &format)?;
             let block: Arc<dyn Block> = journal.block.clone();
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
-            replicas.folder.save(&config).map_err(|e| format!("the group cannot be remembered: {e}"))?;
+            // Before its first record, and not before its file: what is marked is in a group, or closed.
+            let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
+            group.keep(replicas)?;
             // Nobody reads or writes past the group from here on.
             for member in &members {
                 member.front.hold("its replication is beginning").await;
             }
-            Ok(Group::new(config.clone(), Some(partnership), members, None, Some(journal)))
+            Ok(group)
         };
         let made = made.await;
         if made.is_err() {
-            forget(replicas, &config.name);
+            forget(replicas, &config.name, &members);
         }
         made
     }
@@ -649,7 +697,17 @@ impl Group {
                     tracing::warn!("{e}");
                 }
             }
-            forget(replicas, &self.name);
+            let others = self.config().volumes;
+            for volume in others.iter().filter(|volume| !self.has(volume)) {
+                // Whoever has it open, or its metadata, is not this server.
+                if let Err(e) = replicas.volumes.leave_group(volume, &self.name) {
+                    tracing::warn!(
+                        "volume {volume}: {e}; it may still be said to be in the group {}",
+                        self.name
+                    );
+                }
+            }
+            forget(replicas, &self.name, &self.members);
         }
         self.engine.end(&bare).await
     }
@@ -771,12 +829,18 @@ fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes what is remembered of a group, as far as it is there.
-fn forget(replicas: &Replicas, name: &GroupName) {
+/// Removes what is remembered of a group, as far as it is there. Its file goes last: a crash before that leaves a group that is
+/// stopped, and none of which nobody knows what it had.
+fn forget(replicas: &Replicas, name: &GroupName, members: &[Arc<Member>]) {
+    for member in members {
+        if let Err(e) = member.leave() {
+            tracing::warn!("{e}; after the next start it is said to be in the group {name}");
+        }
+    }
+    remove_journal(replicas, name);
     if let Err(e) = replicas.folder.remove(name) {
         tracing::warn!("group {name} was not forgotten: {e}");
     }
-    remove_journal(replicas, name);
 }
 
 /// Removes a journal, as far as it is there.

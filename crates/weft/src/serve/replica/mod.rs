@@ -10,6 +10,7 @@ mod commands;
 pub(crate) mod config;
 mod door;
 mod group;
+mod kept;
 pub(crate) mod names;
 mod picture;
 mod setup;
@@ -32,7 +33,8 @@ use weft_store::Vfs;
 use weft_store::backend::Shelf;
 use weft_store::block::Medium;
 use weft_store::vfs::Share;
-use weft_store::volume::Growth;
+use weft_store::volume::superblock::Membership;
+use weft_store::volume::{Growth, Volumes};
 
 use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
@@ -49,6 +51,8 @@ pub(super) struct Replicas {
     cores: Arc<Cores>,
     pool: Pool,
     folder: Folder,
+    /// What is known of the volumes, of those that are not served, too.
+    volumes: Volumes,
     doors: Doors,
     members: Vec<Arc<Member>>,
     /// Volumes of the command line that are not served.
@@ -85,6 +89,17 @@ impl Member {
     /// What its file holds is what it holds, whatever file that is.
     fn accept(&self) -> Result<(), String> {
         self.growth.accept().map_err(|e| format!("volume {}: {e}", self.name))
+    }
+
+    /// Its metadata say that it is in this group.
+    fn enter(&self, group: &str, partnership: [u8; 16]) -> Result<(), String> {
+        let of = Membership { group: group.to_owned(), partnership };
+        self.growth.set_membership(Some(of)).map_err(|e| format!("volume {}: {e}", self.name))
+    }
+
+    /// Its metadata say that it is in none.
+    fn leave(&self) -> Result<(), String> {
+        self.growth.set_membership(None).map_err(|e| format!("volume {}: {e}", self.name))
     }
 
     /// Gives it room for so many bytes, unless it has that.
@@ -144,6 +159,7 @@ impl Replicas {
             cores: cores.clone(),
             pool: pool.clone(),
             folder: Folder::of(state),
+            volumes: Volumes::at(state.join("volumes")),
             doors,
             members,
             absent: absent.to_vec(),
@@ -167,6 +183,9 @@ impl Replicas {
         let mut left = self.members.clone();
         // Those that are known first: what else there is may be in a group of which nothing is known.
         let mut found = self.folder.load()?;
+        let marked = |member: &Arc<Member>| (member.name.clone(), member.growth.superblock().membership);
+        let marked: Vec<(String, Option<Membership>)> = self.members.iter().map(marked).collect();
+        kept::complete(&mut found, &marked, self.folder.path());
         found.sort_by_key(|found| matches!(found, Remembered::Damaged(damaged) if damaged.volumes.is_none()));
         for found in found {
             let (own, others) = left.into_iter().partition(|member| found.may_have(&member.name));

@@ -35,7 +35,6 @@ impl Host {
             let (name, medium) = (name.to_owned(), volume.superblock.medium);
             Arc::new(Member {
                 name,
-                id: "07".repeat(16),
                 medium,
                 front,
                 bare: volume.block.clone(),
@@ -49,6 +48,7 @@ impl Host {
             cores,
             pool,
             folder: Folder::of(&state),
+            volumes: Volumes::at(state.join("volumes")),
             doors: Doors::new(setup).unwrap(),
             members,
             absent: Vec::new(),

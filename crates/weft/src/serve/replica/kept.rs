@@ -1,0 +1,200 @@
+//! How a group knows its volumes again, and a volume its group.
+//!
+//! A group's file says which volumes it had (their identity, which file each lay on, and how long it was), so that another volume of
+//! the same name is not taken for one of them. Each volume's metadata name the group, so that it is used by nobody where the
+//! group's file is lost. The group's file is written first and forgotten last: one that finds its volumes without a mark
+//! marks them. Owns: nothing. Does not: look at content, or decide what follows (see [`super::group`]).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use weft_store::volume::identity::FileIdentity;
+use weft_store::volume::superblock::{Membership, Superblock};
+
+use super::config::{Damaged, Remembered};
+use super::door;
+use super::names::GroupName;
+
+/// A volume as its group had it last.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// 32 hexadecimal digits: the identity that the volume got when it was created.
+    id: String,
+    /// Number of the file that it lay on, where files have one that stays.
+    #[serde(default)]
+    inode: Option<u64>,
+    /// When that file was made, microseconds of Unix time, where the file system tells.
+    #[serde(default)]
+    born_us: Option<i64>,
+    /// Bytes. In a group it does not become smaller.
+    size: u64,
+}
+
+impl Kept {
+    /// Of a volume as it is.
+    pub fn of(superblock: &Superblock) -> Kept {
+        let file = superblock.file;
+        Kept {
+            id: door::hex(&superblock.id),
+            inode: file.map(|file| file.inode),
+            born_us: file.and_then(|file| file.born_us),
+            size: superblock.size,
+        }
+    }
+
+    /// Why a volume of this name is not the one that the group had.
+    pub fn differs(&self, now: &Superblock) -> Option<String> {
+        let old = self.inode.map(|inode| FileIdentity { inode, born_us: self.born_us });
+        let is_same_file = |old: FileIdentity| now.file.is_some_and(|file| old.is(&file));
+        if self.id != door::hex(&now.id) {
+            Some(
+                "it is not the volume that it was: that was removed, and this one was created in its place"
+                    .into(),
+            )
+        } else if old.is_some_and(|old| !is_same_file(old)) {
+            let path = now.path.display();
+            Some(format!("{path} is not the file that the group had: another one was accepted in its place"))
+        } else if now.size < self.size {
+            Some(format!("it was made smaller: it has {} bytes and had {}", now.size, self.size))
+        } else {
+            None
+        }
+    }
+}
+
+/// Completes what was found of the groups by what the metadata of the volumes that are open say: which volumes are in a group that has
+/// lost its list of them, and of which groups nothing is left but that.
+pub(super) fn complete(found: &mut Vec<Remembered>, marked: &[(String, Option<Membership>)], folder: &Path) {
+    for group in found.iter_mut() {
+        let Remembered::Damaged(damaged) = group else { continue };
+        let own = marked.iter().filter_map(|(volume, of)| {
+            let of = of.as_ref().filter(|of| *of.group == *damaged.name)?;
+            Some((volume.clone(), of.partnership))
+        });
+        let (volumes, partnerships): (Vec<String>, Vec<[u8; 16]>) = own.unzip();
+        damaged.partnership = partnerships.first().copied();
+        if damaged.volumes.is_none() && !volumes.is_empty() {
+            damaged.volumes = Some(volumes);
+        }
+    }
+    let is_named = |volume: &String| {
+        found.iter().any(|group| match group {
+            Remembered::Damaged(Damaged { volumes: None, .. }) => false,
+            group => group.may_have(volume),
+        })
+    };
+    let mut lost: BTreeMap<GroupName, Damaged> = BTreeMap::new();
+    for (volume, of) in marked {
+        let Some(of) = of.as_ref().filter(|_| !is_named(volume)) else { continue };
+        // A group of that name that does not have it is another one.
+        let is_taken = found.iter().any(|group| **group.name() == *of.group);
+        let name = if is_taken { format!("{}-{volume}", of.group) } else { of.group.clone() };
+        // One that is too long with the volume's name has that alone.
+        let Ok(name) = name.parse::<GroupName>().or_else(|_| volume.parse()) else { continue };
+        let group = lost.entry(name.clone()).or_insert_with(|| Damaged {
+            name,
+            volumes: Some(Vec::new()),
+            partnership: Some(of.partnership),
+            why: format!(
+                "volume {volume} is replicated, in the group {}, and nothing of that group is left in {}",
+                of.group,
+                folder.display()
+            ),
+        });
+        group.volumes.get_or_insert_default().push(volume.clone());
+    }
+    found.extend(lost.into_values().map(Remembered::Damaged));
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_store::block::Medium;
+
+    use super::super::config::{Group, Policy};
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            generation: 2,
+            id: [7; 16],
+            size: 64 << 20,
+            medium: Medium::File,
+            direct: false,
+            taken: false,
+            created: 1_790_000_000,
+            path: "/srv/vol1.img".into(),
+            file: Some(FileIdentity { inode: 11, born_us: Some(5) }),
+            membership: None,
+        }
+    }
+
+    #[test]
+    fn another_volume_of_the_same_name_is_not_the_groups() {
+        let kept = Kept::of(&superblock());
+        let text = serde_json::to_string(&kept).unwrap();
+        assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
+        let why = |now: Superblock| kept.differs(&now);
+        assert_eq!(why(superblock()), None);
+        assert_eq!(why(Superblock { size: 128 << 20, generation: 9, ..superblock() }), None);
+        let made_anew = Superblock { id: [8; 16], ..superblock() };
+        assert!(why(made_anew).is_some_and(|why| why.contains("not the volume")));
+        let on_another =
+            Superblock { file: Some(FileIdentity { inode: 12, born_us: Some(6) }), ..superblock() };
+        assert!(why(on_another).is_some_and(|why| why.contains("vol1.img is not the file")));
+        let in_memory = Superblock { file: None, medium: Medium::Ram, ..superblock() };
+        assert!(why(in_memory).is_some());
+        let smaller = Superblock { size: 8 << 20, ..superblock() };
+        assert!(why(smaller).is_some_and(|why| why.contains("made smaller")));
+        // Where files had no identity, the one that they have now is taken.
+        let unknown = Kept::of(&Superblock { file: None, ..superblock() });
+        assert_eq!(unknown.differs(&superblock()), None);
+    }
+
+    fn marked(volume: &str, group: &str) -> (String, Option<Membership>) {
+        (volume.into(), Some(Membership { group: group.into(), partnership: [3; 16] }))
+    }
+
+    #[test]
+    fn a_volume_whose_group_is_lost_is_in_a_group_of_which_no_more_is_known() {
+        let known =
+            Group::new("a".parse().unwrap(), "ab".repeat(16), vec!["a1".into()], 1 << 24, Policy::default());
+        let half = Damaged {
+            name: "b".parse().unwrap(),
+            volumes: None,
+            partnership: None,
+            why: "it is lost".into(),
+        };
+        let mut found = vec![Remembered::Group(known), Remembered::Damaged(half)];
+        let volumes = [
+            marked("a1", "a"),
+            marked("b1", "b"),
+            marked("b2", "b"),
+            marked("c1", "c"),
+            marked("c2", "c"),
+            // Its group was put back from a time when it had other volumes.
+            marked("a2", "a"),
+            ("free".into(), None),
+        ];
+        complete(&mut found, &volumes, Path::new("/state/replica"));
+        let told: Vec<_> = found
+            .iter()
+            .map(|group| match group {
+                Remembered::Group(group) => (&*group.name, group.volumes.clone()),
+                Remembered::Damaged(damaged) => {
+                    assert_eq!(damaged.partnership, Some([3; 16]));
+                    (&*damaged.name, damaged.volumes.clone().unwrap())
+                }
+            })
+            .collect();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let expected = [
+            ("a", names(&["a1"])),
+            ("b", names(&["b1", "b2"])),
+            ("a-a2", names(&["a2"])),
+            ("c", names(&["c1", "c2"])),
+        ];
+        assert_eq!(told, expected);
+        assert!(!found.iter().any(|group| group.may_have(&"free".to_owned())));
+    }
+}
