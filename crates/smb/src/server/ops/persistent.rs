@@ -25,7 +25,7 @@ use super::opens::Open;
 use super::status;
 use crate::server::Server;
 use crate::server::context::OpContext;
-use crate::server::held::{LOCK_BYTES, OPEN_BYTES};
+use crate::server::held::{DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
 
 /// What an open needs to be written down.
@@ -227,7 +227,8 @@ async fn reopen(
     // Its client was promised it: it is charged, and kept whatever else is.
     let locks_bytes = LOCK_BYTES.saturating_mul(record.locks.len());
     let holder = server.holder(None, &record.user.as_str().into());
-    let held = server.held.restore(holder, OPEN_BYTES.saturating_add(locks_bytes));
+    let held = server.held.restore(holder.clone(), OPEN_BYTES.saturating_add(locks_bytes));
+    let descriptors = server.descriptors.restore(holder, DESCRIPTORS_OF_OPEN);
     let sharing = sharing_of(record.sharing);
     let opening = Opening {
         reach: caching::reach_of(access),
@@ -270,7 +271,7 @@ async fn reopen(
         file,
         (claim, caching),
         CreateAction(record.action),
-        (hold, held),
+        (hold, held, descriptors),
     );
     let _ = open.share.set(share.name.clone());
     open.locks.restore(&record.sequences);
