@@ -247,6 +247,7 @@ impl Server {
             loop {
                 rt::sleep(self.limits.lease).await;
                 v4::sweep(self).await;
+                nsm::sweep(self, rt::now());
             }
         };
         futures_util::future::join(nsm::notify(self), sweep).await;
