@@ -362,8 +362,8 @@ def main():
     arguments.add_argument("--entries", type=int, default=ENTRIES)
     arguments.add_argument("--flood", type=int, default=FLOOD)
     arguments = arguments.parse_args()
-    # An open file takes about two descriptors.
-    needed = 2 * arguments.opens + arguments.connections + 1_000
+    # An open file takes two descriptors, and an address has an eighth of all for those.
+    needed = 16 * arguments.opens + arguments.connections + 1_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         try:

@@ -395,7 +395,7 @@ impl Plan {
             endpoints: endpoints(&ready),
             offers,
             pool: pool.clone(),
-            limits: smb::Limits::default(),
+            limits: smb::Limits::within(listen::quota::descriptors()),
         });
         smb.restore().await.map_err(|e| format!("persistent handles: {e}"))?;
         // NFS cannot encrypt.

@@ -9,9 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use redb::{Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, WriteTransaction};
+use redb::{Builder, Database, DatabaseError, Error, ReadTransaction, ReadableDatabase, WriteTransaction};
 
 use super::private;
+
+/// What a journal keeps in memory of what is on its disk.
+const CACHE_BYTES: usize = 4 << 20;
 
 /// Opens the database, as often as that is needed.
 type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
@@ -53,7 +56,7 @@ impl Journal {
         let file = path.to_owned();
         Journal::opened_by(path, move || {
             private::file(&file)?;
-            Database::create(&file)
+            bounded().create(&file)
         })
     }
 
@@ -105,6 +108,13 @@ impl Journal {
     }
 }
 
+/// One that keeps no more than [`CACHE_BYTES`].
+fn bounded() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
 fn unusable(path: &Path, e: Error) -> Unusable {
     let path = path.to_owned();
     match e {
@@ -120,7 +130,7 @@ fn unusable(path: &Path, e: Error) -> Unusable {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use redb::backends::InMemoryBackend;
     use redb::{ReadableTable, StorageBackend, TableDefinition};
@@ -134,6 +144,7 @@ mod tests {
     struct Disk {
         memory: Arc<InMemoryBackend>,
         full: Arc<AtomicBool>,
+        read_bytes: Arc<AtomicUsize>,
     }
 
     impl Disk {
@@ -151,6 +162,7 @@ mod tests {
         }
 
         fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+            self.read_bytes.fetch_add(out.len(), Ordering::AcqRel);
             self.memory.read(offset, out)
         }
 
@@ -196,6 +208,33 @@ mod tests {
         disk.full.store(false, Ordering::Release);
         put(&journal, 3).unwrap();
         assert_eq!(numbers(&journal), [1, 3]);
+    }
+
+    #[test]
+    fn what_it_holds_in_memory_has_a_limit() {
+        const LARGE: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("large");
+        const EACH: usize = 1 << 20;
+        let disk = Disk::default();
+        let backend = disk.clone();
+        let open = move || bounded().create_with_backend(backend.clone());
+        let journal = Journal::opened_by(Path::new("state/j"), open).unwrap();
+        let count = 4 * CACHE_BYTES / EACH;
+        for number in 0..count as u64 {
+            let value = vec![7; EACH];
+            journal
+                .change(|begun| Ok(begun.open_table(LARGE)?.insert(number, &value[..]).map(drop)?))
+                .unwrap();
+        }
+        disk.read_bytes.store(0, Ordering::Release);
+        for number in 0..count as u64 {
+            let read = |begun: &ReadTransaction| {
+                Ok(begun.open_table(LARGE)?.get(number)?.map_or(0, |value| value.value().len()))
+            };
+            assert_eq!(journal.read(read).unwrap(), EACH);
+        }
+        // What is not in memory comes from the disk.
+        let read = disk.read_bytes.load(Ordering::Acquire);
+        assert!(read >= count * EACH - CACHE_BYTES, "{read}");
     }
 
     #[test]

@@ -98,8 +98,7 @@ pub struct Limits {
 
 /// Of the descriptors of a process, files that are kept open between requests have one in so many at most.
 const CACHED_PART: usize = 8;
-/// Files that NFSv4 clients have open have one in so many at most. Connections of all protocols have half: an eighth is left to
-/// files of other protocols, and to accepting.
+/// Files that NFSv4 clients have open have one in so many at most. SMB has a part of its own.
 const OPENED_PART: usize = 4;
 
 impl Limits {
@@ -248,6 +247,7 @@ impl Server {
             loop {
                 rt::sleep(self.limits.lease).await;
                 v4::sweep(self).await;
+                nsm::sweep(self, rt::now());
             }
         };
         futures_util::future::join(nsm::notify(self), sweep).await;

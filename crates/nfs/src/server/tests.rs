@@ -92,15 +92,6 @@ pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
     rt::block_on(server.handles.make(&server.shares, share, node)).unwrap().unwrap()
 }
 
-#[test]
-fn connections_and_open_files_leave_descriptors_to_others() {
-    for all in [64, 1024, 1 << 20] {
-        let Limits { open_files, descriptors, .. } = Limits::within(all);
-        let connections = all / 2;
-        assert!(connections + open_files + descriptors <= all - all / 8, "{all}");
-    }
-}
-
 /// Everything that the server answers to these messages, and how the connection ended.
 fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
     converse_by(server, PEER, messages)

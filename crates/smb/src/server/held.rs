@@ -30,8 +30,19 @@ pub(super) const WATCH_BYTES: usize = 1024;
 /// An entry of a listing that was fetched ahead, its name not counted.
 pub(super) const ENTRY_BYTES: usize = 256;
 
+/// Of descriptors an address may hold as many as it leaves free, and a user likewise: one alone gets half, ten leave an eleventh.
+pub(super) const DESCRIPTOR_SHARE: usize = 1;
+/// Descriptors of an open: of the file, and of its node, which has to stay within reach.
+pub(super) const DESCRIPTORS_OF_OPEN: usize = 2;
+
 /// What the client is told.
 pub(super) fn refused(_: Full) -> NtStatus {
     ops::limit_reached("memory that the sessions of an address or of a user take");
     NtStatus::INSUFFICIENT_RESOURCES
+}
+
+/// The same of descriptors.
+pub(super) fn no_descriptor(_: Full) -> NtStatus {
+    ops::limit_reached("open files of an address or a user (a part of ulimit -n)");
+    NtStatus::TOO_MANY_OPENED_FILES
 }

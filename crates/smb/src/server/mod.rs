@@ -109,6 +109,8 @@ pub struct Limits {
     /// What all sessions together can make the server keep, in bytes: opens, locks, pipes, watches and what waits in them. An
     /// address can have a quarter, a user all of what is free.
     pub held_bytes: usize,
+    /// Descriptors of files that all sessions have open. An address, or a user, can have as many as it leaves free.
+    pub descriptors: usize,
     /// Credits that a connection can hold, thus requests that it can have outstanding.
     pub credits: u16,
     /// Requests in one compound.
@@ -125,6 +127,16 @@ pub struct Limits {
     pub half_open: usize,
 }
 
+/// Of the descriptors of a process, files that clients have open have one in so many at most. NFS has parts of its own.
+const OPENED_PART: usize = 4;
+
+impl Limits {
+    /// For a process that may have so many descriptors.
+    pub fn within(descriptors: usize) -> Limits {
+        Limits { descriptors: descriptors / OPENED_PART, ..Limits::default() }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -134,6 +146,7 @@ impl Default for Limits {
             trees: 256,
             opens: 16_384,
             held_bytes: 256 << 20,
+            descriptors: usize::MAX,
             credits: 8192,
             compound: 64,
             max_io: MAX_IO,
@@ -232,6 +245,8 @@ pub struct Server {
     refusals: Refusals,
     /// What sessions make it keep.
     held: Budget,
+    /// Of [`Limits::descriptors`].
+    descriptors: Budget,
     name: Arc<str>,
     drain: Drain,
 }
@@ -247,6 +262,7 @@ impl Server {
         // Measured now rather than during somebody's log-on.
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
+        let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
         Arc::new(Server {
             config,
             sessions: Sessions::default(),
@@ -257,6 +273,7 @@ impl Server {
             delays: Delays::default(),
             refusals: Refusals::default(),
             held,
+            descriptors,
             name,
             drain: Drain::default(),
         })

@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use weft_machine::{Charge, Time};
+use weft_machine::{Budget, Charge, Time};
 use weft_store::access::Token;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
 
 use super::about::ShareAbout;
-use super::held::{self, TREE_BYTES};
+use super::held::{self, DESCRIPTORS_OF_OPEN, TREE_BYTES};
 use super::notices::{Mailbox, Notice};
 use super::ops::Opens;
 use super::pipes::Pipes;
@@ -192,6 +192,11 @@ impl Session {
     /// Room for something that it makes the server keep.
     pub(super) fn hold(&self, bytes: usize) -> Result<Charge, NtStatus> {
         self.held.beside(bytes).map_err(held::refused)
+    }
+
+    /// The same for the descriptors of one more open.
+    pub(super) fn hold_descriptors(&self, of: &Budget) -> Result<Charge, NtStatus> {
+        of.charge(self.held.holder().clone(), DESCRIPTORS_OF_OPEN).map_err(held::no_descriptor)
     }
 
     /// Whether it has ended.

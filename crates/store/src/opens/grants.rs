@@ -9,7 +9,7 @@
 //! write or to keep handles, has to be acknowledged; until then, or until [`BREAK_TIMEOUT`], the holder still has all
 //! that it had, and whoever would see stale data waits.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -119,6 +119,10 @@ pub enum Access {
 }
 
 impl Access {
+    fn opens(self) -> bool {
+        matches!(self, Access::Open | Access::OpenToWrite | Access::Overwrite)
+    }
+
     /// BreakCacheState of [MS-FSA] 2.1.4.12.
     fn breaks(self) -> Caching {
         match self {
@@ -257,7 +261,7 @@ impl Granted {
 #[must_use]
 pub(super) struct Freed {
     waiting: Vec<Waker>,
-    gone: Vec<Granted>,
+    gone: Option<Granted>,
 }
 
 impl Freed {
@@ -282,10 +286,76 @@ pub(super) struct Wish {
     pub holder: Arc<dyn Holder>,
 }
 
+/// How many rights there are, of what kind: what is asked with every open and close, however many clients cache the node.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    /// To anything.
+    any: usize,
+    reading: usize,
+    writing: usize,
+    handles: usize,
+    /// To read but not to write.
+    readers: usize,
+    /// Of these forms.
+    oplocks: usize,
+    oplocks_reading: usize,
+    batches: usize,
+    delegations: usize,
+    /// That are being recalled.
+    breaking: usize,
+}
+
+impl Tally {
+    fn each(&mut self, granted: &Granted, change: impl Fn(&mut usize)) {
+        let has = granted.caching;
+        let (is_oplock, is_delegation) = (granted.form == Form::Oplock, granted.form == Form::Delegation);
+        let any = has != Caching::NONE;
+        let counts = [
+            (&mut self.any, any),
+            (&mut self.reading, has.read),
+            (&mut self.writing, has.write),
+            (&mut self.handles, has.handle),
+            (&mut self.readers, has.read && !has.write),
+            (&mut self.oplocks, is_oplock && any),
+            (&mut self.oplocks_reading, is_oplock && has.read),
+            (&mut self.batches, is_oplock && has.handle),
+            (&mut self.delegations, is_delegation && any),
+            (&mut self.breaking, granted.breaking.is_some()),
+        ];
+        counts.into_iter().filter(|(_, counts)| *counts).for_each(|(count, _)| change(count));
+    }
+
+    fn add(&mut self, granted: &Granted) {
+        self.each(granted, |count| *count += 1);
+    }
+
+    fn take(&mut self, granted: &Granted) {
+        self.each(granted, |count| *count -= 1);
+    }
+
+    /// Whether an access can take anything from anybody, or has to wait for anybody.
+    fn cares(&self, access: Access) -> bool {
+        let lost = access.breaks();
+        lost.read && self.reading > 0
+            || lost.write && self.writing > 0
+            || lost.handle && self.handles > 0
+            || access == Access::OpenToWrite && self.delegations > 0
+            || access.opens() && self.breaking > 0
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Rights that were looked at because of somebody else's access.
+    pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The caching rights of a node.
 #[derive(Default)]
 pub(super) struct Grants {
-    list: Vec<Granted>,
+    /// In the order in which their holders came.
+    by_key: BTreeMap<Key, Granted>,
+    tally: Tally,
     /// How many may read but not write: what a write by somebody with an open has to look at.
     readers: Arc<AtomicUsize>,
     waiting: Vec<Waker>,
@@ -295,7 +365,7 @@ pub(super) struct Grants {
 
 impl Grants {
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.by_key.is_empty()
     }
 
     /// Shared by the opens of the node: zero means that a write takes nothing from anybody.
@@ -313,7 +383,12 @@ impl Grants {
         events: &mut Vec<Event>,
     ) -> Option<Time> {
         let mut wait: Option<Time> = None;
-        for granted in &mut self.list {
+        if !self.tally.cares(access) {
+            return wait;
+        }
+        for granted in self.by_key.values_mut() {
+            #[cfg(test)]
+            LOOKS.set(LOOKS.get() + 1);
             // Who writes drops all level II oplocks, its own too: 2.1.4.12, BreakToNone.
             let level_two = granted.form == Form::Oplock && granted.caching == Caching::R;
             if by == Some(granted.key) && !(level_two && access == Access::Write) {
@@ -323,10 +398,14 @@ impl Grants {
             match &mut granted.breaking {
                 _ if left == granted.caching => {}
                 Some(breaking) => breaking.then = breaking.then.and(left),
-                None => granted.begin(node, left, now, events),
+                None => {
+                    self.tally.take(granted);
+                    granted.begin(node, left, now, events);
+                    self.tally.add(granted);
+                }
             }
             // An open that comes while there is more to be given back than was asked for waits for all of it.
-            let opens = matches!(access, Access::Open | Access::OpenToWrite | Access::Overwrite);
+            let opens = access.opens();
             let unfinished = granted.breaking.as_ref().is_some_and(|breaking| breaking.then != breaking.to);
             if (granted.holds_up(access) && left != granted.caching || opens && unfinished)
                 && let Some(breaking) = &granted.breaking
@@ -334,19 +413,18 @@ impl Grants {
                 wait = Some(wait.map_or(breaking.deadline, |first| first.min(breaking.deadline)));
             }
         }
-        self.count();
+        self.publish();
         wait
     }
 
     /// Grants what can be granted of a wish; what the key holds then, and whether that is being recalled.
     pub fn request(&mut self, wish: Wish) -> (Caching, bool) {
-        let others = || self.list.iter().filter(|granted| granted.key != wish.key);
-        let unshared = others().all(|granted| granted.caching == Caching::NONE);
-        let unwritten = others().all(|granted| !granted.caching.write);
-        let (oplocks, handles) = (
-            others().any(|granted| granted.form == Form::Oplock && granted.caching.read),
-            others().any(|granted| granted.form != Form::Oplock && granted.caching.handle),
-        );
+        let mut others = self.tally;
+        if let Some(own) = self.by_key.get(&wish.key) {
+            others.take(own);
+        }
+        let (unshared, unwritten) = (others.any == 0, others.writing == 0);
+        let (oplocks, handles) = (others.oplocks_reading > 0, others.handles > others.batches);
         let mut possible = wish.caching;
         let refused = wish.form == Form::Delegation && (!wish.unwritten || wish.delete_pending);
         if wish.delete_pending && wish.form != Form::Oplock {
@@ -366,25 +444,29 @@ impl Grants {
             // Whole or not at all.
             possible = Caching::NONE;
         }
-        let (wanted, full) = (wish.caching, self.list.len() >= MAX_GRANTS);
-        let answer = match self.list.iter_mut().find(|granted| granted.key == wish.key) {
+        let (wanted, full) = (wish.caching, self.by_key.len() >= MAX_GRANTS);
+        let answer = match self.by_key.get_mut(&wish.key) {
             Some(granted) if granted.breaking.is_some() => (granted.caching, true),
             Some(granted) => {
                 // Rights grow to what was asked for, or stay.
                 let whole = possible == wanted || granted.caching == Caching::NONE;
                 if whole && possible.contains(granted.caching) {
+                    self.tally.take(granted);
                     granted.caching = possible;
+                    self.tally.add(granted);
                 }
                 (granted.caching, false)
             }
             None if possible == Caching::NONE || full => (Caching::NONE, false),
             None => {
                 let Wish { key, form, holder, .. } = wish;
-                self.list.push(Granted { key, form, caching: possible, breaking: None, holder });
+                let granted = Granted { key, form, caching: possible, breaking: None, holder };
+                self.tally.add(&granted);
+                self.by_key.insert(key, granted);
                 (possible, false)
             }
         };
-        self.count();
+        self.publish();
         answer
     }
 
@@ -397,28 +479,28 @@ impl Grants {
         now: Time,
         events: &mut Vec<Event>,
     ) -> Result<Vec<Waker>, AckFailed> {
-        let granted = self.list.iter_mut().find(|granted| granted.key == key);
-        let granted = granted.ok_or(AckFailed::NotRecalled)?;
-        let breaking = granted.breaking.take().ok_or(AckFailed::NotRecalled)?;
-        if !breaking.to.contains(keep) {
-            let to = breaking.to;
-            granted.breaking = Some(breaking);
+        let granted = self.by_key.get_mut(&key).ok_or(AckFailed::NotRecalled)?;
+        let breaking = granted.breaking.as_ref().ok_or(AckFailed::NotRecalled)?;
+        let (to, then) = (breaking.to, keep.and(breaking.then));
+        if !to.contains(keep) {
             return Err(AckFailed::TooMuch(to));
         }
-        granted.caching = keep;
-        let then = keep.and(breaking.then);
+        self.tally.take(granted);
+        (granted.breaking, granted.caching) = (None, keep);
         if then != keep {
             granted.go_on(node, then, now, events);
         }
+        self.tally.add(granted);
         Ok(self.changed())
     }
 
     /// Ends recalls that were not acknowledged in time.
     pub fn expire(&mut self, node: NodeId, now: Time, events: &mut Vec<Event>) -> Vec<Waker> {
-        for granted in &mut self.list {
+        for granted in self.by_key.values_mut() {
             if granted.breaking.as_ref().is_some_and(|breaking| breaking.deadline <= now) {
-                granted.breaking = None;
-                granted.caching = Caching::NONE;
+                self.tally.take(granted);
+                (granted.breaking, granted.caching) = (None, Caching::NONE);
+                self.tally.add(granted);
                 events.push(Event::Revoked(granted.holder.clone(), node, granted.key));
             }
         }
@@ -427,37 +509,43 @@ impl Grants {
 
     /// The key holds nothing any more.
     pub fn release(&mut self, key: Key) -> Freed {
-        let gone = self.list.extract_if(.., |granted| granted.key == key).collect();
+        let gone = self.remove(key);
         Freed { waiting: self.changed(), gone }
     }
 
     /// An open of this key went away. Oplocks and leases end with the last one.
     pub fn closed(&mut self, key: Key, last_of_key: bool) -> Freed {
-        let ends = |granted: &Granted| last_of_key && granted.key == key && granted.form != Form::Delegation;
-        let gone = self.list.extract_if(.., |granted| ends(granted)).collect();
+        let ends = |granted: &Granted| last_of_key && granted.form != Form::Delegation;
+        let gone = self.by_key.get(&key).is_some_and(ends).then(|| self.remove(key)).flatten();
         Freed { waiting: self.changed(), gone }
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Granted> {
+        let gone = self.by_key.remove(&key)?;
+        self.tally.take(&gone);
+        Some(gone)
     }
 
     /// Whether somebody has an oplock with handles.
     pub fn has_batch(&self) -> bool {
-        self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching.handle)
+        self.tally.batches > 0
     }
 
     /// Who may keep handles open that their users have closed. A delegation is no such right: an NFSv4 client closes what it
     /// does not use.
     pub fn handle_keys(&self) -> HashSet<Key> {
         let caches = |granted: &&Granted| granted.form != Form::Delegation && granted.caching.handle;
-        self.list.iter().filter(caches).map(|granted| granted.key).collect()
+        self.by_key.values().filter(caches).map(|granted| granted.key).collect()
     }
 
     /// Whether somebody has an oplock.
     pub fn has_oplocks(&self) -> bool {
-        self.list.iter().any(|granted| granted.form == Form::Oplock && granted.caching != Caching::NONE)
+        self.tally.oplocks > 0
     }
 
     /// What a key holds, and what it will hold once it acknowledges.
     pub fn held(&self, key: Key) -> Option<(Caching, Option<Caching>)> {
-        let granted = self.list.iter().find(|granted| granted.key == key)?;
+        let granted = self.by_key.get(&key)?;
         Some((granted.caching, granted.breaking.as_ref().map(|breaking| breaking.to)))
     }
 
@@ -474,13 +562,11 @@ impl Grants {
     /// Something else changed that waiting tasks want to know of.
     pub fn changed(&mut self) -> Vec<Waker> {
         self.generation += 1;
-        self.count();
+        self.publish();
         std::mem::take(&mut self.waiting)
     }
 
-    fn count(&self) {
-        let readers =
-            self.list.iter().filter(|granted| granted.caching.read && !granted.caching.write).count();
-        self.readers.store(readers, Ordering::Release);
+    fn publish(&self) {
+        self.readers.store(self.tally.readers, Ordering::Release);
     }
 }

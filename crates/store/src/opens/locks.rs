@@ -13,6 +13,7 @@
 //! The two kinds conflict with each other as two owners of one kind do. POSIX locks are advisory among those who know
 //! them and mandatory for SMB, whose clients know no other kind.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -92,7 +93,7 @@ pub struct Conflict {
     pub owner: Option<LockOwner>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Owner {
     Open(u64),
     Posix(LockOwner),
@@ -136,13 +137,61 @@ impl Lock {
     }
 }
 
+/// A task that waits until nothing is in its way.
+struct Waiter {
+    waker: Waker,
+    range: Range,
+    owner: Owner,
+}
+
 /// The locks of a node.
 #[derive(Default)]
 pub(super) struct Locks {
     held: Vec<Lock>,
+    /// How many each owner holds: whoever holds none, as most do, has nothing to be looked for.
+    by_owner: HashMap<Owner, usize>,
     /// How many are held, for readers and writers, without the shard's mutex.
     count: Arc<AtomicUsize>,
-    waiting: Vec<Waker>,
+    /// By the number of the wait.
+    waiting: HashMap<u64, Waiter>,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Locks that were looked at because an owner gave back all of his.
+    pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Which bytes somebody could wait for who waits for one of these ranges, or is freed by one: in order and apart.
+struct Spans(Vec<(u64, u64)>);
+
+impl Spans {
+    fn of(ranges: impl IntoIterator<Item = Range>) -> Spans {
+        let mut spans: Vec<_> = ranges.into_iter().map(Spans::one).collect();
+        spans.sort_unstable();
+        spans.dedup_by(|next, last| {
+            let joins = next.0 <= last.1;
+            if joins {
+                last.1 = last.1.max(next.1);
+            }
+            joins
+        });
+        Spans(spans)
+    }
+
+    /// First byte and last. An empty range meets what has the bytes on both sides of it.
+    fn one(range: Range) -> (u64, u64) {
+        match range.len {
+            0 => (range.offset.saturating_sub(1), range.offset),
+            _ => (range.offset, range.last()),
+        }
+    }
+
+    fn meet(&self, range: Range) -> bool {
+        let (first, last) = Spans::one(range);
+        let at = self.0.partition_point(|span| span.1 < first);
+        self.0.get(at).is_some_and(|span| span.0 <= last)
+    }
 }
 
 impl Locks {
@@ -176,7 +225,7 @@ impl Locks {
             return Err(Refused::Limit("byte-range locks of a file"));
         }
         self.held.push(Lock { range, exclusive, owner });
-        self.count.store(self.held.len(), Ordering::Release);
+        self.counted(owner, 0, 1);
         Ok(())
     }
 
@@ -186,7 +235,8 @@ impl Locks {
         let exclusive = self.held.iter().position(|lock| mine(lock) && lock.exclusive);
         let at = exclusive.or_else(|| self.held.iter().rposition(mine)).ok_or(Refused::NotLocked)?;
         self.held.remove(at);
-        Ok(self.changed())
+        self.counted(owner, 1, 0);
+        Ok(self.freed([range], None))
     }
 
     /// Locks a range of a POSIX owner in place of whatever it held there, or (`None`) holds nothing there any more.
@@ -216,6 +266,7 @@ impl Locks {
         if self.held.len() + added > MAX_LOCKS {
             return Err(SetFailed::Refused(Refused::Limit("byte-range locks of a file")));
         }
+        let held_before = self.held.len();
         let (mut first, mut last) = (range.offset, range.last());
         let mut pieces = Vec::new();
         self.held.retain(|lock| {
@@ -247,33 +298,66 @@ impl Locks {
             let range = Range::between(first, last);
             self.held.push(Lock { range, exclusive, owner: Owner::Posix(owner) });
         }
-        Ok(self.changed())
+        self.counted(Owner::Posix(owner), held_before, self.held.len());
+        // What is held exclusively afterwards was not freed for anybody.
+        Ok(self.freed((wish != Some(true)).then_some(range), None))
     }
 
     /// Takes back all that `owner` holds.
     pub fn release(&mut self, owner: Owner) -> Vec<Waker> {
-        self.held.retain(|lock| lock.owner != owner);
-        // Whoever waits looks again: this may have been the lock in the way, or the waiter's own handle.
-        self.changed()
+        let mut freed = Vec::new();
+        if self.holds(owner) {
+            self.held.retain(|lock| {
+                #[cfg(test)]
+                LOOKS.set(LOOKS.get() + 1);
+                let goes = lock.owner == owner;
+                if goes {
+                    freed.push(lock.range);
+                }
+                !goes
+            });
+            self.counted(owner, freed.len(), 0);
+        }
+        // Whoever waits by this handle has to hear that it is closed.
+        self.freed(freed, Some(owner))
     }
 
     pub fn holds(&self, owner: Owner) -> bool {
-        self.held.iter().any(|lock| lock.owner == owner)
+        self.by_owner.contains_key(&owner)
     }
 
-    /// Remembers a task that waits. One entry per task: those that gave up leave with the next change.
-    pub fn wait(&mut self, waker: &Waker) -> Result<(), Refused> {
-        self.waiting.retain(|known| !known.will_wake(waker));
-        if self.waiting.len() >= MAX_WAITING {
+    /// Remembers a task that waits, by the number of its wait, until it may find its way free or [`Locks::give_up`].
+    pub fn wait(&mut self, number: u64, waker: &Waker, range: Range, owner: Owner) -> Result<(), Refused> {
+        if self.waiting.len() >= MAX_WAITING && !self.waiting.contains_key(&number) {
             return Err(Refused::Limit("tasks that wait for a lock of a file"));
         }
-        self.waiting.push(waker.clone());
+        self.waiting.insert(number, Waiter { waker: waker.clone(), range, owner });
         Ok(())
     }
 
-    fn changed(&mut self) -> Vec<Waker> {
+    /// The wait is over.
+    pub fn give_up(&mut self, number: u64) {
+        self.waiting.remove(&number);
+    }
+
+    /// An owner holds so many instead of so many.
+    fn counted(&mut self, owner: Owner, before: usize, after: usize) {
+        let held = self.by_owner.entry(owner).or_default();
+        *held = (*held + after).saturating_sub(before);
+        if *held == 0 {
+            self.by_owner.remove(&owner);
+        }
         self.count.store(self.held.len(), Ordering::Release);
-        std::mem::take(&mut self.waiting)
+    }
+
+    /// Those who waited for one of these ranges, which somebody has given back, or in the name of `owner`. They look again.
+    fn freed(&mut self, ranges: impl IntoIterator<Item = Range>, owner: Option<Owner>) -> Vec<Waker> {
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        let (spans, none_left) = (Spans::of(ranges), self.held.is_empty());
+        let hears = |waiter: &Waiter| none_left || owner == Some(waiter.owner) || spans.meet(waiter.range);
+        self.waiting.extract_if(|_, waiter| hears(waiter)).map(|(_, waiter)| waiter.waker).collect()
     }
 }
 

@@ -13,6 +13,7 @@ use weft_machine::{Time, rt};
 use super::grants::Wish;
 use super::holders::Ending;
 use super::locks::{Intent, Owner};
+use super::ranges::Wait;
 use super::{Access, Caching, Form, Holder, Key, Node, Opens, Range, Refused, Rights};
 use crate::vfs::NodeId;
 
@@ -157,7 +158,8 @@ impl Open {
         while let Some(deadline) = self.reclaimed_by() {
             self.table.reclaims.over(deadline).await?;
         }
-        std::future::poll_fn(|cx| self.poll_lock(cx, range, exclusive)).await?;
+        let mut wait = Wait::new(&self.table, self.node);
+        std::future::poll_fn(|cx| self.poll_lock(cx, &mut wait, range, exclusive)).await?;
         self.writes();
         Ok(())
     }
@@ -167,9 +169,17 @@ impl Open {
         if self.past_grace { None } else { self.table.reclaims.deadline() }
     }
 
-    fn poll_lock(&self, cx: &mut Context<'_>, range: Range, exclusive: bool) -> Poll<Result<(), Refused>> {
+    fn poll_lock(
+        &self,
+        cx: &mut Context<'_>,
+        wait: &mut Wait<'_>,
+        range: Range,
+        exclusive: bool,
+    ) -> Poll<Result<(), Refused>> {
         let outcome = self.with(|known, id| match known.locks.lock(range, exclusive, Owner::Open(id)) {
-            Err(Refused::Locked) => known.locks.wait(cx.waker()).map(|()| Poll::Pending),
+            Err(Refused::Locked) => {
+                wait.enter(&mut known.locks, cx.waker(), range, Owner::Open(id)).map(|()| Poll::Pending)
+            }
             outcome => outcome.map(Poll::Ready),
         });
         match outcome {

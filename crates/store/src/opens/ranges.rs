@@ -6,9 +6,44 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use super::locks::{Intent, Owner};
+use super::locks::{Intent, Locks, Owner};
 use super::{Access, Conflict, Key, LockOwner, Opens, Range, Refused, SetFailed};
 use crate::vfs::NodeId;
+
+/// The wait of a task for a lock. Who gives it up leaves nothing behind.
+pub(super) struct Wait<'a> {
+    opens: &'a Opens,
+    node: NodeId,
+    /// Its number, once it is known among those who wait.
+    number: Option<u64>,
+}
+
+impl<'a> Wait<'a> {
+    pub(super) fn new(opens: &'a Opens, node: NodeId) -> Wait<'a> {
+        Wait { opens, node, number: None }
+    }
+
+    /// The task is woken when it may find its way free.
+    pub(super) fn enter(
+        &mut self,
+        locks: &mut Locks,
+        waker: &Waker,
+        range: Range,
+        owner: Owner,
+    ) -> Result<(), Refused> {
+        let number = *self.number.get_or_insert_with(|| self.opens.number());
+        locks.wait(number, waker, range, owner)
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        if let Some(known) = self.opens.shard(self.node).get_mut(&self.node) {
+            known.locks.give_up(number);
+        }
+    }
+}
 
 impl Opens {
     /// Locks a range for `owner` in place of whatever it held there, or says at once what is in the way.
@@ -49,6 +84,7 @@ impl Opens {
         range: Range,
         exclusive: bool,
     ) -> Result<(), Refused> {
+        let mut wait = Wait::new(self, node);
         poll_fn(|cx| match self.try_set_range(node, owner, range, exclusive) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(SetFailed::Refused(refused)) => Poll::Ready(Err(refused)),
@@ -56,7 +92,7 @@ impl Opens {
                 let mut shard = self.shard(node);
                 let known = self.known(&mut shard, node);
                 let still = known.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner));
-                let waits = known.locks.wait(cx.waker());
+                let waits = wait.enter(&mut known.locks, cx.waker(), range, Owner::Posix(owner));
                 if still.is_none() {
                     // It went away in between.
                     cx.waker().wake_by_ref();
@@ -76,13 +112,14 @@ impl Opens {
         range: Range,
         exclusive: bool,
     ) -> Result<(), Refused> {
+        let mut wait = Wait::new(self, node);
         poll_fn(|cx| {
             let mut shard = self.shard(node);
             let Some(known) = shard.get_mut(&node) else { return Poll::Ready(Ok(())) };
             match known.locks.conflict(range, Intent::Lock { exclusive }, Owner::Posix(owner)) {
                 None => Poll::Ready(Ok(())),
                 Some(_) => {
-                    let waits = known.locks.wait(cx.waker());
+                    let waits = wait.enter(&mut known.locks, cx.waker(), range, Owner::Posix(owner));
                     waits.map_or_else(|refused| Poll::Ready(Err(refused)), |()| Poll::Pending)
                 }
             }

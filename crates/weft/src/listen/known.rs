@@ -47,12 +47,14 @@ impl Channel for Placed {
         }
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
+        self.member.settle();
         self.channel.recv()
     }
     fn try_recv(&self) -> Option<Message> {
         self.channel.try_recv()
     }
     fn send(&self, message: Outgoing) -> Sending {
+        self.member.settle();
         self.channel.send(message)
     }
     fn backlog(&self) -> usize {
@@ -81,5 +83,44 @@ impl Channel for Placed {
     }
     fn close(&self) {
         self.channel.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_machine::buf::MAX_BUF;
+    use weft_machine::{Listener, Pool, Stream, rt};
+    use weft_transport::record;
+
+    use super::super::memory::Memory;
+    use super::super::quota::{Quotas, Service};
+    use super::*;
+
+    #[test]
+    fn a_connection_that_found_no_room_when_its_peer_logged_on_finds_it_later() {
+        rt::block_on(async {
+            let pool = Pool::new(64 * MAX_BUF);
+            let memory = Memory::new(&pool, &pool.for_strangers());
+            let listener = Listener::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            let stream = Stream::connect(listener.local_addr()).await.unwrap();
+            let peer = Peer::Rdma("10.0.0.1:1".parse().unwrap());
+            let place = Rc::new(Quotas::new(64).enter(Service::Smb, peer).ok().unwrap());
+            let channel = record::Record::new(stream, pool.clone(), record::Config::default());
+            let placed = Placed { channel, place, member: memory.join_rdma(peer) };
+            let own = placed.member.rdma();
+            let takes = || std::iter::from_fn(|| own.try_alloc(MAX_BUF)).collect::<Vec<_>>().len();
+            let first = own.try_alloc(4096).unwrap();
+            drop(placed.recv());
+            assert_eq!(takes(), 1, "nobody knows it yet");
+            let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(MAX_BUF)).collect();
+            placed.authenticated();
+            drop(placed.recv());
+            assert_eq!(takes(), 1, "there is no room");
+            drop(held);
+            drop(placed.recv());
+            assert_eq!(takes(), 15, "a quarter of the pool, of which it holds something");
+            drop(first);
+        })
+        .unwrap();
     }
 }

@@ -7,7 +7,7 @@
 //! Owns: the shares of each source that is connected. Does not: count connections.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_machine::{Peer, Pool, Source};
@@ -20,7 +20,15 @@ const PART: usize = 4;
 pub(crate) struct Memory {
     pool: Pool,
     strangers: Pool,
-    sources: Mutex<HashMap<Source, Shares>>,
+    sources: Mutex<Sources>,
+}
+
+#[derive(Default)]
+struct Sources {
+    /// Those that are connected, or whose connections left something behind.
+    known: HashMap<Source, Shares>,
+    /// The latter.
+    left: HashSet<Source>,
 }
 
 /// The shares of a source, and how many connections it has.
@@ -43,7 +51,16 @@ pub(super) struct Member {
 struct Rdma {
     own: Pool,
     known: Pool,
-    moved: Cell<bool>,
+    peer: Cell<Known>,
+}
+
+/// Whether the peer of an RDMA connection is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    No,
+    /// It is, and there was no room for what it holds among the known.
+    Waits,
+    Moved,
 }
 
 impl Memory {
@@ -52,7 +69,7 @@ impl Memory {
         Arc::new(Memory { pool, strangers, sources: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Source, Shares>> {
+    fn lock(&self) -> MutexGuard<'_, Sources> {
         // Nothing inside the lock can panic half-way.
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,7 +82,8 @@ impl Memory {
     pub(super) fn join(self: &Arc<Self>, peer: Peer) -> Member {
         let source = Source::of(peer);
         let mut sources = self.lock();
-        let shares = sources.entry(source).or_insert_with(|| Shares {
+        sources.tidy();
+        let shares = sources.known.entry(source).or_insert_with(|| Shares {
             strangers: Memory::part(&self.strangers),
             rdma: Memory::part(&self.pool),
             members: 0,
@@ -78,12 +96,27 @@ impl Memory {
     pub(super) fn join_rdma(self: &Arc<Self>, peer: Peer) -> Member {
         let mut member = self.join(peer);
         if member.source != Source::Local
-            && let Some(shares) = self.lock().get(&member.source)
+            && let Some(shares) = self.lock().known.get(&member.source)
         {
             let (own, known) = (shares.strangers.share(usize::MAX), shares.rdma.clone());
-            member.rdma = Some(Rdma { own, known, moved: Cell::new(false) });
+            member.rdma = Some(Rdma { own, known, peer: Cell::new(Known::No) });
         }
         member
+    }
+}
+
+impl Sources {
+    /// Forgets the sources that are not connected and hold nothing any more.
+    fn tidy(&mut self) {
+        let Sources { known, left } = self;
+        left.retain(|source| {
+            let Some(shares) = known.get(source).filter(|shares| shares.members == 0) else { return false };
+            let holds = shares.strangers.in_use_bytes() > 0 || shares.rdma.in_use_bytes() > 0;
+            if !holds {
+                known.remove(source);
+            }
+            holds
+        });
     }
 }
 
@@ -93,25 +126,36 @@ impl Member {
         self.rdma.as_ref().map_or(&self.memory.pool, |rdma| &rdma.own).clone()
     }
 
-    /// The peer is known. Where its source holds all that it may, an RDMA connection goes on with a stranger's memory; false then.
+    /// The peer is known. Where its source holds all that it may, an RDMA connection goes on with a stranger's memory; false then, and
+    /// it is to be tried again.
     pub(super) fn admit(&self) -> bool {
-        let Some(rdma) = self.rdma.as_ref().filter(|rdma| !rdma.moved.get()) else { return true };
+        let Some(rdma) = self.rdma.as_ref().filter(|rdma| rdma.peer.get() != Known::Moved) else {
+            return true;
+        };
         let moved = rdma.own.move_to(&rdma.known);
         if moved {
             rdma.own.raise_limit();
-            rdma.moved.set(true);
         }
+        rdma.peer.set(if moved { Known::Moved } else { Known::Waits });
         moved
+    }
+
+    /// Where there was no room for a known peer's connection there may be by now.
+    pub(super) fn settle(&self) {
+        if self.rdma.as_ref().is_some_and(|rdma| rdma.peer.get() == Known::Waits) && self.admit() {
+            tracing::debug!("a connection has found room among the known");
+        }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
         let mut sources = self.memory.lock();
-        if let Some(shares) = sources.get_mut(&self.source) {
+        if let Some(shares) = sources.known.get_mut(&self.source) {
             shares.members -= 1;
             if shares.members == 0 {
-                sources.remove(&self.source);
+                sources.left.insert(self.source);
+                sources.tidy();
             }
         }
     }
@@ -154,9 +198,12 @@ mod tests {
         assert!(known(&memory, "[2001:db8:0:1::1]:1").rdma().try_alloc(4096).is_some());
         // What a connection left behind counts, until it is gone as well.
         drop(greedy);
-        assert_eq!(memory.lock().len(), 1);
-        drop(taken);
-        assert!(known(&memory, "10.0.0.1:3").rdma().try_alloc(16 << 20).is_some());
+        let next = memory.join_rdma(peer("10.0.0.1:3"));
+        assert!(next.admit() && next.rdma().try_alloc(4096).is_none());
+        drop((next, taken));
+        assert!(known(&memory, "10.0.0.1:4").rdma().try_alloc(16 << 20).is_some());
+        drop(known(&memory, "10.0.0.9:1"));
+        assert_eq!(memory.lock().known.len(), 1, "nothing is kept of who holds nothing");
     }
 
     #[test]
@@ -177,7 +224,8 @@ mod tests {
         assert!(other.rdma().try_alloc(MAX_BUF).is_some());
         assert!(!other.admit() && other.rdma().try_alloc(4096).is_some(), "no room among the known");
         drop(held);
-        assert!(other.admit() && other.admit());
+        other.settle();
+        assert!(other.admit());
         let all: Vec<_> = std::iter::from_fn(|| other.rdma().try_alloc(MAX_BUF)).collect();
         assert_eq!(all.len(), 15, "a quarter of the pool, of which it held something already");
     }

@@ -22,8 +22,8 @@ use weft_machine::{Peer, Source, rt};
 /// Connections at a time, of all services together: each costs a descriptor, some kilobytes, and a place in tables.
 const MAX_CONNECTIONS: usize = 8192;
 /// Of the descriptors of the process, one in so many is for connections; the others are for open files.
-const DESCRIPTORS_PART: usize = 2;
-/// A server starts only where so many descriptors are free once it listens: of half of them each service has its part of the
+const DESCRIPTORS_PART: usize = 4;
+/// A server starts only where so many descriptors are free once it listens: of a quarter of them each service has its part of the
 /// connections, and with fewer whole services had one connection.
 const LEAST_FREE: usize = 128;
 /// What is advised where there are fewer, at least.
@@ -196,10 +196,15 @@ impl Quotas {
     /// For this process, once everything listens. Fails where too few descriptors are left to serve.
     pub(crate) fn of_process() -> Result<Quotas, String> {
         raise_descriptors()?;
-        Ok(Quotas::new(MAX_CONNECTIONS.min(descriptors() / DESCRIPTORS_PART)))
+        Ok(Quotas::new(Quotas::connections(descriptors())))
     }
 
-    fn new(connections: usize) -> Quotas {
+    /// Of a process that may have so many descriptors.
+    fn connections(descriptors: usize) -> usize {
+        MAX_CONNECTIONS.min(descriptors / DESCRIPTORS_PART)
+    }
+
+    pub(super) fn new(connections: usize) -> Quotas {
         let services = Service::ALL.iter().map(|_| Counts::default()).collect();
         let (leaving, spare) = (Mutex::default(), Mutex::default());
         let quotas = Inner { connections, services: Mutex::new(services), leaving, spare };
@@ -414,6 +419,22 @@ mod tests {
         // A host with many cores needs more than what suffices elsewhere; none may be left to count with.
         assert!(suffices(1024, Some(1000)).unwrap_err().contains("ulimit -n 2048"));
         assert!(suffices(24, None).unwrap_err().contains("needs 152 at least"));
+    }
+
+    #[test]
+    fn connections_and_open_files_leave_descriptors_to_others() {
+        for all in [64, 1024, 20_000, 1 << 20] {
+            let smb = weft_smb::server::Limits::within(all).descriptors;
+            let weft_nfs::server::Limits { open_files, descriptors: nfs, .. } =
+                weft_nfs::server::Limits::within(all);
+            let cached = weft_store::backend::dir::cached_descriptors(all);
+            let taken = Quotas::connections(all) + smb + nfs + open_files + cached;
+            assert!(taken <= all - all / 16, "{all}");
+            assert!(
+                weft_store::backend::dir::kept_free(all) <= all / 16,
+                "what all have together can be had"
+            );
+        }
     }
 
     #[test]

@@ -440,6 +440,62 @@ fn hosts_that_hold_nothing_are_not_remembered_at_the_cost_of_others() {
     .unwrap();
 }
 
+#[test]
+fn hosts_are_remembered_for_as_long_as_they_may_have_something_to_take_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let life = |story: &dyn Fn(&Server, Handle)| {
+        let share = Served::new("ram", Vfs::new(Ram::new(8 << 20)));
+        let server = Server::new(Config {
+            shares: vec![share],
+            pool: Pool::new(8 << 20),
+            limits: Limits::default(),
+            durable: Some(Durable::open(dir.path(), "test").unwrap()),
+            policy: Policy { decides: false, squash_root: true },
+        });
+        let file = make(&server, b"f");
+        story(&server, file);
+    };
+    let minutes = |n: u64| rt::now() + std::time::Duration::from_secs(60 * n);
+    let remembered = |server: &Server| server.states.durable().unwrap().hosts().unwrap().len();
+    life(&|server, file| {
+        rt::block_on(async {
+            for (peer, first) in [(HERE, 0), (THERE, 1)] {
+                let lock = wish(part(file, 1, first, 1), true, false);
+                assert_eq!(locked(server, peer, &lock).await, Status::GRANTED);
+            }
+        })
+        .unwrap();
+        assert_eq!(remembered(server), 2);
+    });
+    life(&|server, file| {
+        assert!(server.monitors.any_before());
+        rt::block_on(async {
+            crate::server::nsm::sweep(server, rt::now());
+            assert_eq!(remembered(server), 2, "they may come");
+            let again = LockArgs { reclaim: true, ..wish(part(file, 1, 0, 1), true, false) };
+            assert_eq!(locked(server, HERE, &again).await, Status::GRANTED);
+            // Who did not come has nothing; who holds something stays.
+            crate::server::nsm::sweep(server, minutes(2));
+            crate::server::nsm::sweep(server, minutes(60));
+            assert_eq!(remembered(server), 1);
+            assert_eq!(unlocked(server, HERE, part(file, 1, 0, 0)).await, Status::GRANTED);
+            crate::server::nsm::sweep(server, minutes(61));
+            crate::server::nsm::sweep(server, minutes(62));
+            assert_eq!(remembered(server), 1, "most lock again soon");
+            let more = wish(part(file, 1, 0, 1), true, false);
+            assert_eq!(locked(server, HERE, &more).await, Status::GRANTED);
+            crate::server::nsm::sweep(server, minutes(70));
+            assert_eq!(remembered(server), 1);
+            assert_eq!(unlocked(server, HERE, part(file, 1, 0, 0)).await, Status::GRANTED);
+            crate::server::nsm::sweep(server, minutes(71));
+            crate::server::nsm::sweep(server, minutes(77));
+            assert_eq!(remembered(server), 0);
+        })
+        .unwrap();
+    });
+    life(&|server, _| assert!(!server.monitors.any_before(), "nobody waits for anybody"));
+}
+
 /// How a host says that it has restarted, and what it is answered.
 async fn notified(server: &Server, peer: Peer, state: u32) -> Result<(), Reply> {
     let change = nsm::Change { name: object("box"), state };

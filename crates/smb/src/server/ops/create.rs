@@ -140,6 +140,7 @@ async fn first(
 ) -> Result<(Arc<Open>, Reply), Failure> {
     // Before anything is done.
     let held = cx.session.hold(OPEN_BYTES)?;
+    let descriptors = cx.session.hold_descriptors(&cx.server.descriptors)?;
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection.negotiated().posix)?;
@@ -164,7 +165,7 @@ async fn first(
         opened.file,
         (opened.claim, opened.caching),
         action,
-        (opened.hold, held),
+        (opened.hold, held, descriptors),
     );
     let _ = open.share.set(share.name.clone());
     if let Some(short) = opened.by_short {

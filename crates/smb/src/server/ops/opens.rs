@@ -93,6 +93,7 @@ pub(crate) struct Open {
     _hold: Hold,
     /// What it makes the server keep, its byte-range locks included.
     held: Charge,
+    descriptors: Charge,
 }
 
 /// What the client of an open sees as the time of change.
@@ -118,7 +119,7 @@ impl Open {
         file: Option<OpenFile>,
         (claim, caching): (Claim, Caching),
         action: CreateAction,
-        (hold, held): (Hold, Charge),
+        (hold, held, descriptors): (Hold, Charge, Charge),
     ) -> Open {
         let (id, sequence) = (cx.server.handles.number(), ChannelSequence::starting(&cx.header));
         Open::numbered(
@@ -131,7 +132,7 @@ impl Open {
             file,
             (claim, caching),
             action,
-            (hold, held),
+            (hold, held, descriptors),
         )
     }
 
@@ -147,7 +148,7 @@ impl Open {
         file: Option<OpenFile>,
         (claim, caching): (Claim, Caching),
         action: CreateAction,
-        (hold, held): (Hold, Charge),
+        (hold, held, descriptors): (Hold, Charge, Charge),
     ) -> Open {
         Open {
             persistent: id,
@@ -181,12 +182,18 @@ impl Open {
             defers_change: AtomicBool::new(false),
             _hold: hold,
             held,
+            descriptors,
         }
     }
 
     /// On whose account it is kept, for what is kept in its place.
     pub(super) fn held(&self) -> &Charge {
         &self.held
+    }
+
+    /// The same of the descriptors that it has.
+    pub(super) fn descriptors(&self) -> &Charge {
+        &self.descriptors
     }
 
     /// Room for a byte-range lock; [`Open::locked`] takes it once the lock is there.

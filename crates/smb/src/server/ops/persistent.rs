@@ -8,9 +8,11 @@
 //! writes go through to the file (3.3.5.9: FILE_WRITE_THROUGH). A record that cannot be written is said in the log.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::lock::Mutex;
+use weft_machine::budget::Full;
 use weft_store::opens::{Caching as Rights, Form, Opening, Opens, Range, Rights as Sharing};
 use weft_store::vfs::{Kind, Share, Stable};
 use weft_wire::smb2::access::AccessMask;
@@ -27,8 +29,11 @@ use super::owned_open::OwnedOpen;
 use super::status;
 use crate::server::Server;
 use crate::server::context::OpContext;
-use crate::server::held::{LOCK_BYTES, OPEN_BYTES};
+use crate::server::held::{self, DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
+
+/// What a path is charged, in times its length: pages of the journal are half full.
+const RECORD_COPIES: usize = 2;
 
 /// What an open needs to be written down.
 pub(crate) struct Persistent {
@@ -38,6 +43,8 @@ pub(crate) struct Persistent {
     /// DesiredAccess.
     desired: AccessMask,
     file: Stable,
+    /// What the open is charged for the record's path. Changes while `gone` is held.
+    path_bytes: AtomicUsize,
     /// Held while a record is made and until it is on disk, by whoever writes it and not by whoever waits for that: no older one
     /// follows a newer one. True once it is gone for good.
     gone: Arc<Mutex<bool>>,
@@ -73,7 +80,9 @@ pub(super) async fn begin(
     };
     let gone = Arc::<Mutex<bool>>::default();
     let turn = gone.clone().lock_owned().await;
-    let persistent = Persistent { journal, share: share.name.clone(), sharing, desired, file, gone };
+    let path_bytes = AtomicUsize::new(0);
+    let persistent =
+        Persistent { journal, share: share.name.clone(), sharing, desired, file, path_bytes, gone };
     let cached = match (&open.caching, wanted) {
         (Caching::Oplock(_), Wanted::Oplock(rights)) => Cached::Oplock(bits(*rights)),
         (Caching::Lease(_), Wanted::Lease(lease)) => Cached::Lease(*lease),
@@ -81,6 +90,10 @@ pub(super) async fn begin(
     };
     let whose = (&*cx.session.user, cx.session.client_guid, create_guid, timeout);
     let record = persistent.record(open, whose, cached).await;
+    if let Err(full) = persistent.charge(open, &record) {
+        let _ = held::refused(full);
+        return None;
+    }
     match persistent.journal.save(open.persistent, &record, turn).await {
         Ok(()) => Some(persistent),
         Err(e) => {
@@ -91,6 +104,18 @@ pub(super) async fn begin(
 }
 
 impl Persistent {
+    /// Makes room for what is written down. The rest of a record is small, and in what an open and a lock are charged.
+    fn charge(&self, open: &Open, record: &Record) -> Result<(), Full> {
+        let (bytes, charged) = (RECORD_COPIES.saturating_mul(record.path.len()), &self.path_bytes);
+        let before = charged.load(Ordering::Relaxed);
+        match bytes.checked_sub(before) {
+            Some(more) => open.held().grow(more)?,
+            None => open.held().shrink(before.saturating_sub(bytes)),
+        }
+        charged.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
     async fn record(
         &self,
         open: &Open,
@@ -139,7 +164,11 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     };
     let (user, client) = durable.owner();
     let whose = (user, client, durable.create_guid.unwrap_or_default(), durable.timeout());
-    let record = persistent.record(open, whose, cached).await;
+    let mut record = persistent.record(open, whose, cached).await;
+    if persistent.charge(open, &record).is_err() {
+        // The file is found without it, too, but later.
+        record.path.clear();
+    }
     persistent.journal.save(open.persistent, &record, turn).await.map_err(|e| {
         tracing::error!("a change of a persistent handle would not survive this server: {e}");
         status::UNEXPECTED_IO_ERROR
@@ -232,7 +261,10 @@ async fn reopen(
     // Its client was promised it: it is charged, and kept whatever else is.
     let locks_bytes = LOCK_BYTES.saturating_mul(record.locks.len());
     let holder = server.holder(None, &record.user.as_str().into());
-    let held = server.held.restore(holder, OPEN_BYTES.saturating_add(locks_bytes));
+    let path_bytes = RECORD_COPIES.saturating_mul(record.path.len());
+    let kept_bytes = OPEN_BYTES.saturating_add(locks_bytes).saturating_add(path_bytes);
+    let held = server.held.restore(holder.clone(), kept_bytes);
+    let descriptors = server.descriptors.restore(holder, DESCRIPTORS_OF_OPEN);
     let sharing = sharing_of(record.sharing);
     let opening = Opening {
         reach: caching::reach_of(access),
@@ -275,7 +307,7 @@ async fn reopen(
         file,
         (claim, caching),
         CreateAction(record.action),
-        (hold, held),
+        (hold, held, descriptors),
     );
     let _ = open.share.set(share.name.clone());
     open.locks.restore(&record.sequences);
@@ -285,6 +317,7 @@ async fn reopen(
         sharing,
         desired: AccessMask(record.desired),
         file: record.file,
+        path_bytes: AtomicUsize::new(path_bytes),
         gone: Arc::default(),
     };
     let durable = Durable::restored(

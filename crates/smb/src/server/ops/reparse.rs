@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use weft_machine::Charge;
 use weft_store::opens::{Opening, Reach, Rights};
 use weft_store::vfs::{Attr, Exists, Kind, Make, NodeId, SetAttr, Special};
 use weft_wire::smb2::access::AccessMask;
@@ -24,7 +25,7 @@ use super::opens::Open;
 use super::owned_open::OwnedOpen;
 use super::{status, symlink};
 use crate::server::context::{Failure, OpContext};
-use crate::server::held::OPEN_BYTES;
+use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
 
 /// ReparseTag, ReparseDataLength, Reserved.
 const HEAD: usize = 8;
@@ -231,7 +232,9 @@ async fn go_over(
         _ => None,
     };
     // In the place of one that goes: there is room.
-    let held = open.held().budget().restore(open.held().holder().clone(), OPEN_BYTES);
+    let again = |charge: &Charge, of| charge.budget().restore(charge.holder().clone(), of);
+    let (held, descriptors) =
+        (again(open.held(), OPEN_BYTES), again(open.descriptors(), DESCRIPTORS_OF_OPEN));
     let new = Open::numbered(
         open.persistent,
         ChannelSequence::starting(&cx.header),
@@ -242,7 +245,7 @@ async fn go_over(
         file,
         (claim, Caching::None),
         open.action,
-        (hold, held),
+        (hold, held, descriptors),
     );
     if let Some(share) = open.share.get() {
         let _ = new.share.set(share.clone());

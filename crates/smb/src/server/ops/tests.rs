@@ -136,6 +136,12 @@ impl Bench {
         Bench::on(limited(limits, Offers::default(), Ram::new(DISK).into()), Dialect::V3_1_1, true)
     }
 
+    /// Of a server whose clients may have so many descriptors together.
+    fn opening(descriptors: usize) -> Bench {
+        let limits = crate::server::Limits { descriptors, ..Default::default() };
+        Bench::on(limited(limits, Offers::default(), Ram::new(DISK).into()), Dialect::V3_1_1, true)
+    }
+
     fn offering(offers: Offers, vfs: Vfs, dialect: Dialect, rdma: bool) -> Bench {
         Bench::on(server(offers, vfs), dialect, rdma)
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use futures_util::future::LocalBoxFuture;
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
+use weft_machine::budget::Holder;
 use weft_store::backend::Dir;
 use weft_store::vfs::{Backend, Error, Op, Outcome, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, ShareAccess};
@@ -26,6 +27,8 @@ use weft_wire::smb2::query_info::InfoType;
 use weft_wire::smb2::{Command, Dialect, FileId, Guid, NtStatus, set_info, tree_connect, tree_disconnect};
 
 use super::harness::*;
+use crate::server::Limits;
+use crate::server::held::OPEN_BYTES;
 use crate::server::journal::{Cached, Gate, Journal, Record};
 
 const KEY: Guid = [0x11; 16];
@@ -153,6 +156,44 @@ fn a_handle_outlives_the_server_with_its_lease_and_its_locks() {
         let gone = create(&mut alice, &wish(vec![lease(RWH), again(file)])).await.unwrap_err();
         assert_eq!(gone, NtStatus::OBJECT_NAME_NOT_FOUND);
         create(&mut client(&world, 2, "bob").await, &wish(Vec::new())).await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_down_of_a_handle_is_charged_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = vec!["x".repeat(250); 12];
+    std::fs::create_dir_all(dir.path().join("data").join(below[1..].join("/"))).unwrap();
+    let (path, path_bytes) = (below.join("\\"), below.join("/").len());
+    let at = |name: &str, contexts| create::Request { name: name.into(), ..wish(contexts) };
+    let charged = life(dir.path(), async |world| {
+        let held = &world.server.held;
+        let mut alice = client(&world, 1, "alice").await;
+        let before = held.used_bytes();
+        let opened = create(&mut alice, &at(&path, vec![lease(RWH), persistent()])).await.unwrap();
+        assert!(is_persistent(&opened));
+        let charged = held.used_bytes() - before;
+        assert!(charged > OPEN_BYTES + path_bytes, "{charged}");
+        // Where there is room for the open and not for its path, the handle does not outlive the server.
+        let free = Limits::default().held_bytes - held.used_bytes();
+        let room = 4 * held.used_bytes() + 10 * OPEN_BYTES;
+        let rest = held.restore(Holder { source: None, user: None }, free - room);
+        let other = RequestContext::DurableV2 {
+            timeout_ms: 30_000,
+            flags: DurableFlags::PERSISTENT,
+            create_guid: [0x23; 16],
+        };
+        let mut deep = vec!["x".repeat(250); 12];
+        deep[11] = "y".into();
+        let fits = held.used_bytes();
+        let opened = create(&mut alice, &at(&deep.join("\\"), vec![other])).await;
+        assert!(!is_persistent(&opened.unwrap()));
+        assert!(held.used_bytes() - fits < path_bytes);
+        drop(rest);
+        charged
+    });
+    life(dir.path(), async |world| {
+        assert_eq!(world.server.held.used_bytes(), charged, "the same after a restart");
     });
 }
 

@@ -44,8 +44,18 @@ use crate::vfs::{
     Space, Stable, Turn, Vfs, Watches,
 };
 
-/// Descriptors cached for nodes, at most; a quarter of what the process may open if that is less.
+/// Descriptors cached for the nodes of a share, at most.
 const MAX_CACHED_FDS: usize = 4096;
+/// All shares together have one in so many of those that the process may have: what is open comes first.
+const CACHED_PART: usize = 16;
+
+/// Descriptors that all shares cache for nodes, where the process may have so many.
+pub fn cached_descriptors(of: usize) -> usize {
+    of / CACHED_PART
+}
+
+pub use sys::kept_free;
+
 /// How deep below the nearest cached directory a node may lie.
 const MAX_DEPTH: usize = 1024;
 /// Entries that a look-up without regard to case reads before it gives up. The scan costs about 0.2 microseconds an
@@ -125,7 +135,8 @@ impl Dir {
             other => drop(other.map_err(|e| explain(e, path, "cannot be searched"))?),
         }
         let identity = sys::stat(root.as_fd())?.identity();
-        let max_cached = MAX_CACHED_FDS.min(super::descriptor_limit() / 4);
+        let all_cached = cached_descriptors(super::descriptor_limit());
+        let max_cached = (MAX_CACHED_FDS.min(all_cached), all_cached);
         let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
         Ok(Dir {
             home: identity,

@@ -240,7 +240,7 @@ pub(super) fn make_special(dir: BorrowedFd<'_>, name: &[u8], special: Special, m
 pub(super) fn open_path(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), CONFINED))?;
-    spared(fd, (kept_free() / KEPT_FREE).saturating_mul(2))
+    spared(fd, (kept_free(descriptor_limit()) / KEPT_FREE).saturating_mul(2))
 }
 
 /// Makes a regular file that did not exist.
@@ -255,10 +255,11 @@ pub(super) fn open_dir(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     retry(|| rustix::fs::openat2(dir, c".", flags, Mode::empty(), CONFINED))
 }
 
-/// Of all descriptors of the process, those of files that clients have open leave this part to others, a third of it to the
-/// descriptors by which files are found: whoever opens all that he can keeps nobody from logging on, or from looking.
+/// Of all descriptors of the process, those of files that are opened leave this part to others, a third of it to the
+/// descriptors by which files are found. What clients have open is bounded before, by protocol and address: this is for
+/// what nobody counts.
 const KEPT_FREE: usize = 3;
-const KEPT_FREE_OF: usize = 8;
+const KEPT_FREE_OF: usize = 48;
 
 /// A new descriptor for a client's use, unless too few are left. The kernel gives the lowest number that is free: so many are in
 /// use at least.
@@ -267,8 +268,9 @@ fn spared(fd: OwnedFd, kept_free: usize) -> Result<OwnedFd> {
     if usize::try_from(fd.as_raw_fd()).is_ok_and(|number| number < most) { Ok(fd) } else { Err(Errno::MFILE) }
 }
 
-fn kept_free() -> usize {
-    (descriptor_limit() / KEPT_FREE_OF).saturating_mul(KEPT_FREE)
+/// How many files that are opened leave free, where the process may have so many.
+pub fn kept_free(of: usize) -> usize {
+    (of / KEPT_FREE_OF).saturating_mul(KEPT_FREE)
 }
 
 /// openat2 answers EAGAIN when a rename elsewhere kept it from being sure that nothing escaped, and EINTR as ever.
@@ -299,7 +301,7 @@ impl Proc {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let opened =
             retry(|| rustix::fs::openat(&self.0, DecInt::new(fd.as_raw_fd()), flags, Mode::empty()))?;
-        spared(opened, kept_free())
+        spared(opened, kept_free(descriptor_limit()))
     }
 
     pub(super) fn chmod(&self, fd: BorrowedFd<'_>, mode: Mode) -> Result<()> {

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::sys::Identity;
@@ -32,6 +33,9 @@ struct Node {
     used: (bool, bool),
 }
 
+/// Entries of the clocks over cached descriptors, of all shares.
+static ALL_CACHED: AtomicUsize = AtomicUsize::new(0);
+
 /// How to reach a node.
 pub(super) enum Reach {
     /// By this descriptor.
@@ -49,13 +53,25 @@ pub(super) struct Table {
     hand: VecDeque<NodeId>,
     /// The clock over cached descriptors: each once. Nodes that gave theirs up are passed over.
     cached: VecDeque<NodeId>,
-    max_cached: usize,
+    /// So many of this share, so many of all.
+    max_cached: (usize, usize),
     max_nodes: usize,
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        ALL_CACHED.fetch_sub(self.cached.len(), Ordering::Relaxed);
+    }
 }
 
 impl Table {
     /// A table that holds the root alone.
-    pub(super) fn new(root: Identity, fd: Arc<OwnedFd>, max_nodes: usize, max_cached: usize) -> Table {
+    pub(super) fn new(
+        root: Identity,
+        fd: Arc<OwnedFd>,
+        max_nodes: usize,
+        max_cached: (usize, usize),
+    ) -> Table {
         let node = Node {
             identity: root,
             kind: Kind::Dir,
@@ -185,26 +201,36 @@ impl Table {
         }
         if !std::mem::replace(&mut node.clocked, true) {
             self.cached.push_back(id);
+            ALL_CACHED.fetch_add(1, Ordering::Relaxed);
         }
-        let out = if self.cached.len() > self.max_cached { self.uncache() } else { None };
+        let out = if self.caches_too_many() { self.uncache() } else { None };
         (fd, out)
+    }
+
+    fn caches_too_many(&self) -> bool {
+        let (own, all) = self.max_cached;
+        self.cached.len() > own || ALL_CACHED.load(Ordering::Relaxed) > all
     }
 
     /// Gives up the cached descriptor that was not used for longest. Two rounds suffice: the first takes the marks.
     fn uncache(&mut self) -> Option<Arc<OwnedFd>> {
         for _ in 0..2 * self.cached.len() {
             let id = self.cached.pop_front()?;
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            let Some(node) = self.nodes.get_mut(&id) else {
+                ALL_CACHED.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            };
             if node.cached.is_some() && std::mem::take(&mut node.used.0) {
                 self.cached.push_back(id);
                 continue;
             }
             node.clocked = false;
+            ALL_CACHED.fetch_sub(1, Ordering::Relaxed);
             // One that has no name any more has given its descriptor up already.
             if let Some(fd) = node.cached.take() {
                 return Some(fd);
             }
-            if self.cached.len() <= self.max_cached {
+            if !self.caches_too_many() {
                 return None;
             }
         }

@@ -408,3 +408,31 @@ fn opens_that_may_all_be_closed_when_asked_for() {
     let (_d, _, _) = cached(&t, Form::Delegation, Caching::RH);
     assert!(!t.only_cached(NODE));
 }
+
+#[test]
+fn an_open_looks_at_no_right_that_it_takes_nothing_from() {
+    use super::super::grants::LOOKS;
+    let t = table();
+    let cached: Vec<_> = (0..1000).map(|_| cached(&t, Form::Lease, Caching::RH)).collect();
+    let before = LOOKS.get();
+    for _ in 0..10 {
+        let mut opening = opening(&t);
+        opening.access = Rights::ALL;
+        let one = t.try_open(NODE, &opening).unwrap();
+        assert_eq!(one.request(Form::Lease, Caching::RWH, Arc::new(Client::default())).0, Caching::RH);
+        assert!(one.close().is_none());
+    }
+    assert_eq!(LOOKS.get() - before, 0);
+    // A write takes all that they have to read. Once that is gone, there is nothing to be looked at.
+    let one = open(&t, Rights::ALL, Rights::ALL).unwrap();
+    assert!(one.may_write(0, 1).is_ok());
+    assert!(cached.iter().all(|(_, client, _)| client.told() == [(Caching::RH, Caching::NONE, true)]));
+    for (open, ..) in &cached {
+        t.acknowledge(NODE, open.key(), Caching::NONE).unwrap();
+    }
+    let before = LOOKS.get();
+    one.may_write(0, 1).unwrap();
+    t.recall(NODE, None, Access::Write).unwrap();
+    drop(cached);
+    assert_eq!(LOOKS.get() - before, 0);
+}

@@ -1,8 +1,9 @@
 //! Byte-range locks of SMB and of POSIX, apart and together.
 
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
+use super::super::locks::LOOKS;
 use super::*;
 
 #[test]
@@ -193,9 +194,10 @@ fn an_owner_waits_for_its_range() {
     let mut wait = pin!(t.set_range(NODE, b, range(5, 1), true));
     assert!(wait.as_mut().poll(&mut cx).is_pending());
     t.clear_range(NODE, a, range(0, 5)).unwrap();
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 0, "its range is not free yet");
     assert!(wait.as_mut().poll(&mut cx).is_pending());
     t.release_ranges(NODE, a);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     assert_eq!(wait.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
 }
 
@@ -233,4 +235,49 @@ fn waiting_tasks_are_bounded() {
         }
         tasks.push((lock, waker));
     }
+    // Who gives up makes room for another.
+    drop(tasks.remove(0));
+    let mut lock = pin!(a.lock(range(0, 1), true));
+    assert!(lock.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[test]
+fn only_those_look_again_who_wait_for_what_was_freed() {
+    const MANY: u64 = 1000;
+    let t = table();
+    let (a, b) = (open(&t, Rights::ALL, Rights::ALL).unwrap(), open(&t, Rights::ALL, Rights::ALL).unwrap());
+    let (four, other) = (t.lock_owner(), t.lock_owner());
+    for n in 0..MANY {
+        a.try_lock(range(2 * n, 1), true).unwrap();
+    }
+    t.try_set_range(NODE, four, range(5000, 10), true).unwrap();
+    let (woken, waker) = Woken::new();
+    let mut cx = Context::from_waker(&waker);
+    let mut waits: Vec<_> = (0..MANY).map(|n| Box::pin(b.lock(range(2 * n, 1), true))).collect();
+    assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
+    let mut posix = pin!(t.set_range(NODE, other, range(5009, 1), false));
+    assert!(posix.as_mut().poll(&mut cx).is_pending());
+    let (looks, count) = (LOOKS.get(), || woken.0.load(Ordering::SeqCst));
+    // Locks that nobody waits for, and an open that has none.
+    for _ in 0..10 {
+        b.try_lock(range(4000, 1), true).unwrap();
+        b.unlock(range(4000, 1)).unwrap();
+        t.try_set_range(NODE, four, range(6000, 10), true).unwrap();
+        t.clear_range(NODE, four, range(6000, 10)).unwrap();
+        drop(open(&t, Rights::READ, Rights::ALL).unwrap());
+        t.release_ranges(NODE, t.lock_owner());
+    }
+    assert_eq!((count(), LOOKS.get() - looks), (0, 0));
+    a.unlock(range(2 * 7, 1)).unwrap();
+    assert_eq!(count(), 1);
+    assert!(waits[7].as_mut().poll(&mut cx).is_ready());
+    // Who may go on beside a shared lock hears that it is no longer exclusive.
+    t.try_set_range(NODE, four, range(5005, 5), false).unwrap();
+    assert_eq!(count(), 2);
+    assert_eq!(posix.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
+    // What is closed frees all that it has locked, and ends what waits by it.
+    drop(a);
+    assert_eq!(count(), 2 + MANY as usize - 1);
+    assert!(waits[8].as_mut().poll(&mut cx).is_ready());
+    assert_eq!(LOOKS.get() - looks, MANY as usize + 3);
 }

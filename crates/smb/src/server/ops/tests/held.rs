@@ -8,7 +8,7 @@ use weft_wire::smb2::lock::{self, Element};
 use weft_wire::smb2::query_directory;
 
 use super::*;
-use crate::server::held::{LOCK_BYTES, OPEN_BYTES, TREE_BYTES, WATCH_BYTES};
+use crate::server::held::{DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES, TREE_BYTES, WATCH_BYTES};
 
 /// What all may hold; one address alone a fifth.
 const HELD: usize = 1 << 20;
@@ -35,12 +35,18 @@ impl Bench {
 
     /// Opens it as often as that goes.
     async fn open_all(&self, path: &str) -> Vec<FileId> {
+        self.open_until(path, NtStatus::INSUFFICIENT_RESOURCES).await
+    }
+
+    /// Likewise, until that is the answer.
+    async fn open_until(&self, path: &str, last: NtStatus) -> Vec<FileId> {
         let mut files = Vec::new();
         loop {
+            assert!(files.len() < 1000, "what is open has an end");
             match self.open(&Wish::file(path)).await {
                 Ok(file) => files.push(file),
                 Err(status) => {
-                    assert_eq!(status, NtStatus::INSUFFICIENT_RESOURCES);
+                    assert_eq!(status, last);
                     return files;
                 }
             }
@@ -82,6 +88,35 @@ fn opens_of_all_sessions_of_an_address_have_a_part_and_leave_the_rest_to_others(
         drop((again, other));
         assert_eq!(b.server.held.used_bytes(), before);
     });
+}
+
+#[test]
+fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
+    const DESCRIPTORS: usize = 80;
+    rt::block_on(async {
+        let b = Bench::opening(DESCRIPTORS);
+        b.put("f", b"x").await;
+        let mine = b.open_until("f", NtStatus::TOO_MANY_OPENED_FILES).await;
+        assert_eq!(mine.len(), DESCRIPTORS / 2 / DESCRIPTORS_OF_OPEN, "as many as it leaves");
+        // Neither another session nor another address gives the same user more.
+        for host in [1, 2] {
+            assert_eq!(
+                b.from(host, "tester").open_until("f", NtStatus::TOO_MANY_OPENED_FILES).await.len(),
+                0
+            );
+        }
+        let make = Wish { disposition: CreateDisposition::Create, ..Wish::file("new") };
+        assert_eq!(status(b.open(&make).await), NtStatus::TOO_MANY_OPENED_FILES);
+        let other = b.from(3, "other");
+        assert_eq!(status(other.open(&Wish::file("new")).await), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(other.open_until("f", NtStatus::TOO_MANY_OPENED_FILES).await.len(), mine.len() / 2);
+        for file in mine {
+            b.close(file).await.unwrap();
+        }
+        other.session.end(&b.server.sessions).await;
+        assert_eq!(b.server.descriptors.used_bytes(), 0);
+    })
+    .unwrap();
 }
 
 #[test]

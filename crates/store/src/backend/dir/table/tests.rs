@@ -5,7 +5,7 @@ fn fd() -> Arc<OwnedFd> {
 }
 
 fn table(max_nodes: usize, max_cached: usize) -> Table {
-    Table::new(Identity::of(0), fd(), max_nodes, max_cached)
+    Table::new(Identity::of(0), fd(), max_nodes, (max_cached, usize::MAX))
 }
 
 fn seen(table: &mut Table, inode: u64, parent: NodeId, name: &str) -> NodeId {
@@ -97,4 +97,18 @@ fn a_turn_sees_each_cached_descriptor_once_and_what_is_unlinked_no_more() {
     // A node that gave its descriptor up and gets another is in the clock once.
     t.keep(ids[0], fd());
     assert_eq!((t.turn(usize::MAX).len(), t.cached.len()), (6, 10));
+}
+
+#[test]
+fn where_all_shares_cache_too_many_descriptors_each_gives_up_what_it_caches() {
+    let mut t = Table::new(Identity::of(0), fd(), 100, (10, 0));
+    let ids: Vec<_> = (1..=10).map(|i| seen(&mut t, i, NodeId::ROOT, "x")).collect();
+    for &id in &ids {
+        let (held, _) = t.keep(id, fd());
+        assert!(t.cached.is_empty());
+        assert!(matches!(t.reach(id).unwrap(), Reach::Fd(_)), "it is held");
+        drop(held);
+        assert!(matches!(t.reach(id).unwrap(), Reach::Name(..)));
+    }
+    assert!(matches!(t.reach(NodeId::ROOT).unwrap(), Reach::Fd(_)));
 }
