@@ -87,8 +87,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let kind = channel.kind();
     let way = match channel.security() {
         None => Way::Any,
-        Some(Security { peer_is_known: false }) => Way::Tls,
-        Some(Security { peer_is_known: true }) => Way::Mutual,
+        Some(Security { holder: None }) => Way::Tls,
+        Some(Security { holder: Some(_) }) => Way::Mutual,
     };
     let (admitted, mut told) = (Cell::new(false), false);
     let connection = context::Context {
