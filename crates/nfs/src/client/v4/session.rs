@@ -17,9 +17,9 @@ use futures_util::lock::Mutex;
 use weft_machine::{Pool, Time, rt};
 use weft_transport::{Channel, Kind};
 use weft_wire::nfs4::{
-    CallbackSec, ChannelAttrs, ClientOwner, Close, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk,
-    Handle, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Stateid, Status, UpTo, Verifier,
-    exchange_flag, opnum, session_flag,
+    BindConn, CallbackSec, ChannelAttrs, ClientOwner, Close, CreateSession, CreateSessionOk, ExchangeId,
+    ExchangeIdOk, Handle, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Stateid, Status, UpTo,
+    Verifier, exchange_flag, opnum, session_flag,
 };
 use weft_wire::xdr::Malformed;
 
@@ -172,6 +172,14 @@ impl Client {
         }
     }
 
+    /// Our address has changed: the server knows the session there once it is told (RFC 8881 18.34). Whether it worked shows
+    /// at the next request.
+    async fn bind(&self, session: &Session) -> Result<(), Error> {
+        const FORE: u32 = 1;
+        let bind = BindConn { session: session.id, direction: FORE, rdma: false };
+        self.alone(&Op::BindConnToSession(bind)).await.map(drop)
+    }
+
     /// One request in one slot, however often a busy server has to be asked.
     async fn attempt(
         &self,
@@ -190,6 +198,7 @@ impl Client {
             }
         }
         let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
+        let mut bound = false;
         loop {
             let sequence = session.sequence(&turn, keep);
             let cargo = cargo.again();
@@ -215,6 +224,10 @@ impl Client {
                     rt::sleep(pause).await;
                     pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
+                Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
+                    bound = true;
+                    self.bind(session).await?;
+                }
                 status if ends_session(status) => {
                     tracing::debug!(%status, "the session is over");
                     return Ok(Attempt::Over);
@@ -234,6 +247,7 @@ impl Client {
     async fn settled(&self, session: &Session, turn: &Turn) -> Result<bool, Error> {
         let (until, mut pause) = (rt::now() + PATIENCE, PAUSES.0);
         let sequence = session.sequence(turn, Keep::No);
+        let mut bound = false;
         loop {
             let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
             let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
@@ -244,6 +258,10 @@ impl Client {
                 Status::DELAY if rt::now() < until => {
                     rt::sleep(pause).await;
                     pause = pause.saturating_mul(2).min(PAUSES.1);
+                }
+                Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
+                    bound = true;
+                    self.bind(session).await?;
                 }
                 status if ends_session(status) => return Ok(false),
                 status => return Err(Error::Status4(status)),
