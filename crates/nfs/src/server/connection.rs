@@ -27,6 +27,7 @@ use super::caller::Caller;
 use super::context;
 use super::dispatch::NotRpc;
 use super::line::{self, Line};
+use super::v4::state::Origin;
 use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.
@@ -96,6 +97,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         kind,
         way,
         peer,
+        origin: Origin::of(peer, channel.security()),
+        let_in: server.lets_in_by(peer, way),
         host: host.into(),
         limits,
         caller,

@@ -767,6 +767,26 @@ fn what_was_carried_out_is_not_carried_out_again() {
     assert_eq!(status(results::<Outcome<RenameWcc, RenameWcc>>(&server, rename)), Status::NOENT);
 }
 
+/// Numbers can be guessed. Who asks first under the number of somebody else's next request must not have answered it.
+#[test]
+fn an_answer_is_kept_for_whoever_asked_and_nobody_else() {
+    let server = server();
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"d")) };
+    let args = MkdirArgs { object, attributes: SetAttributes::default() };
+    let ask = |peer, uid| {
+        let user = Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), uid, uid));
+        let number = (nfs3::PROGRAM, nfs3::VERSION, procedure::MKDIR);
+        let made =
+            rt::block_on(results_for_as::<Outcome<CreateOk, WccOnly>>(&server, peer, user, number, &args));
+        made.unwrap().unwrap().map_or_else(|failed| failed.status, |_| Status::OK)
+    };
+    assert_eq!(ask(PEER, 1), Status::OK);
+    assert_eq!(ask("192.0.2.1:999", 1), Status::OK, "connected again, asked again");
+    assert_eq!(ask(PEER, 2), Status::EXIST, "another user");
+    assert_eq!(ask("192.0.2.1:40000", 1), Status::EXIST, "who only says that he is that user");
+    assert_eq!(ask("192.0.2.2:700", 1), Status::EXIST, "another host");
+}
+
 #[test]
 fn mounts_are_listed_until_they_are_unmounted() {
     let server = server();
