@@ -5,6 +5,7 @@
 //! area, a region).
 //! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
 
+mod certificate;
 mod interfaces;
 mod link;
 mod path;
@@ -29,6 +30,7 @@ use crate::rt;
 use crate::rt::readiness::Registered;
 use crate::sim;
 
+pub use certificate::Holder;
 pub use interfaces::{Interface, interfaces};
 pub use link::{Link, Tls, TlsError};
 pub use path::Path;

@@ -69,6 +69,11 @@ impl Export {
         if self.ports.unwrap_or(ports).include(peer) { Ok(()) } else { Err(Unadmitted::Port) }
     }
 
+    /// Whether a connection of this peer, which is protected so, may be used for the share at all.
+    pub fn lets_in(&self, peer: Peer, ports: Ports, way: Way) -> bool {
+        way >= self.way && self.admits(peer, ports).is_ok()
+    }
+
     fn is_near(&self, peer: Peer) -> bool {
         match peer {
             Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => {

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 pub use weft_machine::Peer;
+use weft_machine::net::Holder;
 use weft_machine::{Buf, File, Payload};
 pub use weft_rdma::{Access, Segment, Stag, Traffic};
 
@@ -172,8 +173,8 @@ pub enum Kind {
 /// What protects a channel from those between its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Security {
-    /// The peer has shown a certificate that an authority of ours has signed.
-    pub peer_is_known: bool,
+    /// Whose certificate the peer has shown, which an authority of ours has signed.
+    pub holder: Option<Holder>,
 }
 
 /// Why a channel ended or an operation failed.

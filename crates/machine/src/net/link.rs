@@ -17,7 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
-use super::Stream;
+use super::{Holder, Stream};
 
 /// Encrypted bytes that are received at a time: a TLS record and its frame.
 const RECEIVED_BYTES: usize = 17 << 10;
@@ -58,7 +58,7 @@ impl Tls {
     }
 
     /// The same for RPC (RFC 9289 5): by TLS 1.3, and under its name. Clients are asked for a certificate where there are
-    /// authorities to judge it, and let in without: see [`Link::peer_is_known`].
+    /// authorities to judge it, and let in without: see [`Link::holder`].
     ///
     /// # Errors
     /// As above.
@@ -194,10 +194,10 @@ impl Link {
         .await
     }
 
-    /// Whether the peer has shown a certificate, which was verified.
-    pub fn peer_is_known(&self) -> bool {
-        let session = self.tls.as_ref().map(RefCell::borrow);
-        session.is_some_and(|session| session.tls.peer_certificates().is_some())
+    /// Whose certificate the peer has shown, which was verified; `None` where it has shown none.
+    pub fn holder(&self) -> Option<Holder> {
+        let session = self.tls.as_ref()?.borrow();
+        session.tls.peer_certificates()?.first().map(|certificate| Holder::of(certificate))
     }
 
     /// Whether a record of TLS has begun and its rest has not come: nothing of it can be had before. False without TLS.

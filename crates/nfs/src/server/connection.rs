@@ -27,6 +27,7 @@ use super::caller::Caller;
 use super::context;
 use super::dispatch::NotRpc;
 use super::line::{self, Line};
+use super::v4::state::Origin;
 use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.
@@ -87,8 +88,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let kind = channel.kind();
     let way = match channel.security() {
         None => Way::Any,
-        Some(Security { peer_is_known: false }) => Way::Tls,
-        Some(Security { peer_is_known: true }) => Way::Mutual,
+        Some(Security { holder: None }) => Way::Tls,
+        Some(Security { holder: Some(_) }) => Way::Mutual,
     };
     let (admitted, mut told) = (Cell::new(false), false);
     let connection = context::Context {
@@ -96,6 +97,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         kind,
         way,
         peer,
+        origin: Origin::of(peer, channel.security()),
+        let_in: server.lets_in_by(peer, way),
         host: host.into(),
         limits,
         caller,

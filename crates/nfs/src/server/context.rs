@@ -14,6 +14,7 @@ use weft_store::rules::Way;
 use weft_store::{Error, NodeId, OpenFile, Share};
 use weft_transport::{Distant, Kind, Limits, Part, Peer};
 use weft_wire::nfs3::{Handle, Status, Xdr};
+use weft_wire::nfs4;
 use weft_wire::rpc::{Credential, Reply};
 use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
 
@@ -21,6 +22,7 @@ use super::Server;
 use super::caller::Caller;
 use super::handles::Named;
 use super::line::Line;
+use super::v4::state::Origin;
 use super::watch::Watch;
 
 /// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.
@@ -35,6 +37,10 @@ pub(super) struct Context<'a> {
     pub way: Way,
     /// Who is at the other end.
     pub peer: Peer,
+    /// The same as what clients' records are kept by.
+    pub origin: Origin,
+    /// Whether some share lets in who comes from there. Who is let into none has nothing to do with what clients have.
+    pub let_in: bool,
     /// The same without its port, in words: a client that connects again has another port.
     pub host: Rc<str>,
     pub limits: Limits,
@@ -97,6 +103,11 @@ impl<'a> Context<'a> {
     /// The handle of a node of the share with this number.
     pub async fn handle(&self, number: usize, node: NodeId) -> Result<Handle, Error> {
         self.server.handles.make(&self.server.shares, number, node).await
+    }
+
+    /// Where clients' records that this caller has to do with come from: nowhere, unless some share lets it in.
+    pub fn origin(&self) -> Result<&Origin, nfs4::Status> {
+        if self.let_in { Ok(&self.origin) } else { Err(nfs4::Status::ACCESS) }
     }
 
     /// The call's payload: what is still with the client comes now.

@@ -17,7 +17,7 @@ use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
 use super::caller::Caller;
 use super::context::{Context, Results, args};
-use super::duplicates::{MAX_ANSWER, Number, Question};
+use super::duplicates::MAX_ANSWER;
 use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as binder, v4};
 
 /// Room for the header and the attributes of most replies.
@@ -138,8 +138,9 @@ impl Context<'_> {
 
     /// Carries out a request that must not be carried out twice, or gives the answer of the first time.
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
-        let number = Number::of(&self.host, call);
-        let place = self.server.duplicates.place(Question::of(number, &[], &d));
+        let duplicates = &self.server.duplicates;
+        let number = duplicates.number(&self.origin, call);
+        let place = duplicates.place(duplicates.question(number, &[], &d));
         // Whoever asks again while the first request runs waits for its answer.
         let mut kept = place.lock().await;
         if let Some(answer) = &*kept {

@@ -4,8 +4,9 @@
 //! Spec: RFC 1813 4.5 (duplicate request cache), RFC 7530 3.1.1. Owns: the last answers, as RPC bodies without header and
 //! framing. Does not: know procedures; sessions have slots of their own (`v4::state::session`).
 //!
-//! A request is told from others by the peer's host, its xid, what it calls and all of its bytes: clients repeat xids, some
-//! (pyNfsClient) within a second, and what only bears the number of another request must be carried out.
+//! A request is told from others by who asks (host, way and kind of port, user), its xid, what it calls and all of its bytes:
+//! clients repeat xids, some (pyNfsClient) within a second, and what only bears the number of another request must be carried
+//! out. Hashes have a random key, so that nobody makes a request that passes for another's.
 //!
 //! Cost: the bytes of a compound are looked at only when its number is that of an answer that is kept, or its own answer is to
 //! be; hashing a WRITE of 8 KiB takes as long as copying it ten times over.
@@ -18,8 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures_util::lock::Mutex as Queue;
 use siphasher::sip::SipHasher24;
-use weft_wire::rpc::Call;
+use weft_wire::rpc::{Call, Credential};
 use weft_wire::xdr::Decoder;
+
+use super::v4::state::Origin;
+use super::v4::state::numbers::random_hasher;
 
 /// Answers that are kept.
 const MAX_KEPT: usize = 4096;
@@ -32,19 +36,22 @@ const QUESTION_BYTES: usize = 8192;
 /// What a client calls a request: two requests that differ may share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Number {
-    host: u64,
+    asker: u64,
     xid: u32,
     procedure: (u32, u32, u32),
 }
 
-impl Number {
-    /// Of a call from this host.
-    pub fn of(host: &str, call: &Call) -> Number {
-        Number {
-            host: SipHasher24::new().hash(host.as_bytes()),
-            xid: call.xid,
-            procedure: (call.program, call.version, call.procedure),
+/// As whom a request is made. Not what changes when it is made again: the stamp, and the name that the host gives itself.
+pub(super) fn hash_credential(credential: &Credential, hasher: &mut SipHasher24) {
+    match credential {
+        Credential::Sys(sys) => {
+            hasher.write_u32(1);
+            hasher.write_u32(sys.uid);
+            hasher.write_u32(sys.gid);
+            hasher.write_usize(sys.gids().len());
+            sys.gids().iter().for_each(|gid| hasher.write_u32(*gid));
         }
+        Credential::None | Credential::Other(_) => hasher.write_u32(0),
     }
 }
 
@@ -53,23 +60,6 @@ impl Number {
 pub(super) struct Question {
     number: Number,
     bytes: u64,
-}
-
-impl Question {
-    /// The call of this number whose arguments are `taken` and what is next in `d`.
-    pub fn of(number: Number, taken: &[u8], d: &Decoder) -> Question {
-        let beside = d.peek_detached();
-        let beside = beside.split_at(beside.len().min(QUESTION_BYTES)).0;
-        let mut bytes = SipHasher24::new();
-        for piece in [taken, d.peek(QUESTION_BYTES), beside] {
-            bytes.write_usize(piece.len());
-            bytes.write(piece);
-        }
-        bytes.write_usize(d.total());
-        #[cfg(test)]
-        HASHED.set(HASHED.get() + 1);
-        Question { number, bytes: bytes.finish() }
-    }
 }
 
 #[cfg(test)]
@@ -104,12 +94,42 @@ impl Table {
 }
 
 /// The cache.
-#[derive(Default)]
 pub(super) struct Duplicates {
+    hasher: SipHasher24,
     table: Mutex<Table>,
 }
 
+impl Default for Duplicates {
+    fn default() -> Duplicates {
+        Duplicates { hasher: random_hasher(), table: Mutex::default() }
+    }
+}
+
 impl Duplicates {
+    /// The number of a call from there.
+    pub fn number(&self, from: &Origin, call: &Call) -> Number {
+        let mut asker = self.hasher;
+        asker.write(&from.bytes());
+        hash_credential(&call.credential, &mut asker);
+        let procedure = (call.program, call.version, call.procedure);
+        Number { asker: asker.finish(), xid: call.xid, procedure }
+    }
+
+    /// The call of this number whose arguments are `taken` and what is next in `d`.
+    pub fn question(&self, number: Number, taken: &[u8], d: &Decoder) -> Question {
+        let beside = d.peek_detached();
+        let beside = beside.split_at(beside.len().min(QUESTION_BYTES)).0;
+        let mut bytes = self.hasher;
+        for piece in [taken, d.peek(QUESTION_BYTES), beside] {
+            bytes.write_usize(piece.len());
+            bytes.write(piece);
+        }
+        bytes.write_usize(d.total());
+        #[cfg(test)]
+        HASHED.set(HASHED.get() + 1);
+        Question { number, bytes: bytes.finish() }
+    }
+
     // Maps and queue are changed together, and what is left when that panics is at worst kept for ever.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -153,27 +173,35 @@ impl Duplicates {
 
 #[cfg(test)]
 mod tests {
-    use weft_wire::rpc::Credential;
+    use weft_transport::{Peer, Security};
+    use weft_wire::rpc::AuthSys;
 
     use super::*;
 
-    fn call(xid: u32) -> Call {
-        Call { xid, program: 100_003, version: 4, procedure: 1, credential: Credential::None }
+    fn call(xid: u32, uid: u32) -> Call {
+        let credential = Credential::Sys(AuthSys::new(Bytes::new(), uid, uid));
+        Call { xid, program: 100_003, version: 4, procedure: 1, credential }
     }
 
-    fn question(xid: u32, bytes: &'static [u8]) -> Question {
-        Question::of(Number::of("host", &call(xid)), &[], &Decoder::new(Bytes::from_static(bytes)))
+    fn from(peer: &str) -> Origin {
+        Origin::of(Peer::Tcp(peer.parse().unwrap()), None)
     }
+
+    const HOST: &str = "192.0.2.1:700";
 
     #[test]
     fn a_number_is_known_as_long_as_an_answer_to_it_is_kept() {
         let duplicates = Duplicates::default();
-        let known = |xid| duplicates.knows(Number::of("host", &call(xid)));
+        let number = |xid| duplicates.number(&from(HOST), &call(xid, 1));
+        let question = |xid, bytes: &'static [u8]| {
+            duplicates.question(number(xid), &[], &Decoder::new(Bytes::from_static(bytes)))
+        };
+        let known = |xid| duplicates.knows(number(xid));
         assert!(!known(7));
         // Two requests of one number, and as many others as there is room for.
         duplicates.keep(question(7, b"one"), Bytes::from_static(b"1"));
         duplicates.keep(question(7, b"two"), Bytes::from_static(b"2"));
-        assert!(known(7) && !known(8) && !duplicates.knows(Number::of("other", &call(7))));
+        assert!(known(7) && !known(8));
         assert_eq!(duplicates.answer(&question(7, b"one")), Some(Bytes::from_static(b"1")));
         assert_eq!(duplicates.answer(&question(7, b"two")), Some(Bytes::from_static(b"2")));
         assert_eq!(duplicates.answer(&question(7, b"six")), None);
@@ -186,5 +214,26 @@ mod tests {
         duplicates.keep(question(rest.end, b"more"), Bytes::new());
         assert!(!known(7) && known(100));
         assert_eq!(duplicates.table().numbers.len(), MAX_KEPT);
+    }
+
+    #[test]
+    fn nobody_else_has_the_same_number() {
+        let duplicates = Duplicates::default();
+        let number = |peer, uid| duplicates.number(&from(peer), &call(7, uid));
+        let own = number(HOST, 1);
+        assert_eq!(number("192.0.2.1:701", 1), own, "connected again");
+        assert_ne!(number("192.0.2.2:700", 1), own);
+        assert_ne!(number("192.0.2.1:40000", 1), own, "any user's port");
+        assert_ne!(number(HOST, 2), own, "another user");
+        let tls = Some(Security { holder: None });
+        let tls = Origin::of(Peer::Tcp(HOST.parse().unwrap()), tls);
+        assert_ne!(duplicates.number(&tls, &call(7, 1)), own);
+        assert_ne!(Duplicates::default().number(&from(HOST), &call(7, 1)), own, "to be known beforehand");
+        let stamped = |stamp| {
+            let mut sys = AuthSys::new(Bytes::new(), 1, 1);
+            sys.stamp = stamp;
+            duplicates.number(&from(HOST), &Call { credential: Credential::Sys(sys), ..call(7, 1) })
+        };
+        assert_eq!(stamped(1), stamped(2), "Linux' changes when it asks again");
     }
 }

@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
-//! DIR/nfs-INSTANCE.redb      table "clients": one byte (0 without, 1 with sessions) and the client's own name
+//! DIR/nfs-INSTANCE.redb      table "clients": one byte (2 without, 3 with sessions), who said the name and from where
+//!                            (51 bytes), and the client's own name; as an earlier version has written it one byte
+//!                            (0 without, 1 with sessions) and the name
 //!                            table "hosts": addresses of those that locked something beside version 3, each with a
 //!                            zero behind it, and the name of one of them where an earlier version has written it
 //!                            table "runs": how often the server was started
@@ -23,8 +25,26 @@ use weft_machine::file::journal::{self, Journal};
 use weft_machine::file::private;
 use weft_machine::random;
 
+use super::v4::state::identity::IDENTITY_BYTES;
+
 /// Who a client is by its own words; those with sessions have a name space of their own.
-pub(super) type Who = (bool, Bytes);
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Who {
+    pub sessions: bool,
+    pub name: Bytes,
+    /// Who said so, and from where; `None`: an earlier version has written it, which did not ask.
+    pub by: Option<[u8; IDENTITY_BYTES]>,
+}
+
+impl Who {
+    /// As an earlier version has written it.
+    pub fn of_anybody(&self) -> Who {
+        Who { by: None, ..self.clone() }
+    }
+}
+
+/// In the first byte: the identity follows.
+const IDENTIFIED: u8 = 2;
 
 const CLIENTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("clients");
 const HOSTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("hosts");
@@ -94,9 +114,7 @@ impl Durable {
             let mut clients = Vec::new();
             for entry in begun.open_table(CLIENTS)?.iter()? {
                 let (name, _) = entry?;
-                if let [sessions, name @ ..] = name.value() {
-                    clients.push((*sessions != 0, Bytes::copy_from_slice(name)));
-                }
+                clients.extend(who(name.value()));
             }
             Ok(clients)
         });
@@ -105,12 +123,20 @@ impl Durable {
 
     /// Returns once it is on disk that the client has state.
     pub(super) fn remember(&self, who: &Who) -> Result<(), Unusable> {
-        self.change(CLIENTS, |table| table.insert(&*name(who), ()).map(drop))
+        self.change(CLIENTS, |table| {
+            table.remove(&*name(&who.of_anybody()))?;
+            table.insert(&*name(who), ()).map(drop)
+        })
     }
 
     /// These clients have nothing to reclaim.
     pub(super) fn forget(&self, who: &[Who]) -> Result<(), Unusable> {
-        self.change(CLIENTS, |table| who.iter().try_for_each(|who| table.remove(&*name(who)).map(drop)))
+        self.change(CLIENTS, |table| {
+            who.iter().try_for_each(|who| {
+                table.remove(&*name(&who.of_anybody()))?;
+                table.remove(&*name(who)).map(drop)
+            })
+        })
     }
 
     /// Hosts that locked something.
@@ -153,11 +179,18 @@ impl Durable {
     }
 }
 
-fn name((sessions, name): &Who) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(name.len().saturating_add(1));
-    bytes.push(u8::from(*sessions));
-    bytes.extend_from_slice(name);
-    bytes
+fn name(Who { sessions, name, by }: &Who) -> Vec<u8> {
+    let kind = u8::from(*sessions) | if by.is_some() { IDENTIFIED } else { 0 };
+    [&[kind][..], by.as_ref().map_or(&[], |by| &by[..]), name].concat()
+}
+
+fn who(name: &[u8]) -> Option<Who> {
+    let (kind, name) = name.split_first()?;
+    let (by, name) = match kind & IDENTIFIED {
+        0 => (None, name),
+        _ => name.split_first_chunk().map(|(by, name)| (Some(*by), name))?,
+    };
+    Some(Who { sessions: kind & 1 != 0, name: Bytes::copy_from_slice(name), by })
 }
 
 /// The key, made at the first start.
@@ -177,7 +210,8 @@ mod tests {
     fn what_is_remembered_outlives_a_run() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("state");
-        let (a, b) = ((true, Bytes::from_static(b"a")), (false, Bytes::from_static(b"b")));
+        let who = |sessions, name, by| Who { sessions, name: Bytes::from_static(name), by };
+        let (a, b) = (who(true, b"a", Some([7; IDENTITY_BYTES])), who(false, b"b", None));
         let first = Durable::open(&dir, "127.0.0.1:2049").unwrap();
         assert_eq!(first.clients().unwrap(), []);
         first.remember(&a).unwrap();
@@ -192,7 +226,12 @@ mod tests {
         drop(first);
         let again = Durable::open(&dir, "127.0.0.1:2049").unwrap();
         assert_eq!((again.key, again.identity), (key, identity));
-        assert_eq!(again.clients().unwrap(), [b.clone(), a]);
+        assert_eq!(again.clients().unwrap(), [b.clone(), a.clone()]);
+        // What an earlier version has written goes when its client is remembered anew.
+        let known = Who { by: Some([9; IDENTITY_BYTES]), ..b.clone() };
+        again.remember(&known).unwrap();
+        assert_eq!(again.clients().unwrap(), [known.clone(), a]);
+        let b = known;
         assert_eq!(again.hosts().unwrap(), [&b"10.0.0.2\0other"[..]]);
         assert_eq!(again.next_run().unwrap(), 3);
         again.forget(&[b]).unwrap();

@@ -68,10 +68,11 @@ impl<'a> Context<'a> {
         if enough { Ok(()) } else { Err(KeptOut::Flavor) }
     }
 
-    /// Whether this share lets callers in from where this one comes, whatever they call themselves.
+    /// Whether this share lets callers in from where this one comes, and by the way it comes, whatever they call themselves.
     pub fn lets_in(&self, share: usize) -> bool {
         let ports = self.server.policy.ports();
-        self.server.shares.get(share).is_some_and(|share| share.rules.nfs.admits(self.peer, ports).is_ok())
+        let share = self.server.shares.get(share);
+        share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.way))
     }
 
     /// Somebody will ask why his mount is refused.

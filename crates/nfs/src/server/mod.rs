@@ -37,6 +37,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weft_machine::rt::{self, Drain};
 use weft_machine::{Pool, random};
+use weft_store::rules::Way;
 use weft_store::{Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error, Peer};
@@ -261,6 +262,12 @@ impl Server {
     /// Whether this peer may use any share.
     fn lets_in(&self, peer: Peer) -> bool {
         self.shares.iter().any(|share| share.rules.nfs.admits(peer, self.policy.ports()).is_ok())
+    }
+
+    /// The same for a connection that is protected so.
+    fn lets_in_by(&self, peer: Peer, way: Way) -> bool {
+        let ports = self.policy.ports();
+        self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, way))
     }
 
     /// Whether what a share asks has to be looked at in each call of this peer.

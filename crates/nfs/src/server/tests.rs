@@ -15,7 +15,7 @@ use weft_store::backend::Ram;
 use weft_store::opens::{Opening, Rights};
 use weft_store::rules::Network;
 use weft_store::{NodeId, Vfs};
-use weft_transport::{Detached, Distant, Message, Outgoing, Part, Peer, Sending, Ticket, Traffic};
+use weft_transport::{Detached, Distant, Message, Outgoing, Part, Peer, Security, Sending, Ticket, Traffic};
 use weft_wire::mount::{DirPath, MountResult, MountStatus};
 use weft_wire::nfs3::*;
 use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
@@ -28,6 +28,7 @@ use crate::memory::without_rdma;
 /// A peer that has sent some messages and left.
 struct Script {
     peer: Peer,
+    security: Option<Security>,
     calls: RefCell<VecDeque<Message>>,
     replies: RefCell<Vec<Outgoing>>,
 }
@@ -44,7 +45,7 @@ impl Script {
         let message =
             |body: &Bytes| Message { body: body.clone(), detached: None, ticket: Ticket::default() };
         let calls = RefCell::new(messages.iter().map(message).collect());
-        Rc::new(Script { peer, calls, replies: RefCell::default() })
+        Rc::new(Script { peer, security: None, calls, replies: RefCell::default() })
     }
 }
 
@@ -52,6 +53,9 @@ impl Channel for Script {
     without_rdma!();
     fn peer(&self) -> Peer {
         self.peer
+    }
+    fn security(&self) -> Option<Security> {
+        self.security
     }
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>> {
         Box::pin(std::future::ready(Ok(self.try_recv())))
@@ -146,10 +150,22 @@ pub(super) async fn results_of<T: Xdr>(
     server: &Server,
     peer: Peer,
     credential: Credential,
+    number: (u32, u32, u32),
+    args: &impl Xdr,
+) -> Result<T, Reply> {
+    results_over(server, (peer, None), credential, number, args).await
+}
+
+/// The same by a connection that is protected so.
+pub(super) async fn results_over<T: Xdr>(
+    server: &Server,
+    (peer, security): (Peer, Option<Security>),
+    credential: Credential,
     (program, version, procedure): (u32, u32, u32),
     args: &impl Xdr,
 ) -> Result<T, Reply> {
     let script = Script::of(peer, &[call_of(program, version, procedure, credential, args)]);
+    let script = Rc::new(Script { security, ..Rc::into_inner(script).unwrap() });
     server.serve(script.clone()).await.unwrap();
     let reply = script.replies.borrow_mut().pop().expect("a reply");
     let [Part::Bytes(body)] = &reply.parts[..] else { panic!("{reply:?}") };
@@ -203,10 +219,24 @@ fn reply_to(server: &Server, message: Bytes) -> (Reply, Decoder) {
 
 /// The same for the tests of version 4, by this peer.
 pub(super) fn reply_to_parts(server: &Server, peer: &str, message: Bytes) -> (Reply, Decoder) {
-    let (mut replies, ended) = converse_by(server, peer, &[message]);
-    ended.unwrap();
-    let mut d = Decoder::new(stream(replies.pop().expect("a reply")));
-    (Reply::parse(&mut d).unwrap().1, d)
+    replies_to_parts(server, peer, None, &[message]).remove(0)
+}
+
+/// The same for messages of one connection, which is protected so.
+pub(super) fn replies_to_parts(
+    server: &Server,
+    peer: &str,
+    security: Option<Security>,
+    messages: &[Bytes],
+) -> Vec<(Reply, Decoder)> {
+    let script = Script::of(tcp(peer), messages);
+    let script = Rc::new(Script { security, ..Rc::into_inner(script).unwrap() });
+    rt::block_on(server.serve(script.clone())).unwrap().unwrap();
+    let replies = script.replies.take().into_iter().map(|reply| {
+        let mut d = Decoder::new(stream(reply));
+        (Reply::parse(&mut d).unwrap().1, d)
+    });
+    replies.collect()
 }
 
 fn results<T: Xdr>(server: &Server, message: Bytes) -> T {
@@ -506,8 +536,12 @@ fn payload_is_placed_from_the_clients_memory_or_else_fetched() {
     let ask = |message: Bytes, afar: Afar| {
         let detached = Some(Detached::There(Rc::new(afar)));
         let call = Message { body: message, detached, ticket: Ticket::default() };
-        let script =
-            Script { peer: tcp(PEER), calls: RefCell::new([call].into()), replies: RefCell::default() };
+        let script = Script {
+            peer: tcp(PEER),
+            security: None,
+            calls: RefCell::new([call].into()),
+            replies: RefCell::default(),
+        };
         let script = Rc::new(script);
         rt::block_on(server.serve(script.clone())).unwrap().unwrap();
         let mut d = Decoder::new(stream(script.replies.borrow_mut().pop().expect("a reply")));
@@ -722,6 +756,26 @@ fn what_was_carried_out_is_not_carried_out_again() {
     let rename = RenameArgs { from: object(), to: object() };
     let rename = nfs(procedure::RENAME, &rename);
     assert_eq!(status(results::<Outcome<RenameWcc, RenameWcc>>(&server, rename)), Status::NOENT);
+}
+
+/// Numbers can be guessed. Who asks first under the number of somebody else's next request must not have answered it.
+#[test]
+fn an_answer_is_kept_for_whoever_asked_and_nobody_else() {
+    let server = server();
+    let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"d")) };
+    let args = MkdirArgs { object, attributes: SetAttributes::default() };
+    let ask = |peer, uid| {
+        let user = Credential::Sys(AuthSys::new(Bytes::from_static(b"host"), uid, uid));
+        let number = (nfs3::PROGRAM, nfs3::VERSION, procedure::MKDIR);
+        let made =
+            rt::block_on(results_for_as::<Outcome<CreateOk, WccOnly>>(&server, peer, user, number, &args));
+        made.unwrap().unwrap().map_or_else(|failed| failed.status, |_| Status::OK)
+    };
+    assert_eq!(ask(PEER, 1), Status::OK);
+    assert_eq!(ask("192.0.2.1:999", 1), Status::OK, "connected again, asked again");
+    assert_eq!(ask(PEER, 2), Status::EXIST, "another user");
+    assert_eq!(ask("192.0.2.1:40000", 1), Status::EXIST, "who only says that he is that user");
+    assert_eq!(ask("192.0.2.2:700", 1), Status::EXIST, "another host");
 }
 
 #[test]

@@ -376,7 +376,7 @@ impl Channel for Secured {
     }
 
     fn security(&self) -> Option<Security> {
-        Some(Security { peer_is_known: self.0.link.peer_is_known() })
+        Some(Security { holder: self.0.link.holder() })
     }
 
     fn peer(&self) -> Peer {

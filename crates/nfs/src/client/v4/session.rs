@@ -17,9 +17,9 @@ use futures_util::lock::Mutex;
 use weft_machine::{Pool, Time, random, rt};
 use weft_transport::{Channel, Kind};
 use weft_wire::nfs4::{
-    CallbackSec, ChannelAttrs, ClientOwner, Close, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk,
-    Handle, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Stateid, Status, UpTo, Verifier,
-    exchange_flag, opnum, session_flag,
+    BindConn, CallbackSec, ChannelAttrs, ClientOwner, Close, CreateSession, CreateSessionOk, ExchangeId,
+    ExchangeIdOk, Handle, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Stateid, Status, UpTo,
+    Verifier, exchange_flag, opnum, session_flag,
 };
 use weft_wire::xdr::Malformed;
 
@@ -171,6 +171,14 @@ impl Client {
         }
     }
 
+    /// Our address has changed: the server knows the session there once it is told (RFC 8881 18.34). Whether it worked shows
+    /// at the next request.
+    async fn bind(&self, patience: &Patience, session: &Session) -> Result<(), Error> {
+        const FORE: u32 = 1;
+        let bind = BindConn { session: session.id, direction: FORE, rdma: false };
+        self.alone(patience, &Op::BindConnToSession(bind)).await.map(drop)
+    }
+
     /// One request in one slot, however often a busy server has to be asked.
     #[allow(clippy::too_many_arguments)]
     async fn attempt(
@@ -190,6 +198,7 @@ impl Client {
                 false => return Ok(Attempt::Over),
             }
         }
+        let mut bound = false;
         loop {
             let sequence = session.sequence(&turn, keep);
             let cargo = cargo.again();
@@ -212,6 +221,10 @@ impl Client {
                 }
                 // The request is being carried out, or the server is busy: the number is not used up.
                 status @ Status::DELAY if busy(patience, status).await => {}
+                Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
+                    bound = true;
+                    self.bind(patience, session).await?;
+                }
                 status if ends_session(status) => {
                     tracing::debug!(%status, "the session is over");
                     return Ok(Attempt::Over);
@@ -230,6 +243,7 @@ impl Client {
     /// Uses up the number of a request that was given up. False: the session is over.
     async fn settled(&self, patience: &Patience, session: &Session, turn: &Turn) -> Result<bool, Error> {
         let sequence = session.sequence(turn, Keep::No);
+        let mut bound = false;
         loop {
             let head = |e: &mut _| compound::emit(Some(&sequence), &[], None, e);
             let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
@@ -238,6 +252,10 @@ impl Client {
                 // Fresh, or the answer of the one that was given up; or there was another one with this number.
                 Status::OK | Status::SEQ_FALSE_RETRY | Status::RETRY_UNCACHED_REP => return Ok(true),
                 status @ Status::DELAY if busy(patience, status).await => {}
+                Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
+                    bound = true;
+                    self.bind(patience, session).await?;
+                }
                 status if ends_session(status) => return Ok(false),
                 status => return Err(Error::Status4(status)),
             }

@@ -47,6 +47,7 @@ struct Wire {
     to_server: Queue,
     to_client: Queue,
     gone: Cell<bool>,
+    host: [u8; 4],
     world: Rc<World>,
 }
 
@@ -81,7 +82,7 @@ impl Channel for End {
         "memory"
     }
     fn peer(&self) -> weft_transport::Peer {
-        weft_transport::Peer::Tcp(([192, 0, 2, 1], 700).into())
+        weft_transport::Peer::Tcp((self.wire.host, 700).into())
     }
     fn limits(&self) -> Carries {
         Carries { max_message: 1 << 20, max_rdma: None }
@@ -167,6 +168,8 @@ struct World {
     dialed: Cell<usize>,
     /// So many replies more are sent: then the server says nothing any more.
     speaks: Cell<usize>,
+    /// The client's address.
+    host: Cell<[u8; 4]>,
     /// What somebody else does to "f" while the client is away.
     meanwhile: RefCell<Option<Rc<super::Mount>>>,
 }
@@ -182,6 +185,7 @@ impl World {
             until: Cell::new(0),
             dialed: Cell::new(0),
             speaks: Cell::new(usize::MAX),
+            host: Cell::new([192, 0, 2, 1]),
             meanwhile: RefCell::default(),
         })
     }
@@ -195,6 +199,7 @@ impl World {
             to_server: Queue::default(),
             to_client: Queue::default(),
             gone: Cell::new(false),
+            host: self.host.get(),
             world: self.clone(),
         });
         self.wires.borrow_mut().push(wire.clone());
@@ -292,6 +297,25 @@ async fn overwritten(mount: &Mount) -> usize {
     let others = content.iter().take_while(|byte| **byte == b'z').count();
     assert_eq!(content[others..], PIECES.concat()[others..], "{content:?}");
     others
+}
+
+/// The server lets a new address have the session once it is told so by who knows it.
+#[test]
+fn a_client_whose_address_changes_keeps_its_session_and_its_files() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(2).await;
+        let file = mount.create_new("f", SetAttributes::default()).await.unwrap();
+        for n in 2..12 {
+            world.host.set([192, 0, 2, n]);
+            world.wires.take().iter().for_each(|wire| wire.cut());
+            for _ in 0..4 {
+                file.write(0, Bytes::from_static(b"alpha--")).await.unwrap();
+            }
+        }
+        file.close().await.unwrap();
+        assert_eq!(mount.recovered(), 0);
+    });
 }
 
 #[test]

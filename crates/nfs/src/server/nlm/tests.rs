@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use weft_machine::net::Holder as Certified;
 use weft_machine::{Listener, Pool, Stream};
 use weft_store::backend::Ram;
 use weft_store::opens::Key;
-use weft_store::rules::Ports;
-use weft_store::{Share as Served, Vfs};
-use weft_transport::{Channel, Outgoing, record};
+use weft_store::rules::{Ports, Way};
+use weft_store::{Exists, Make, SetAttr, Share as Served, Vfs};
+use weft_transport::{Channel, Outgoing, Security, record};
 use weft_wire::nfs3::Handle;
 use weft_wire::nsm;
 use weft_wire::rpc::{AuthStat, Call, Credential};
@@ -18,7 +19,7 @@ use weft_wire::rpcbind;
 
 use super::*;
 use crate::server::durable::Durable;
-use crate::server::tests::{make, node_of, results_for, results_of, server};
+use crate::server::tests::{make, node_of, results_for, results_of, results_over, server};
 use crate::server::{Config, Limits, Policy};
 
 const HERE: &str = "127.0.0.1:700";
@@ -677,6 +678,74 @@ fn users_of_a_host_neither_lock_nor_free_in_exports_for_reserved_ports() {
         assert!(tested(server, THERE, part(file, 2, 0, 1), true).await.is_err(), "it is locked still");
         freed(server, Peer::Tcp(HERE.parse().unwrap())).await.unwrap();
         assert_eq!(tested(server, THERE, part(file, 2, 0, 1), true).await, Ok(Status::GRANTED));
+    })
+    .unwrap();
+}
+
+/// Whoever writes to the network writes any address, too; that is what `xprtsec=mtls` is for.
+#[test]
+fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one() {
+    let mut share = Served::new("ram", Vfs::new(Ram::new(16 << 20)));
+    share.rules.nfs.way = Way::Mutual;
+    let (shares, policy) = (vec![share], Policy { decides: false, squash_root: true });
+    let server =
+        Server::new(Config { shares, pool: Pool::new(0), limits: Limits::default(), policy, durable: None });
+    rt::block_on(async {
+        let server = &server;
+        let vfs = &server.shares[0].vfs;
+        let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, SetAttr::default());
+        let node = made.await.unwrap().0.node;
+        let file = server.handles.make(&server.shares, 0, node).await.unwrap();
+        let peer = Peer::Tcp(HERE.parse().unwrap());
+        let known = (peer, Some(Security { holder: Some(Certified([1; 32])) }));
+        async fn call<T: Xdr>(
+            server: &Server,
+            by: (Peer, Option<Security>),
+            number: u32,
+            args: &impl Xdr,
+        ) -> T {
+            results_over(server, by, Credential::None, (PROGRAM, VERSION, number), args).await.unwrap()
+        }
+        let mine = wish(part(file, 1, 0, 0), true, false);
+        let share = ShareArgs {
+            cookie: object("s"),
+            share: Share { caller: object("box"), file, owner: object("a"), deny: 0, access: SHARE_READ },
+            reclaim: false,
+        };
+        assert_eq!(call::<Answer>(server, known, procedure::LOCK, &mine).await.status, Status::GRANTED);
+        assert_eq!(
+            call::<ShareAnswer>(server, known, procedure::SHARE, &share).await.status,
+            Status::GRANTED
+        );
+        let unlock = UnlockArgs { cookie: object("u"), lock: mine.lock.clone() };
+        let cancel =
+            CancelArgs { cookie: object("c"), block: true, exclusive: true, lock: mine.lock.clone() };
+        for stranger in [(peer, None), (peer, Some(Security { holder: None }))] {
+            assert_eq!(call::<Answer>(server, stranger, procedure::LOCK, &mine).await.status, Status::DENIED);
+            assert_eq!(
+                call::<Answer>(server, stranger, procedure::UNLOCK, &unlock).await.status,
+                Status::DENIED
+            );
+            assert_eq!(
+                call::<Answer>(server, stranger, procedure::CANCEL, &cancel).await.status,
+                Status::DENIED
+            );
+            let unshared = call::<ShareAnswer>(server, stranger, procedure::UNSHARE, &share).await;
+            assert_eq!(unshared.status, Status::DENIED);
+            call::<()>(server, stranger, procedure::FREE_ALL, &Notify { name: object("box"), state: 0 })
+                .await;
+            let notify = (nsm::PROGRAM, nsm::VERSION, nsm::procedure::NOTIFY);
+            let change = nsm::Change { name: object("box"), state: 99 };
+            results_over::<()>(server, stranger, Credential::None, notify, &change).await.unwrap();
+        }
+        let other = TestArgs { cookie: object("t"), exclusive: true, lock: part(file, 2, 0, 1) };
+        let tested = call::<TestAnswer>(server, known, procedure::TEST, &other).await;
+        assert!(tested.outcome.is_err(), "it is locked still");
+        assert!(vfs.opens().is_open(node));
+        call::<()>(server, known, procedure::FREE_ALL, &Notify { name: object("box"), state: 0 }).await;
+        let tested = call::<TestAnswer>(server, known, procedure::TEST, &other).await;
+        assert_eq!(tested.outcome, Ok(Status::GRANTED));
+        assert!(!vfs.opens().is_open(node));
     })
     .unwrap();
 }

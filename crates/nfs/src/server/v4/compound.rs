@@ -21,9 +21,9 @@ use super::names::{status, utf8};
 use super::ops;
 use super::place::Place;
 use super::state::session::Kept;
-use super::state::{Client, Principal, Session};
+use super::state::{Client, Identity, Lease, Principal, Session, Speaker};
 use crate::server::context::{Context, Node, Results};
-use crate::server::duplicates::{MAX_ANSWER, Number, Question};
+use crate::server::duplicates::MAX_ANSWER;
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -38,7 +38,7 @@ pub(super) struct Compound<'a> {
     views: (&'a [Context<'a>], &'a Context<'a>),
     pub minor: u32,
     pub now: Time,
-    pub principal: Principal,
+    pub credential: &'a Credential,
     pub current: Option<Place<'a>>,
     pub saved: Option<Place<'a>>,
     /// The current state id and the saved one (RFC 8881 16.2.3.1.2).
@@ -144,7 +144,9 @@ pub(in crate::server) async fn compound(
         Reply::GarbageArgs
     })?;
     // Sessions have numbers of their own.
-    let asked = (head.minor == 0).then(|| (Number::of(&cx.host, call), head.tag.0.clone(), d.clone()));
+    let duplicates = &cx.server.duplicates;
+    let asked =
+        (head.minor == 0).then(|| (duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
     let mut reply = Body { tail: body, ..Body::default() };
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
@@ -154,10 +156,9 @@ pub(in crate::server) async fn compound(
         return Ok(reply.into_results());
     }
     cx.watch.called(call.version, head.minor, &call.credential);
-    let duplicates = &cx.server.duplicates;
     if let Some((number, tag, all)) = &asked
         && duplicates.knows(*number)
-        && let Some(answer) = duplicates.answer(&Question::of(*number, tag, all))
+        && let Some(answer) = duplicates.answer(&duplicates.question(*number, tag, all))
     {
         reply.tail.truncate(start);
         reply.tail.raw(&answer);
@@ -170,7 +171,7 @@ pub(in crate::server) async fn compound(
         views: (&views, cx),
         minor: head.minor,
         now: rt::now(),
-        principal: principal(&call.credential),
+        credential: &call.credential,
         current: None,
         saved: None,
         stateid: None,
@@ -220,16 +221,9 @@ pub(in crate::server) async fn compound(
         && reply.done.is_empty()
         && reply.tail.len().saturating_sub(start) <= MAX_ANSWER
     {
-        duplicates.keep(Question::of(number, &tag, &all), reply.tail.copy_from(start));
+        duplicates.keep(duplicates.question(number, &tag, &all), reply.tail.copy_from(start));
     }
     Ok(reply.into_results())
-}
-
-fn principal(credential: &Credential) -> Principal {
-    match credential {
-        Credential::Sys(sys) => Principal { flavor: 1, uid: sys.uid },
-        Credential::None | Credential::Other(_) => Principal { flavor: 0, uid: u32::MAX },
-    }
 }
 
 impl<'a> Compound<'a> {
@@ -485,7 +479,7 @@ impl<'a> Compound<'a> {
             Op::ExchangeId(args) => run!(ops::session::exchange_id(self, &args)),
             Op::CreateSession(args) => run!(ops::session::create_session(self, &args).await),
             Op::DestroySession(id) => run!(ops::session::destroy_session(self, &id)),
-            Op::DestroyClientid(id) => run!(self.cx.server.states.destroy_clientid(id)),
+            Op::DestroyClientid(id) => run!(ops::session::destroy_clientid(self, id)),
             Op::BindConnToSession(args) => run!(ops::session::bind_conn(self, &args)),
             Op::BackchannelCtl(args) => run!(ops::session::backchannel_ctl(self, &args)),
             Op::ReclaimComplete(one_fs) => run!(ops::session::reclaim_complete(self, one_fs)),
@@ -575,15 +569,28 @@ impl<'a> Compound<'a> {
         Some(Node { share, number, id })
     }
 
-    /// Whose session this is; `None` in minor version 0.
-    pub fn client_id(&self) -> Option<u64> {
-        self.turn.as_ref().map(|turn| turn.session.lease.client)
+    /// Who asks for what clients have; nobody whom no share lets in.
+    pub fn identity(&self) -> Result<Identity, Status> {
+        let origin = self.cx.origin()?;
+        Ok(Identity { principal: Principal::of(self.credential), origin: *origin })
+    }
+
+    /// In whose name it asks.
+    pub fn speaker(&self) -> Result<Speaker<'_>, Status> {
+        match &self.turn {
+            Some(turn) => Ok(Speaker::Session(&turn.session)),
+            None => Ok(Speaker::Alone(self.cx.origin()?)),
+        }
+    }
+
+    /// Whether it speaks for the client of this lease.
+    pub fn is_of(&self, lease: &Lease) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.session.lease.client == lease.client)
     }
 
     /// The client that a request speaks for: that of the session, or the one that it names (minor version 0).
     pub fn client(&self, named: u64) -> Result<Arc<Client>, Status> {
-        let id = self.client_id();
-        let client = self.cx.server.states.client(id.unwrap_or(named), id.is_some())?;
+        let client = self.cx.server.states.client(self.speaker()?, named)?;
         client.lease.renew(self.now);
         Ok(client)
     }

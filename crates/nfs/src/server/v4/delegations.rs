@@ -23,7 +23,7 @@ use super::compound::Compound;
 use super::named;
 use super::names::status;
 use super::place::Place;
-use super::state::{Client, Delegation, Held, Kind, State};
+use super::state::{Client, Delegation, Held, Kind, Speaker, State};
 use crate::server::context::Node;
 
 /// How long the writer of a file may take to say what it has made of it, before the delegation is recalled.
@@ -178,7 +178,8 @@ pub(super) async fn pass(node: &Node<'_>, access: Access, rights: Rights) -> Res
 /// The same for a change of attributes by somebody who may have a delegation himself.
 pub(super) async fn clear(c: &Compound<'_>, node: &Node<'_>, access: Access) -> Result<(), Status> {
     let opens = node.share.vfs.opens();
-    let client = c.client_id().and_then(|id| c.cx.server.states.client(id, true).ok());
+    let speaks = c.turn.as_ref().map(|turn| Speaker::Session(&turn.session));
+    let client = speaks.and_then(|speaker| c.cx.server.states.client(speaker, 0).ok());
     let key = client.map(|client| client.key(node.number, opens));
     match rt::timeout(MOMENT, opens.clear(node.id, key, access)).await {
         Ok(Ok(())) => Ok(()),
@@ -195,7 +196,7 @@ pub(super) async fn as_written(
 ) -> Result<(), Status> {
     let Some(state) = c.cx.server.states.delegated.writer(node.number, node.id) else { return Ok(()) };
     let Some(right) = state.delegation().filter(|right| !right.is_revoked()) else { return Ok(()) };
-    if c.client_id() == Some(state.lease.client) {
+    if c.is_of(&state.lease) {
         return Ok(());
     }
     let known = ask(c, &state, right).await;
@@ -233,7 +234,7 @@ pub(super) async fn as_written(
 
 /// What the writer says (CB_GETATTR); `None` when it says nothing.
 async fn ask(c: &Compound<'_>, state: &Arc<State>, right: &Delegation) -> Option<Attributes> {
-    let client = c.cx.server.states.known_client(state.lease.client)?;
+    let client = c.cx.server.states.holder(&state.lease)?;
     let back = client.back().filter(|back| back.is_up())?;
     let wanted = if right.times { ASKED.or(TIMES) } else { ASKED };
     let heard = Heard::default();

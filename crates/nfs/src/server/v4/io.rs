@@ -44,7 +44,7 @@ pub(super) fn state(
     if named == Stateid::ANONYMOUS || named == Stateid::BYPASS {
         return Ok(None);
     }
-    let state = c.cx.server.states.current(&named, c.client_id())?;
+    let state = c.cx.server.states.current(&named, c.speaker()?)?;
     if (state.share, state.node) != (node.number, node.id) {
         return Err(Status::BAD_STATEID);
     }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_machine::Source;
 use weft_wire::nfs4::{Confirm, NetAddr, Setclientid, Status, Text};
 use weft_wire::rpc::{AuthSys, Credential};
 
@@ -19,11 +18,11 @@ pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Resu
     let copy = |text: &Text| Text(bytes::Bytes::copy_from_slice(&text.0));
     let location = NetAddr { netid: copy(netid), addr: copy(addr) };
     let callback = Callback { program: args.callback.program, ident: args.callback_ident, location };
-    c.cx.server.states.setclientid(&args.client, callback, c.principal, Source::of(c.cx.peer), c.now)
+    c.cx.server.states.setclientid(&args.client, callback, &c.identity().map_err(Err)?, c.now)
 }
 
 pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {
-    let taken = c.cx.server.states.setclientid_confirm(args, c.principal, c.now)?;
+    let taken = c.cx.server.states.setclientid_confirm(args, &c.identity()?, c.now)?;
     give_up(c.cx.server, taken).await;
     call_back(c, args.client);
     Ok(())
@@ -31,7 +30,7 @@ pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {
 
 /// The client has said where it can be called, perhaps anew.
 fn call_back(c: &Compound<'_>, client: u64) {
-    let Ok(client) = c.cx.server.states.client(client, false) else { return };
+    let Ok(client) = c.client(client) else { return };
     let (back, location) = {
         let mut mine = client.mine();
         let Some(Callback { program, ident, location }) = mine.callback.take() else { return };

@@ -108,7 +108,7 @@ async fn offload(
     args: &Copy,
 ) -> Result<CopyOk, Status> {
     let states = &c.cx.server.states;
-    let copy = Arc::new(Offload::new(states.new_other(client.id)));
+    let copy = Arc::new(Offload::new(states.new_other(client)));
     let handle = Place::Node(c.node()?).handle(c.cx).await?;
     client.mine().copies.insert(copy.other, copy.clone());
     let stateid = copy.stateid();

@@ -64,7 +64,7 @@ async fn first(
     (open_seqid, lock_seqid): (u32, u32),
     owner: &WireOwner,
 ) -> Status {
-    let found = io::actual(c, stateid).and_then(|stateid| c.cx.server.states.find(&stateid, c.client_id()));
+    let found = io::actual(c, stateid).and_then(|stateid| c.cx.server.states.find(&stateid, c.speaker()?));
     let open = match found {
         Ok(state) if (state.share, state.node) == (node.number, node.id) => state,
         Ok(_) => return c.put::<()>(n, Err(Status::BAD_STATEID)),
@@ -141,7 +141,7 @@ async fn in_turn(
     act: impl AsyncFnOnce(&Compound<'_>, &Arc<State>) -> Result<Stateid, Failed>,
 ) -> Status {
     let found = c.node().and_then(|node| {
-        let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.client_id())?;
+        let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
         let here = (state.share, state.node) == (node.number, node.id);
         match &state.kind {
             Kind::Lock { owner, .. } if here => Ok((state.clone(), owner.clone())),
@@ -239,7 +239,7 @@ async fn tell_when_free(
     exclusive: bool,
 ) {
     let states = &c.cx.server.states;
-    let Some(client) = states.known_client(open.lease.client) else { return };
+    let Some(client) = states.holder(&open.lease) else { return };
     let Ok(handle) = Place::Node(*node).handle(c.cx).await else { return };
     if !client.back().is_some_and(|back| back.is_up()) {
         return;

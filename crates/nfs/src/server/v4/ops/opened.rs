@@ -65,7 +65,7 @@ async fn in_turn(
 /// The open that a state id names on the current file, ended or not.
 fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<(Arc<State>, Arc<Owner>), Status> {
     let place = c.place()?;
-    let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.client_id())?;
+    let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
     let Kind::Open { owner, .. } = &state.kind else { return Err(Status::BAD_STATEID) };
     let owner = owner.clone();
     match place {

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use siphasher::sip::SipHasher24;
-use weft_machine::{Source, random};
+use weft_machine::random;
 use weft_wire::nfs4::{
     BackchannelCtl, BindConn, ChannelAttrs, CreateSession, CreateSessionOk, ExchangeId, ExchangeIdOk, ImplId,
     Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, Text, Time, UpTo, exchange_flag,
@@ -22,8 +21,7 @@ use super::super::state::{Back, Begun, Session};
 const MIN_MESSAGE: u32 = 256;
 /// Bytes of SEQUENCE's own result.
 const SEQUENCE_BYTES: usize = 44;
-/// Bytes of a request that tell it from another one.
-const QUESTION_BYTES: usize = 512;
+
 /// RFC 8881 2.10.2.1, 18.46.3: which operations need a session, and which want to be alone.
 pub fn admit(c: &Compound<'_>, op: &Op) -> Result<(), Status> {
     match op {
@@ -51,10 +49,8 @@ pub fn sequence(
     args: &Sequence,
     rest: &Decoder,
 ) -> Result<(SequenceOk, Option<Kept>), Status> {
-    let session = c.cx.server.states.session(&args.session)?;
-    if session.has_ended() || session.lease.has_ended() {
-        return Err(Status::BADSESSION);
-    }
+    let states = &c.cx.server.states;
+    let session = states.session(&args.session, c.cx.origin()?)?;
     if args.slot > session.highest_slot() {
         return Err(Status::BADSLOT);
     }
@@ -69,7 +65,7 @@ pub fn sequence(
         return Err(Status::REP_TOO_BIG_TO_CACHE);
     }
     c.cx.line.associate(&session.id);
-    let question = SipHasher24::new().hash(rest.peek(QUESTION_BYTES)) ^ rest.remaining() as u64;
+    let question = states.questions.of(c.credential, rest);
     let begun = session.begin(args.slot, args.sequence, question)?;
     session.lease.renew(c.now);
     let highest = match &begun {
@@ -114,7 +110,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
     }
     let server = c.cx.server;
     let (client, confirmed, sequence) =
-        server.states.exchange_id(&args.client, args.flags, c.principal, Source::of(c.cx.peer), c.now)?;
+        server.states.exchange_id(&args.client, args.flags, &c.identity()?, c.now)?;
     let identity = || Opaque(bytes::Bytes::copy_from_slice(&server.identity));
     Ok(ExchangeIdOk {
         client,
@@ -133,7 +129,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
 }
 
 pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<CreateSessionOk, Status> {
-    let server = c.cx.server;
+    let (server, by) = (c.cx.server, c.identity()?);
     let id: SessionId = random::bytes().map_err(|_| Status::SERVERFAULT)?;
     let make = |lease, fore: ChannelAttrs, charge| {
         let known = session_flag::PERSIST | session_flag::CONN_BACK_CHAN | session_flag::CONN_RDMA;
@@ -160,7 +156,7 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
     // Before the request takes its place in the client's order: one that can never succeed is not to be remembered.
     let fore = fore_channel(c, &args.fore)?;
     back_channel(c, &args.back)?;
-    let (ok, taken) = server.states.create_session(args, fore, c.principal, c.now, make)?;
+    let (ok, taken) = server.states.create_session(args, fore, &by, c.now, make)?;
     c.cx.line.associate(&ok.session);
     give_up(server, taken).await;
     Ok(ok)
@@ -201,12 +197,17 @@ pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
         // RFC 8881 18.37.3: its own session only at the end.
         return Err(Status::NOT_ONLY_OP);
     }
+    let by = c.identity()?;
     // RFC 8881 18.37.3: not from a connection that has nothing to do with it.
-    c.cx.server.states.session(id)?;
+    c.cx.server.states.session(id, &by.origin)?;
     if !c.cx.line.is_associated(id) {
         return Err(Status::CONN_NOT_BOUND_TO_SESSION);
     }
-    c.cx.server.states.destroy_session(id)
+    c.cx.server.states.destroy_session(id, &by)
+}
+
+pub fn destroy_clientid(c: &Compound<'_>, id: u64) -> Result<(), Status> {
+    c.cx.server.states.destroy_clientid(id, &c.identity()?)
 }
 
 pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> {
@@ -214,10 +215,7 @@ pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> 
     const BACK: u32 = 2;
     const BOTH: u32 = 3;
     let states = &c.cx.server.states;
-    let session = states.session(&args.session)?;
-    if session.has_ended() || session.lease.has_ended() {
-        return Err(Status::BADSESSION);
-    }
+    let session = states.bind_session(&args.session, &c.identity()?)?;
     session.lease.renew(c.now);
     c.cx.line.associate(&session.id);
     // CDFC4_BACK_OR_BOTH and CDFC4_FORE_OR_BOTH.
@@ -236,7 +234,7 @@ pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> 
     };
     if back {
         session.back.bind(c.cx.line);
-        if let Some(client) = states.known_client(session.lease.client) {
+        if let Some(client) = states.holder(&session.lease) {
             client.ask_again();
         }
     }
@@ -267,6 +265,10 @@ fn status_flags(session: &Session) -> u32 {
 
 pub fn reclaim_complete(c: &Compound<'_>, one_fs: bool) -> Result<(), Status> {
     let client = c.client(0)?;
+    // Users of the host use the session; what it has had before is the client's own to give up.
+    if client.by().principal != c.identity()?.principal {
+        return Err(Status::WRONG_CRED);
+    }
     if one_fs {
         // No share has moved here from another server.
         return c.place().map(drop);

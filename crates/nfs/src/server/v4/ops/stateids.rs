@@ -14,7 +14,7 @@ use crate::server::guard;
 
 /// What a use of the state id would answer.
 pub fn test(c: &Compound<'_>, stateid: &Stateid) -> Status {
-    match c.cx.server.states.current(stateid, c.client_id()) {
+    match c.speaker().and_then(|speaker| c.cx.server.states.current(stateid, speaker)) {
         Ok(_) => Status::OK,
         Err(status) => status,
     }
@@ -23,7 +23,7 @@ pub fn test(c: &Compound<'_>, stateid: &Stateid) -> Status {
 pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     let states = &c.cx.server.states;
     let named = io::actual(c, stateid)?;
-    let state = states.find(&named, c.client_id())?;
+    let state = states.find(&named, c.speaker()?)?;
     if let Some(right) = state.delegation() {
         // RFC 8881 18.38.3: one that the client has lost is acknowledged by this.
         if !right.is_revoked() {
@@ -33,7 +33,7 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
         close(c.cx.server, &state).await;
         return Ok(());
     }
-    let state = states.current(&named, c.client_id())?;
+    let state = states.current(&named, c.speaker()?)?;
     let Kind::Lock { id, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
     let node = c.node_of(state.share, state.node).ok_or(Status::BAD_STATEID)?;
     if node.share.vfs.opens().holds_ranges(state.node, *id) {
@@ -46,7 +46,7 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
 pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     let node = c.node()?;
     let states = &c.cx.server.states;
-    let state = states.current(&io::actual(c, stateid)?, c.client_id())?;
+    let state = states.current(&io::actual(c, stateid)?, c.speaker()?)?;
     if state.delegation().is_none() || (state.share, state.node) != (node.number, node.id) {
         return Err(Status::BAD_STATEID);
     }

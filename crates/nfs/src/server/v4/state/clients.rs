@@ -17,17 +17,12 @@ use weft_wire::nfs4::{
 };
 
 use super::budget::{self, AWAITED_BYTES, CLIENT_BYTES, OWNER_BYTES, STATE_BYTES, no_room};
+use super::identity::{Identity, Origin, Owned};
+use super::numbers::Purpose;
 use super::session::Session;
 use super::stateids::Other;
-use super::{Back, Lease, LockOwner, Offload, Owner, Ranges, State, States};
+use super::{Back, Lease, LockOwner, Offload, Owner, Ranges, Speaker, State, States};
 use crate::server::durable::Who;
-
-/// Whose request it is, as far as the credential says: the flavour and the user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Principal {
-    pub flavor: u32,
-    pub uid: u32,
-}
 
 /// Where a client of minor version 0 can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +37,6 @@ pub struct Client {
     pub id: u64,
     pub who: Who,
     verifier: Verifier,
-    principal: Principal,
     pub lease: Arc<Lease>,
     mine: Mutex<Mine>,
     /// For this record; what it holds is charged to the same source.
@@ -79,16 +73,20 @@ pub struct Mine {
 }
 
 impl Client {
-    fn new(
-        id: u64,
-        who: Who,
-        verifier: Verifier,
-        principal: Principal,
-        now: Time,
-        charge: Charge,
-    ) -> Arc<Client> {
-        let lease = Arc::new(Lease::new(id, now));
-        Arc::new(Client { id, who, verifier, principal, lease, mine: Mutex::default(), charge })
+    fn new(id: u64, name: Name, verifier: Verifier, by: Identity, now: Time, charge: Charge) -> Arc<Client> {
+        let Name { sessions, owner, .. } = name;
+        let lease = Arc::new(Lease::new(id, Owned::new(by, sessions), now));
+        let who = Who { sessions, name: owner, by: Some(by.bytes()) };
+        Arc::new(Client { id, who, verifier, lease, mine: Mutex::default(), charge })
+    }
+
+    /// Who made the record.
+    pub fn by(&self) -> &Identity {
+        &self.lease.owned.by
+    }
+
+    fn name(&self) -> Name {
+        Name { sessions: self.who.sessions, owner: self.who.name.clone(), origin: self.by().origin }
     }
 
     /// Room for an open, a set of locks or a delegation, to be asked for before anything is opened.
@@ -179,6 +177,21 @@ impl Client {
     }
 }
 
+/// Under what a client is known: by its own words, which anybody can say, and by where it says them. So nobody takes the
+/// record of a client elsewhere, or keeps it from having one, and hosts that say the same do not disturb each other.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Name {
+    sessions: bool,
+    owner: Bytes,
+    origin: Origin,
+}
+
+impl Name {
+    fn of(owner: &ClientOwner, sessions: bool, by: &Identity) -> Name {
+        Name { sessions, owner: Bytes::copy_from_slice(&owner.id.0), origin: by.origin }
+    }
+}
+
 /// What is known under one name.
 #[derive(Default)]
 struct Named {
@@ -197,11 +210,11 @@ struct Pending {
 /// All clients.
 #[derive(Default)]
 pub struct Table {
-    names: HashMap<Who, Named>,
+    names: HashMap<Name, Named>,
     /// Confirmed ones by number, also those whose state was taken away.
     confirmed: HashMap<u64, Arc<Client>>,
     /// Pending ones by number.
-    pending: HashMap<u64, Who>,
+    pending: HashMap<u64, Name>,
     next: u32,
     verifiers: u64,
     /// Those that were forgotten for others' sake, and are on disk still: the next sweep takes them from there.
@@ -214,33 +227,42 @@ pub struct Table {
 pub struct Taken(pub Vec<Arc<State>>);
 
 impl Table {
-    fn new_id(&mut self, epoch: u32) -> u64 {
-        loop {
-            self.next = self.next.wrapping_add(1);
-            let id = u64::from(epoch) << 32 | u64::from(self.next);
-            if !self.confirmed.contains_key(&id) && !self.pending.contains_key(&id) {
-                return id;
-            }
-        }
-    }
-
-    fn new_verifier(&mut self) -> Verifier {
-        self.verifiers = self.verifiers.wrapping_add(1);
-        self.verifiers.to_be_bytes()
-    }
-
-    fn set_pending(&mut self, who: &Who, pending: Pending) {
+    fn set_pending(&mut self, name: Name, pending: Pending) {
         let id = pending.client.id;
-        let named = self.names.entry(who.clone()).or_default();
+        let named = self.names.entry(name.clone()).or_default();
         if let Some(old) = named.pending.replace(pending) {
             self.pending.remove(&old.client.id);
         }
-        self.pending.insert(id, who.clone());
+        self.pending.insert(id, name);
+    }
+
+    /// The client of minor version 1 or later that has this number, confirmed or not, and its name if it is not.
+    fn numbered(&self, id: u64) -> Option<(Arc<Client>, Option<Name>)> {
+        let pending = self.pending.get(&id).filter(|name| name.sessions);
+        let unconfirmed = pending.and_then(|name| Some((name, self.names.get(name)?.pending.as_ref()?)));
+        match unconfirmed {
+            Some((name, pending)) => Some((pending.client.clone(), Some(name.clone()))),
+            None => Some((self.confirmed.get(&id).filter(|known| known.who.sessions)?.clone(), None)),
+        }
+    }
+
+    /// A client that has come from another address before, and asks whether it reaches the same server here: it knows the
+    /// verifier of its record, and nobody else was told that.
+    fn elsewhere(&self, owner: &ClientOwner, by: &Identity) -> Option<&Arc<Client>> {
+        let is_it = |known: &&Arc<Client>| {
+            known.who.sessions
+                && known.who.name == owner.id.0
+                && known.verifier == owner.verifier
+                && known.by().principal == by.principal
+                && known.by().origin.standing == by.origin.standing
+                && !known.mine().sessions.is_empty()
+        };
+        self.confirmed.values().find(is_it)
     }
 
     /// The pending client of this number becomes the confirmed one of its name. The one that it replaces is returned.
-    fn promote(&mut self, who: &Who) -> Option<Arc<Client>> {
-        let named = self.names.get_mut(who)?;
+    fn promote(&mut self, name: &Name) -> Option<Arc<Client>> {
+        let named = self.names.get_mut(name)?;
         let Pending { client, confirm, callback, .. } = named.pending.take()?;
         self.pending.remove(&client.id);
         {
@@ -260,14 +282,15 @@ impl Table {
 
     fn forget(&mut self, client: &Client) {
         self.confirmed.remove(&client.id);
-        if let Some(named) = self.names.get_mut(&client.who) {
+        let name = client.name();
+        if let Some(named) = self.names.get_mut(&name) {
             named.confirmed.take_if(|known| known.id == client.id);
             if named.pending.as_ref().is_some_and(|pending| pending.client.id == client.id) {
                 named.pending = None;
                 self.pending.remove(&client.id);
             }
             if named.confirmed.is_none() && named.pending.is_none() {
-                self.names.remove(&client.who);
+                self.names.remove(&name);
             }
         }
     }
@@ -283,21 +306,46 @@ impl States {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of a client's id, of this run of the server.
+    pub(super) fn number_of(&self, id: u64) -> u32 {
+        self.numbers.show(Purpose::Client, id) as u32
+    }
+
+    /// The id of a client by its number.
+    pub(super) fn client_id(&self, number: u32) -> u64 {
+        self.numbers.hide(Purpose::Client, u64::from(self.epoch) << 32 | u64::from(number))
+    }
+
+    fn new_id(&self, table: &mut Table) -> u64 {
+        loop {
+            table.next = table.next.wrapping_add(1);
+            let id = self.client_id(table.next);
+            if !table.confirmed.contains_key(&id) && !table.pending.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn new_verifier(&self, table: &mut Table) -> Verifier {
+        table.verifiers = table.verifiers.wrapping_add(1);
+        self.numbers.hide(Purpose::Confirmation, table.verifiers).to_be_bytes()
+    }
+
     /// RFC 7530 16.33. `Err` says who uses the name.
     pub fn setclientid(
         &self,
         owner: &ClientOwner,
         callback: Callback,
-        principal: Principal,
-        source: Source,
+        by: &Identity,
         now: Time,
     ) -> Result<Confirm, Result<NetAddr, Status>> {
-        let who = (false, Bytes::copy_from_slice(&owner.id.0));
+        let name = Name::of(owner, false, by);
+        let source = by.origin.source;
         let mut table = self.table();
         self.make_room(&mut table, source, now).map_err(Err)?;
-        let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
+        let confirmed = table.names.get(&name).and_then(|named| named.confirmed.clone());
         if let Some(known) = &confirmed
-            && known.principal != principal
+            && known.by().principal != by.principal
             && !known.lease.has_ended()
             && !known.lease.lapsed(now, self.limits.lease)
             && known.holds_anything()
@@ -305,52 +353,50 @@ impl States {
             let location = known.mine().callback.as_ref().map(|callback| callback.location.clone());
             return Err(location.ok_or(Status::CLID_INUSE));
         }
-        let same = confirmed.filter(|known| {
-            known.verifier == owner.verifier && known.principal == principal && !known.lease.has_ended()
-        });
+        let same = confirmed
+            .filter(|known| known.verifier == owner.verifier && known.by() == by && !known.lease.has_ended());
         let client = match same {
             Some(client) => client,
             None => {
-                let texts = [&callback.location.netid.0, &callback.location.addr.0, &who.1, &who.1];
+                let texts = [&callback.location.netid.0, &callback.location.addr.0, &name.owner, &name.owner];
                 let text = texts.iter().map(|text| text.len()).sum();
                 let charge = self.client_room(&mut table, source, text, now).map_err(Err)?;
-                let id = table.new_id(self.epoch);
-                Client::new(id, who.clone(), owner.verifier, principal, now, charge)
+                let id = self.new_id(&mut table);
+                Client::new(id, name.clone(), owner.verifier, *by, now, charge)
             }
         };
-        let confirm = table.new_verifier();
+        let confirm = self.new_verifier(&mut table);
         let id = client.id;
-        table.set_pending(&who, Pending { client, confirm, callback: Some(callback), made: now });
+        table.set_pending(name, Pending { client, confirm, callback: Some(callback), made: now });
         Ok(Confirm { client: id, verifier: confirm })
     }
 
     /// RFC 7530 16.34.
-    pub fn setclientid_confirm(
-        &self,
-        args: &Confirm,
-        principal: Principal,
-        now: Time,
-    ) -> Result<Taken, Status> {
+    pub fn setclientid_confirm(&self, args: &Confirm, by: &Identity, now: Time) -> Result<Taken, Status> {
         let mut table = self.table();
-        if let Some(who) = table.pending.get(&args.client).cloned()
-            && !who.0
-            && let Some(pending) = table.names.get(&who).and_then(|named| named.pending.as_ref())
+        if let Some(name) = table.pending.get(&args.client).cloned()
+            && !name.sessions
+            && let Some(pending) = table.names.get(&name).and_then(|named| named.pending.as_ref())
             && pending.confirm == args.verifier
+            && pending.client.lease.owned.allows(&by.origin)
         {
-            if pending.client.principal != principal {
+            if pending.client.by().principal != by.principal {
                 return Err(Status::CLID_INUSE);
             }
             pending.client.lease.renew(now);
-            let replaced = table.promote(&who);
+            let replaced = table.promote(&name);
             drop(table);
             return Ok(replaced.map(|old| self.take(&old)).unwrap_or_default());
         }
-        let known = table.confirmed.get(&args.client).filter(|known| !known.who.0).cloned();
-        let known = known.ok_or(Status::STALE_CLIENTID)?;
+        let known = table
+            .confirmed
+            .get(&args.client)
+            .filter(|known| Speaker::Alone(&by.origin).may_use(&known.lease));
+        let known = known.cloned().ok_or(Status::STALE_CLIENTID)?;
         if known.mine().confirmed_with != Some(args.verifier) {
             return Err(Status::STALE_CLIENTID);
         }
-        if known.principal != principal {
+        if known.by().principal != by.principal {
             return Err(Status::CLID_INUSE);
         }
         known.lease.renew(now);
@@ -362,14 +408,16 @@ impl States {
         &self,
         owner: &ClientOwner,
         flags: u32,
-        principal: Principal,
-        source: Source,
+        by: &Identity,
         now: Time,
     ) -> Result<(u64, bool, u32), Status> {
-        let who = (true, Bytes::copy_from_slice(&owner.id.0));
+        let name = Name::of(owner, true, by);
+        let source = by.origin.source;
         let mut table = self.table();
         self.make_room(&mut table, source, now)?;
-        let confirmed = table.names.get(&who).and_then(|named| named.confirmed.clone());
+        let confirmed = table.names.get(&name).and_then(|named| named.confirmed.clone());
+        // Only once it is known nowhere else is it looked for: that takes as long as there are clients.
+        let confirmed = confirmed.or_else(|| table.elsewhere(owner, by).cloned());
         let confirmed = confirmed.filter(|known| !known.lease.has_ended());
         let update = flags & exchange_flag::UPD_CONFIRMED_REC_A != 0;
         let answer = |known: &Client| {
@@ -381,14 +429,14 @@ impl States {
             Some(known) if update => {
                 return if known.verifier != owner.verifier {
                     Err(Status::NOT_SAME)
-                } else if known.principal != principal {
+                } else if known.by().principal != by.principal {
                     Err(Status::PERM)
                 } else {
                     known.lease.renew(now);
                     Ok(answer(&known))
                 };
             }
-            Some(known) if known.principal != principal => {
+            Some(known) if known.by().principal != by.principal => {
                 if known.holds_anything() && !known.lease.lapsed(now, self.limits.lease) {
                     return Err(Status::CLID_INUSE);
                 }
@@ -405,11 +453,11 @@ impl States {
             // A new run of the client: the old one stays until the new one makes a session.
             Some(_) | None => {}
         }
-        let charge = self.client_room(&mut table, source, who.1.len().saturating_mul(2), now)?;
-        let id = table.new_id(self.epoch);
-        let client = Client::new(id, who.clone(), owner.verifier, principal, now, charge);
-        let confirm = table.new_verifier();
-        table.set_pending(&who, Pending { client, confirm, callback: None, made: now });
+        let charge = self.client_room(&mut table, source, name.owner.len().saturating_mul(2), now)?;
+        let id = self.new_id(&mut table);
+        let client = Client::new(id, name.clone(), owner.verifier, *by, now, charge);
+        let confirm = self.new_verifier(&mut table);
+        table.set_pending(name, Pending { client, confirm, callback: None, made: now });
         Ok((id, false, 1))
     }
 
@@ -419,21 +467,20 @@ impl States {
         &self,
         args: &CreateSession,
         fore: ChannelAttrs,
-        principal: Principal,
+        by: &Identity,
         now: Time,
         make: impl FnOnce(Arc<Lease>, ChannelAttrs, Charge) -> Result<(Session, CreateSessionOk), Status>,
     ) -> Result<(CreateSessionOk, Taken), Status> {
         let mut table = self.table();
-        let pending = table.pending.get(&args.client).cloned().filter(|who| who.0);
-        let client = match &pending {
-            Some(who) => {
-                table.names.get(who).and_then(|named| named.pending.as_ref()).map(|p| p.client.clone())
-            }
-            None => table.confirmed.get(&args.client).filter(|known| known.who.0).cloned(),
-        };
-        let client = client.ok_or(Status::STALE_CLIENTID)?;
-        if client.lease.has_ended() {
+        let (client, pending) = table.numbered(args.client).ok_or(Status::STALE_CLIENTID)?;
+        let owned = &client.lease.owned;
+        if client.lease.has_ended() || !owned.allows(&by.origin) {
             return Err(Status::STALE_CLIENTID);
+        }
+        // Before anything is said of what it has asked before: that names a session. Who comes from another address shows by
+        // BIND_CONN_TO_SESSION that he is the client.
+        if owned.by.principal != by.principal || !owned.is_at(by.origin.source) {
+            return Err(Status::CLID_INUSE);
         }
         if pending.is_some() && client.lease.lapsed(now, self.limits.lease) {
             // RFC 8881 18.36.3: an unconfirmed record lives for a lease.
@@ -452,9 +499,6 @@ impl States {
             if mine.sessions.len() >= self.limits.sessions {
                 return Err(Status::NOSPC);
             }
-        }
-        if client.principal != principal {
-            return Err(Status::CLID_INUSE);
         }
         // Its place in the client's order is not taken: the client asks again by itself.
         let room = |fore| budget::session(&self.budget, client.holder(), fore);
@@ -481,33 +525,36 @@ impl States {
         mine.sessions.push(session.clone());
         drop(mine);
         client.ask_again();
-        let replaced = pending.and_then(|who| table.promote(&who));
+        let replaced = pending.and_then(|name| table.promote(&name));
         drop(table);
         self.enter_session(session);
         Ok((ok, replaced.map(|old| self.take(&old)).unwrap_or_default()))
     }
 
     /// RFC 8881 18.37.
-    pub fn destroy_session(&self, id: &SessionId) -> Result<(), Status> {
-        let session = self.session(id)?;
+    pub fn destroy_session(&self, id: &SessionId, by: &Identity) -> Result<(), Status> {
+        let session = self.session(id, &by.origin)?;
+        if session.lease.owned.by.principal != by.principal {
+            return Err(Status::WRONG_CRED);
+        }
         self.leave_session(&session);
-        if let Ok(client) = self.client_of(session.lease.client) {
+        if let Some(client) = self.holder(&session.lease) {
             client.mine().sessions.retain(|known| known.id != *id);
         }
         Ok(())
     }
 
     /// RFC 8881 18.50.
-    pub fn destroy_clientid(&self, id: u64) -> Result<(), Status> {
+    pub fn destroy_clientid(&self, id: u64, by: &Identity) -> Result<(), Status> {
         let mut table = self.table();
-        let pending = table.pending.get(&id).cloned().filter(|who| who.0);
-        let client = match pending {
-            Some(who) => {
-                table.names.get(&who).and_then(|named| named.pending.as_ref()).map(|p| p.client.clone())
-            }
-            None => table.confirmed.get(&id).filter(|known| known.who.0).cloned(),
-        };
-        let client = client.ok_or(Status::STALE_CLIENTID)?;
+        let (client, _) = table.numbered(id).ok_or(Status::STALE_CLIENTID)?;
+        let owned = &client.lease.owned;
+        if !owned.allows(&by.origin) || !owned.is_at(by.origin.source) {
+            return Err(Status::STALE_CLIENTID);
+        }
+        if owned.by.principal != by.principal {
+            return Err(Status::WRONG_CRED);
+        }
         if !client.lease.has_ended() {
             let mine = client.mine();
             if !mine.sessions.is_empty() || !mine.states.is_empty() {
@@ -546,9 +593,9 @@ impl States {
         }
     }
 
-    /// A confirmed client, also one whose state was taken away.
-    pub fn known_client(&self, id: u64) -> Option<Arc<Client>> {
-        self.table().confirmed.get(&id).cloned()
+    /// The confirmed client that a lease is of, also one whose state was taken away.
+    pub fn holder(&self, lease: &Lease) -> Option<Arc<Client>> {
+        self.table().confirmed.get(&lease.client).cloned()
     }
 
     /// Whose ranges these are in a share's table of locks.
@@ -559,29 +606,27 @@ impl States {
             .find_map(|client| client.mine().lock_owners.values().find(|owner| owner.is(share, id)).cloned())
     }
 
-    fn client_of(&self, id: u64) -> Result<Arc<Client>, Status> {
-        self.table().confirmed.get(&id).cloned().ok_or(Status::STALE_CLIENTID)
-    }
-
-    /// A confirmed client whose state has not been taken away.
-    pub fn client(&self, id: u64, sessions: bool) -> Result<Arc<Client>, Status> {
-        let client = self.client_of(id)?;
-        if client.who.0 != sessions {
-            return Err(Status::STALE_CLIENTID);
-        }
+    /// The confirmed client that speaks, unless its state has been taken away: that of its session, or the one that it names.
+    pub fn client(&self, by: Speaker<'_>, named: u64) -> Result<Arc<Client>, Status> {
+        let id = match by {
+            Speaker::Session(session) => session.lease.client,
+            Speaker::Alone(_) => named,
+        };
+        let client = self.table().confirmed.get(&id).filter(|client| by.may_use(&client.lease)).cloned();
+        let client = client.ok_or(Status::STALE_CLIENTID)?;
         if client.lease.has_ended() { Err(Status::EXPIRED) } else { Ok(client) }
     }
 
     /// Whether a client's state was taken away.
-    pub fn is_expired(&self, id: u64) -> bool {
-        self.client_of(id).is_ok_and(|client| client.lease.has_ended())
+    pub(super) fn is_expired(&self, id: u64) -> bool {
+        self.table().confirmed.get(&id).is_some_and(|client| client.lease.has_ended())
     }
 
     /// Whether this number was a client's that is known no more: another run of it has taken its place (RFC 7530
     /// 16.34.5), or it was silent for too long.
-    pub fn is_replaced(&self, id: u64) -> bool {
+    pub(super) fn is_replaced(&self, id: u64) -> bool {
         let table = self.table();
-        let given_out = (1..=table.next).contains(&(id as u32));
+        let given_out = (1..=table.next).contains(&self.number_of(id));
         given_out && !table.confirmed.contains_key(&id) && !table.pending.contains_key(&id)
     }
 
@@ -637,7 +682,13 @@ impl States {
         let mut lost = self.grace.missed(now);
         lost.extend(forgotten);
         // A client that came back is known again by its name.
-        lost.retain(|who| !self.table().names.contains_key(who));
+        if !lost.is_empty() {
+            let table = self.table();
+            let pending = table.names.values().filter_map(|named| named.pending.as_ref());
+            let pending = pending.map(|pending| &pending.client.who);
+            let known: HashSet<&Who> = table.confirmed.values().map(|c| &c.who).chain(pending).collect();
+            lost.retain(|who| !known.contains(who));
+        }
         lost.extend(gone.iter().map(|client| client.who.clone()));
         self.forget_durably(&lost);
         Taken(gone.iter().flat_map(|client| self.take(client).0).collect())

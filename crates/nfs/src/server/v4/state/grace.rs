@@ -61,7 +61,8 @@ impl Grace {
 
     /// Whether this client had state before the restart.
     pub fn may_reclaim(&self, who: &Who) -> bool {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains(who)
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.contains(who) || waiting.contains(&who.of_anybody())
     }
 
     /// Those that did not come back in time, once.
@@ -76,6 +77,7 @@ impl Grace {
     pub fn done(&self, who: &Who) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.remove(who);
+        waiting.remove(&who.of_anybody());
         let last = waiting.is_empty() && !self.silent;
         drop(waiting);
         if last {

@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use weft_machine::Time;
 
+use super::identity::Owned;
+
 /// Of one client.
 #[derive(Debug)]
 pub struct Lease {
     /// The client's id.
     pub client: u64,
+    /// Whose it is.
+    pub owned: Owned,
     renewed: AtomicU64,
     ended: AtomicBool,
     /// Delegations that the client holds.
@@ -22,9 +26,10 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub fn new(client: u64, now: Time) -> Lease {
+    pub fn new(client: u64, owned: Owned, now: Time) -> Lease {
         Lease {
             client,
+            owned,
             renewed: AtomicU64::new(now.as_nanos()),
             ended: AtomicBool::new(false),
             delegations: AtomicUsize::new(0),

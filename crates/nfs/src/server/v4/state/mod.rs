@@ -12,7 +12,9 @@ pub mod budget;
 pub mod clients;
 pub mod delegation;
 pub mod grace;
+pub mod identity;
 pub mod lease;
+pub mod numbers;
 pub mod offload;
 pub mod owner;
 pub mod ranges;
@@ -26,8 +28,9 @@ use weft_machine::budget::Full;
 use weft_machine::{Budget, Charge, Time};
 
 pub use back::Back;
-pub use clients::{Callback, Client, Principal};
+pub use clients::{Callback, Client};
 pub use delegation::Delegation;
+pub use identity::{Identity, Origin, Principal, Speaker};
 pub use lease::Lease;
 pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
@@ -40,7 +43,8 @@ use budget::{DESCRIPTOR_SHARE, DESCRIPTORS_OF_OPEN};
 use clients::Table;
 use delegation::Delegated;
 use grace::Grace;
-use session::Sessions;
+use numbers::Numbers;
+use session::{Questions, Sessions};
 use stateids::Stateids;
 
 /// Bounds of what clients can make the server remember.
@@ -96,6 +100,10 @@ pub struct States {
     pub limits: Limits,
     /// Of this run of the server: a state or client of another one is told from those that never were.
     epoch: u32,
+    /// Ids of clients and states.
+    numbers: Numbers,
+    /// Of requests in slots.
+    pub questions: Questions,
     pub budget: Budget,
     /// Of [`Limits::descriptors`].
     descriptors: Budget,
@@ -120,6 +128,8 @@ impl States {
         States {
             limits,
             epoch: epoch.max(1),
+            numbers: Numbers::new(),
+            questions: Questions::default(),
             budget: Budget::new(limits.memory),
             descriptors: Budget::shared(limits.descriptors, DESCRIPTOR_SHARE),
             clients: Mutex::default(),

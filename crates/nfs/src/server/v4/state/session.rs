@@ -9,18 +9,27 @@
 //! memory again.
 
 use std::collections::HashMap;
+use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use siphasher::sip::SipHasher24;
 use weft_machine::{Budget, Charge};
 use weft_wire::nfs4::{ChannelAttrs, SessionId, Status};
+use weft_wire::rpc::Credential;
+use weft_wire::xdr::Decoder;
 
 use super::budget::slot_bytes;
+use super::identity::{Identity, Origin};
+use super::numbers::random_hasher;
 use super::{Back, Lease, States};
+use crate::server::duplicates::hash_credential;
 use crate::server::shard;
 
 const SHARDS: usize = 16;
+/// Bytes of a request that tell it from another one.
+const QUESTION_BYTES: usize = 512;
 
 /// One session.
 pub struct Session {
@@ -226,6 +235,26 @@ impl Session {
     }
 }
 
+/// Tells requests from each other.
+pub struct Questions(SipHasher24);
+
+impl Default for Questions {
+    fn default() -> Questions {
+        Questions(random_hasher())
+    }
+}
+
+impl Questions {
+    /// What a request in a slot asks, and as whom: another user's is none of its retries (RFC 8881 2.10.6.1.3.1).
+    pub fn of(&self, credential: &Credential, rest: &Decoder) -> u64 {
+        let mut hasher = self.0;
+        hash_credential(credential, &mut hasher);
+        hasher.write(rest.peek(QUESTION_BYTES));
+        hasher.write_usize(rest.remaining());
+        hasher.finish()
+    }
+}
+
 /// All sessions by their names.
 pub struct Sessions {
     shards: [Mutex<HashMap<SessionId, Arc<Session>>>; SHARDS],
@@ -245,8 +274,29 @@ impl Sessions {
 }
 
 impl States {
-    pub fn session(&self, id: &SessionId) -> Result<Arc<Session>, Status> {
-        self.sessions.shard(id).get(id).cloned().ok_or(Status::BADSESSION)
+    /// A session that lives, for whoever comes from where its client is.
+    pub fn session(&self, id: &SessionId, from: &Origin) -> Result<Arc<Session>, Status> {
+        let session = self.sessions.shard(id).get(id).cloned().ok_or(Status::BADSESSION)?;
+        session.lease.owned.may_use_session(from)?;
+        if session.has_ended() || session.lease.has_ended() {
+            return Err(Status::BADSESSION);
+        }
+        Ok(session)
+    }
+
+    /// The same for its client itself, which may come from another address now: it is known there from then on
+    /// (RFC 8881 18.34).
+    pub fn bind_session(&self, id: &SessionId, by: &Identity) -> Result<Arc<Session>, Status> {
+        let session = self.sessions.shard(id).get(id).cloned().ok_or(Status::BADSESSION)?;
+        let owned = &session.lease.owned;
+        if !owned.allows(&by.origin) || session.has_ended() || session.lease.has_ended() {
+            return Err(Status::BADSESSION);
+        }
+        if owned.by.principal != by.principal {
+            return Err(Status::WRONG_CRED);
+        }
+        owned.moves_to(by.origin.source);
+        Ok(session)
     }
 
     pub(super) fn enter_session(&self, session: Arc<Session>) {

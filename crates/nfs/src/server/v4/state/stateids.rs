@@ -3,9 +3,10 @@
 //! Spec: RFC 7530 9.1.4, RFC 8881 8.2. Owns: the table of states. Does not: know who may do what with one.
 //!
 //! ```text
-//! 0       4        8        12
-//! | epoch | client | number |      the rest of a stateid4 counts the changes of the state
+//! 0       4                 12
+//! | epoch | client, number |      the rest of a stateid4 counts the changes of the state
 //! ```
+//! Client and number are hidden (see `numbers`): who was not told an id does not know it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +16,8 @@ use weft_machine::Charge;
 use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::{Delegation, Lease, LockOwner, Owner, Ranges, States};
+use super::numbers::Purpose;
+use super::{Client, Delegation, Lease, LockOwner, Owner, Ranges, Speaker, States};
 use crate::server::shard;
 
 const SHARDS: usize = 64;
@@ -167,16 +169,22 @@ impl Stateids {
 
 impl States {
     /// A name that no state of this client has now.
-    pub fn new_other(&self, client: u64) -> Other {
-        let mut other = [0; 12];
-        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
-        other[4..8].copy_from_slice(&(client as u32).to_be_bytes());
+    pub fn new_other(&self, client: &Client) -> Other {
         loop {
-            other[8..].copy_from_slice(&self.ids.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+            let other = self.next_other(client.id);
             if self.ids.get(&other).is_none() {
                 return other;
             }
         }
+    }
+
+    fn next_other(&self, client: u64) -> Other {
+        let number = self.ids.next.fetch_add(1, Ordering::Relaxed);
+        let number = u64::from(self.number_of(client)) << 32 | u64::from(number);
+        let mut other = [0; 12];
+        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
+        other[4..].copy_from_slice(&self.numbers.hide(Purpose::State, number).to_be_bytes());
+        other
     }
 
     /// Enters a new state; its first id has number 1. `charge` is what its client was charged for it.
@@ -188,12 +196,8 @@ impl States {
         kind: Kind,
         charge: Charge,
     ) -> Arc<State> {
-        let mut other = [0; 12];
-        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
-        // The low half of a client's id: the high half is the epoch.
-        other[4..8].copy_from_slice(&(lease.client as u32).to_be_bytes());
         loop {
-            other[8..].copy_from_slice(&self.ids.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+            let other = self.next_other(lease.client);
             let mut shard = self.ids.shard(&other);
             // After 2^32 states the numbers begin again, and some may still be in use.
             if shard.contains_key(&other) {
@@ -221,7 +225,7 @@ impl States {
         if let Kind::Lock { open, .. } = &state.kind {
             open.held_mut().locks.retain(|known| known.other != state.other);
         }
-        if let Some(client) = self.known_client(state.lease.client) {
+        if let Some(client) = self.holder(&state.lease) {
             let gone = client.mine().states.remove(&state.other);
             drop(gone);
         }
@@ -234,7 +238,7 @@ impl States {
         right.give_back();
         let count = if right.is_revoked() { &state.lease.revoked } else { &state.lease.delegations };
         count.fetch_sub(1, Ordering::AcqRel);
-        if let Some(client) = self.known_client(state.lease.client) {
+        if let Some(client) = self.holder(&state.lease) {
             let mut mine = client.mine();
             if !right.is_revoked() {
                 mine.delegated.remove(&(state.share, state.node));
@@ -245,38 +249,38 @@ impl States {
         }
     }
 
-    /// The state that a client names. With sessions `client` is whose session it is; without, the state says whose it
-    /// is. States that have ended are found, for the sake of replays.
-    pub fn find(&self, stateid: &Stateid, client: Option<u64>) -> Result<Arc<State>, Status> {
-        let [e0, e1, e2, e3, c0, c1, c2, c3, ..] = stateid.other;
+    /// The state that a client names. States that have ended are found, for the sake of replays.
+    pub fn find(&self, stateid: &Stateid, by: Speaker<'_>) -> Result<Arc<State>, Status> {
+        let [e0, e1, e2, e3, hidden @ ..] = stateid.other;
         if u32::from_be_bytes([e0, e1, e2, e3]) != self.epoch {
             // With sessions a restart shows in the session (RFC 8881 15.1.16.5).
             let special = stateid.other == [0; 12] || stateid.other == [0xff; 12];
-            let stale = client.is_none() && !special;
+            let stale = !by.has_session() && !special;
             return Err(if stale { Status::STALE_STATEID } else { Status::BAD_STATEID });
         }
         match self.ids.get(&stateid.other) {
-            Some(state) if client.is_none_or(|client| client == state.lease.client) => Ok(state),
+            Some(state) if by.may_use(&state.lease) => Ok(state),
             Some(_) => Err(Status::BAD_STATEID),
             None => {
-                let id = u64::from(self.epoch) << 32 | u64::from(u32::from_be_bytes([c0, c1, c2, c3]));
-                let gone = self.is_expired(id) || (client.is_none() && self.is_replaced(id));
+                let number = self.numbers.show(Purpose::State, u64::from_be_bytes(hidden));
+                let id = self.client_id((number >> 32) as u32);
+                let gone = self.is_expired(id) || (!by.has_session() && self.is_replaced(id));
                 Err(if gone { Status::EXPIRED } else { Status::BAD_STATEID })
             }
         }
     }
 
     /// The same for one that must be alive and named as it is now.
-    pub fn current(&self, stateid: &Stateid, client: Option<u64>) -> Result<Arc<State>, Status> {
-        let state = self.find(stateid, client)?;
+    pub fn current(&self, stateid: &Stateid, by: Speaker<'_>) -> Result<Arc<State>, Status> {
+        let state = self.find(stateid, by)?;
         if state.has_ended() {
             return Err(Status::BAD_STATEID);
         }
         if state.delegation().is_some_and(|right| right.is_revoked()) {
             // Minor version 0 has no word for it.
-            return Err(if client.is_some() { Status::DELEG_REVOKED } else { Status::EXPIRED });
+            return Err(if by.has_session() { Status::DELEG_REVOKED } else { Status::EXPIRED });
         }
-        state.is_current(stateid.seqid, client.is_some())?;
+        state.is_current(stateid.seqid, by.has_session())?;
         Ok(state)
     }
 }

@@ -82,10 +82,10 @@ fn ten_greedy_clients_stay_within_the_budget_and_an_honest_one_works() {
                 let status = send_by(&server, peer, call(1, 1, &ops)).status;
                 assert!(matches!(status, Status::OK | Status::REP_TOO_BIG_TO_CACHE), "{status:?}");
             }
-            kept.push(server.states.session(&session).unwrap());
+            kept.push((peer, server.states.session(&session, &origin(peer)).unwrap()));
         }
     }
-    let bytes: usize = kept.iter().map(|session| session.kept_bytes()).sum();
+    let bytes: usize = kept.iter().map(|(_, session)| session.kept_bytes()).sum();
     assert!(bytes > memory / 8, "they did fill what they got: {bytes}");
     assert!(bytes <= used(&server) && used(&server) <= memory, "{bytes} {}", used(&server));
     // One that was there before and one that comes only now work as ever.
@@ -100,7 +100,7 @@ fn ten_greedy_clients_stay_within_the_budget_and_an_honest_one_works() {
     }
     // When the greedy are gone all of it is free.
     let before = used(&server);
-    for session in kept {
+    for (peer, session) in kept {
         let destroy = [
             Op::Sequence(Sequence {
                 session: session.id,
@@ -111,7 +111,7 @@ fn ten_greedy_clients_stay_within_the_budget_and_an_honest_one_works() {
             }),
             Op::DestroySession(session.id),
         ];
-        assert_eq!(send(&server, call(1, 1, &destroy)).status, Status::OK);
+        assert_eq!(send_by(&server, peer, call(1, 1, &destroy)).status, Status::OK);
     }
     assert!(used(&server) < before / 4, "{} of {before}", used(&server));
 }
@@ -399,25 +399,24 @@ fn a_long_tag_is_not_kept_without_being_asked_for() {
     a.sequence_op(2, 0, false).emit(&mut e);
     let (reply, _) = reply_to_parts(&server, PEER, e.into_bytes());
     assert_eq!(reply, Reply::Success);
-    assert_eq!(server.states.session(&a.session).unwrap().kept_bytes(), 0);
+    assert_eq!(server.states.session(&a.session, &origin(PEER)).unwrap().kept_bytes(), 0);
 }
 
 /// The table of clients by itself, where time is an argument.
 #[test]
 fn idle_clients_go_when_others_find_no_room() {
-    use super::super::state::{Limits as StateLimits, Principal, Session, States};
-    use weft_machine::Source;
+    use super::super::state::{Identity, Limits as StateLimits, Principal, Session, States};
     use weft_machine::Time as Clock;
 
     let limits =
         StateLimits { memory: 1 << 20, lease: std::time::Duration::from_secs(60), ..StateLimits::default() };
     let states = States::new(limits, 1, None, Vec::new(), false, Clock::ZERO);
     let principal = Principal { flavor: 1, uid: 1 };
-    let host = |n: u8| Source::V4([192, 0, 2, n].into());
+    let by = |n: u8| Identity { principal, origin: origin(&format!("192.0.2.{n}:700")) };
     let session = |n: u8, number: u32, now: Clock| {
         let id = Opaque(Bytes::from(format!("client {n} {number}").into_bytes()));
         let client = ClientOwner { verifier: [1; 8], id };
-        let (client, _, sequence) = states.exchange_id(&client, 0, principal, host(n), now)?;
+        let (client, _, sequence) = states.exchange_id(&client, 0, &by(n), now)?;
         let Op::CreateSession(args) = create_session(client, sequence, greedy()) else { unreachable!() };
         let mut name = [n; 16];
         name[1..5].copy_from_slice(&number.to_be_bytes());
@@ -437,7 +436,7 @@ fn idle_clients_go_when_others_find_no_room() {
             Ok((Session::new(name, lease, fore, back, charge), ok))
         };
         let fore = ChannelAttrs { max_requests: 64, max_response_cached: 8192, ..channel() };
-        states.create_session(&args, fore, principal, now, make).map(|(ok, _)| ok.session)
+        states.create_session(&args, fore, &by(n), now, make).map(|(ok, _)| (by(n), ok.session))
     };
     let mut made = Vec::new();
     for n in 0..30 {
@@ -447,7 +446,8 @@ fn idle_clients_go_when_others_find_no_room() {
     assert_eq!(session(100, 0, now), Err(Status::DELAY), "those that were active lately stay");
     let now = Clock::ZERO + std::time::Duration::from_secs(20);
     let new = session(100, 1, now).unwrap();
-    assert!(states.session(&new).is_ok());
-    let stay = made.iter().filter(|id| states.session(id).is_ok()).count();
+    let is_there = |(by, id): &(Identity, SessionId)| states.session(id, &by.origin).is_ok();
+    assert!(is_there(&new));
+    let stay = made.iter().filter(|made| is_there(made)).count();
     assert!(0 < stay && stay < made.len(), "{stay} of {}: only those that held too much", made.len());
 }

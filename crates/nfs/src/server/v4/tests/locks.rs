@@ -1,5 +1,6 @@
 //! Byte-range locks.
 
+use super::super::state::Speaker;
 use super::*;
 
 fn lock(exclusive: bool, offset: u64, length: u64, locker: Locker) -> Op {
@@ -145,8 +146,8 @@ fn with_sessions_locks_need_no_numbers() {
 #[test]
 fn what_a_client_held_is_freed_when_it_is_gone() {
     let server = server();
-    let held = |client| -> Vec<_> {
-        let client = server.states.known_client(client).unwrap();
+    let held = |speaker: Speaker<'_>, client| -> Vec<_> {
+        let client = server.states.client(speaker, client).unwrap();
         let mine = client.mine();
         mine.states.values().map(Arc::downgrade).collect()
     };
@@ -158,7 +159,7 @@ fn what_a_client_held_is_freed_when_it_is_gone() {
     old.seqid += 1;
     let (other, closed) = old.open("g", share::READ, 0);
     assert_eq!(old.status(other, Op::Close(Close { seqid: old.seqid, stateid: closed })), Status::OK);
-    let states = held(old.id);
+    let states = held(Speaker::Alone(&origin(PEER)), old.id);
     assert_eq!(states.len(), 3, "an open, its locks, and a CLOSE that could be asked again");
     let again = old.setclientid("old", *b"second--");
     assert_eq!(old.run(&[Op::SetclientidConfirm(again)]).status, Status::OK);
@@ -167,7 +168,8 @@ fn what_a_client_held_is_freed_when_it_is_gone() {
     let new = Modern::new(&server, "new");
     let (file, opened) = new.open("f", share::BOTH, 0);
     assert_eq!(new.status(file, lock(true, 9, 5, first(0, opened, 0, "locks"))), Status::OK);
-    let states = held(new.id);
+    let session = server.states.session(&new.session, &origin(PEER)).unwrap();
+    let states = held(Speaker::Session(&session), new.id);
     assert_eq!(states.len(), 2);
     let mut answer = send(&server, call(1, 1, &[exchange_id("new", *b"reboots-", 0)]));
     let known: ExchangeIdOk = answer.ok(opnum::EXCHANGE_ID);

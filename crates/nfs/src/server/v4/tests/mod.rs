@@ -12,6 +12,7 @@ mod opens;
 mod ranges;
 mod restarts;
 mod sessions;
+mod strangers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,11 +20,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use weft_store::backend::Ram;
 use weft_store::{NodeId, Share, Vfs};
+use weft_transport::{Peer, Security};
 use weft_wire::nfs4::*;
 use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use crate::server::tests::{PEER, reply_to_parts};
+use super::state::Origin;
+use crate::server::tests::{PEER, replies_to_parts, reply_to_parts};
 use crate::server::{Config, Limits, Policy, Server};
 
 pub fn server_with(limits: Limits) -> Arc<Server> {
@@ -42,6 +45,11 @@ pub fn server() -> Arc<Server> {
 
 pub fn text(s: &str) -> Text {
     Text(Bytes::copy_from_slice(s.as_bytes()))
+}
+
+/// A connection of this peer, as clients' records are kept by.
+pub fn origin(peer: &str) -> Origin {
+    Origin::of(Peer::Tcp(peer.parse().unwrap()), None)
 }
 
 /// A reply: the status, and results to be read in order.
@@ -96,6 +104,16 @@ pub fn send_by(server: &Server, peer: &str, message: Bytes) -> Answer {
     let head = ReplyHead::parse(&mut d).unwrap();
     assert_eq!(head.tag, Text::known("story"));
     Answer { status: head.status, count: head.count, d }
+}
+
+/// Answers to messages of one connection of this peer, which is protected so.
+pub fn send_over(server: &Server, peer: &str, security: Option<Security>, messages: &[Bytes]) -> Vec<Answer> {
+    let answers = replies_to_parts(server, peer, security, messages).into_iter().map(|(reply, mut d)| {
+        assert_eq!(reply, Reply::Success);
+        let head = ReplyHead::parse(&mut d).unwrap();
+        Answer { status: head.status, count: head.count, d }
+    });
+    answers.collect()
 }
 
 /// A client of minor version 0: no session, an owner with numbers.

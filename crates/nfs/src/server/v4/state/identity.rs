@@ -1,0 +1,260 @@
+//! Who speaks for a client: how it names itself, and what of that the connection proves.
+//!
+//! Spec: RFC 8881 2.10.8.3 (who may use what a client made), 18.35.4 (a record has a principal). Does not: decide who is let
+//! into an export; nobody has an [`Origin`] here whom none lets in.
+//!
+//! Everything that finds a client, a session or a state takes one of these, so nothing is found for somebody else. What
+//! can be guessed (a client's name) is only ever looked up together with the whole origin. What cannot be guessed (ids) is
+//! found by whoever has as strong a [`Standing`] as the one who made it: an address may change, as hosts roam and have several.
+
+use std::sync::{Mutex, PoisonError};
+
+use weft_machine::Source;
+use weft_machine::net::Holder;
+use weft_store::rules::Ports;
+use weft_transport::{Peer, Security};
+use weft_wire::nfs4::Status;
+use weft_wire::rpc::Credential;
+
+use super::{Lease, Session};
+
+/// Whose request it is, as far as the credential says: the flavour and the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Principal {
+    pub flavor: u32,
+    pub uid: u32,
+}
+
+impl Principal {
+    pub fn of(credential: &Credential) -> Principal {
+        match credential {
+            Credential::Sys(sys) => Principal { flavor: 1, uid: sys.uid },
+            Credential::None | Credential::Other(_) => Principal { flavor: 0, uid: u32::MAX },
+        }
+    }
+}
+
+/// What TLS proves of a connection, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// It is plain.
+    Nothing,
+    /// Others cannot read it.
+    Private,
+    /// This is at its other end.
+    Holder(Holder),
+}
+
+/// What a connection has that others of the same address may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Standing {
+    pub proof: Proof,
+    /// Root of its host made it.
+    pub reserved: bool,
+}
+
+impl Standing {
+    /// Whether it may use what one of `made` has made.
+    fn is_as_good_as(&self, made: &Standing) -> bool {
+        let proven = match made.proof {
+            Proof::Nothing => true,
+            Proof::Private => self.proof != Proof::Nothing,
+            Proof::Holder(_) => self.proof == made.proof,
+        };
+        proven && (self.reserved || !made.reserved)
+    }
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    pub source: Source,
+    pub standing: Standing,
+}
+
+/// Bytes of [`Origin::bytes`] and [`Identity::bytes`].
+const ORIGIN_BYTES: usize = 43;
+pub const IDENTITY_BYTES: usize = ORIGIN_BYTES + 8;
+
+impl Origin {
+    pub fn of(peer: Peer, security: Option<Security>) -> Origin {
+        let proof = match security {
+            None => Proof::Nothing,
+            Some(Security { holder: None }) => Proof::Private,
+            Some(Security { holder: Some(holder) }) => Proof::Holder(holder),
+        };
+        let standing = Standing { proof, reserved: Ports::Reserved.include(peer) };
+        Origin { source: Source::of(peer), standing }
+    }
+
+    /// All of it: other origins have other bytes.
+    pub fn bytes(&self) -> [u8; ORIGIN_BYTES] {
+        let (kind, source) = match self.source {
+            Source::V4(ip) => (4, u64::from(ip.to_bits())),
+            Source::V6(prefix) => (6, prefix),
+            Source::Local => (0, 0),
+        };
+        let (proof, holder) = match self.standing.proof {
+            Proof::Nothing => (0, [0; 32]),
+            Proof::Private => (1, [0; 32]),
+            Proof::Holder(Holder(holder)) => (2, holder),
+        };
+        let mut bytes = [0; ORIGIN_BYTES];
+        let parts = [&[kind][..], &source.to_be_bytes(), &[proof], &holder, &[self.standing.reserved.into()]];
+        bytes.iter_mut().zip(parts.iter().copied().flatten()).for_each(|(to, from)| *to = *from);
+        bytes
+    }
+}
+
+/// Who made a client's record, or wants to have to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub principal: Principal,
+    pub origin: Origin,
+}
+
+impl Identity {
+    /// As it is remembered over a restart.
+    pub fn bytes(&self) -> [u8; IDENTITY_BYTES] {
+        let mut bytes = [0; IDENTITY_BYTES];
+        let origin = self.origin.bytes();
+        let Principal { flavor, uid } = self.principal;
+        let all = origin.into_iter().chain(flavor.to_be_bytes()).chain(uid.to_be_bytes());
+        bytes.iter_mut().zip(all).for_each(|(to, from)| *to = from);
+        bytes
+    }
+}
+
+/// In whose name a request names states and clients.
+#[derive(Clone, Copy)]
+pub enum Speaker<'a> {
+    /// This session's client, and no other.
+    Session(&'a Session),
+    /// A client of minor version 0 that it names, if it comes from there.
+    Alone(&'a Origin),
+}
+
+impl Speaker<'_> {
+    /// Whether it has a session.
+    pub fn has_session(self) -> bool {
+        matches!(self, Speaker::Session(_))
+    }
+
+    /// Whether a client, or a state of it, is one that the request may have to do with.
+    pub fn may_use(self, lease: &Lease) -> bool {
+        match self {
+            Speaker::Session(session) => session.lease.client == lease.client,
+            Speaker::Alone(origin) => !lease.owned.sessions && lease.owned.allows(origin),
+        }
+    }
+}
+
+/// Addresses of a client that are remembered; the one that it came from first is always one of them.
+const MAX_SOURCES: usize = 8;
+
+/// Whose a client's record is.
+#[derive(Debug)]
+pub struct Owned {
+    pub by: Identity,
+    /// It has sessions (minor versions from 1 on).
+    pub sessions: bool,
+    /// Other addresses from which it has shown that it knows one of its sessions; the latest is the last.
+    elsewhere: Mutex<Vec<Source>>,
+}
+
+impl Owned {
+    pub fn new(by: Identity, sessions: bool) -> Owned {
+        Owned { by, sessions, elsewhere: Mutex::default() }
+    }
+
+    /// Whether who comes from there may have to do with it at all, if it knows what to ask for.
+    pub fn allows(&self, from: &Origin) -> bool {
+        from.standing.is_as_good_as(&self.by.origin.standing)
+    }
+
+    /// Whether the client is known to be at this address.
+    pub fn is_at(&self, source: Source) -> bool {
+        source == self.by.origin.source
+            || self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).contains(&source)
+    }
+
+    /// The client is at this address, too.
+    pub fn moves_to(&self, source: Source) {
+        if self.is_at(source) {
+            return;
+        }
+        let mut elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        if elsewhere.len() >= MAX_SOURCES.saturating_sub(1) {
+            elsewhere.remove(0);
+        }
+        elsewhere.push(source);
+    }
+
+    /// RFC 8881 18.46.3: a connection of another address belongs to a session once BIND_CONN_TO_SESSION has said so.
+    pub fn may_use_session(&self, from: &Origin) -> Result<(), Status> {
+        match () {
+            () if !self.allows(from) => Err(Status::BADSESSION),
+            () if !self.is_at(from.source) => Err(Status::CONN_NOT_BOUND_TO_SESSION),
+            () => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STANDINGS: [Standing; 6] = {
+        let (a, b) = (Proof::Holder(Holder([1; 32])), Proof::Holder(Holder([2; 32])));
+        [
+            Standing { proof: Proof::Nothing, reserved: false },
+            Standing { proof: Proof::Nothing, reserved: true },
+            Standing { proof: Proof::Private, reserved: true },
+            Standing { proof: a, reserved: true },
+            Standing { proof: b, reserved: true },
+            Standing { proof: a, reserved: false },
+        ]
+    };
+
+    #[test]
+    fn nobody_uses_what_was_made_with_more_than_he_has() {
+        // By row who asks, by column who made it.
+        let may = |asks: usize| STANDINGS.map(|made| STANDINGS[asks].is_as_good_as(&made));
+        assert_eq!(may(0), [true, false, false, false, false, false]);
+        assert_eq!(may(1), [true, true, false, false, false, false]);
+        assert_eq!(may(2), [true, true, true, false, false, false]);
+        assert_eq!(may(3), [true, true, true, true, false, true]);
+        assert_eq!(may(4), [true, true, true, false, true, false]);
+        assert_eq!(may(5), [true, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn others_have_other_bytes() {
+        let sources = [
+            Source::V4([192, 0, 2, 1].into()),
+            Source::V4([192, 0, 2, 2].into()),
+            Source::V6(1),
+            Source::Local,
+        ];
+        let mut seen = std::collections::HashSet::new();
+        for source in sources {
+            for standing in STANDINGS {
+                for uid in [0, 1000] {
+                    let origin = Origin { source, standing };
+                    let principal = Principal { flavor: 1, uid };
+                    assert!(seen.insert(Identity { principal, origin }.bytes()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_is_at_few_addresses_and_always_at_its_first() {
+        let at = |n: u8| Source::V4([192, 0, 2, n].into());
+        let origin = Origin { source: at(0), standing: STANDINGS[1] };
+        let owned = Owned::new(Identity { principal: Principal { flavor: 1, uid: 0 }, origin }, true);
+        (1..100).for_each(|n| owned.moves_to(at(n)));
+        let known = (0..100).filter(|n| owned.is_at(at(*n)));
+        assert_eq!(known.collect::<Vec<_>>(), [0, 93, 94, 95, 96, 97, 98, 99]);
+    }
+}
