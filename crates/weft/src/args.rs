@@ -355,10 +355,10 @@ pub(crate) struct Connect {
     /// Compress SMB over TCP where the server supports it
     #[arg(long)]
     pub compress: bool,
-    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1. With 2.1 nothing shows whether the server knows the password, or that
-    /// somebody in between has changed what it says, unless --sign
-    #[arg(long, value_name = "DIALECT", default_value = "3.0", value_parser = parse_dialect)]
-    pub min_dialect: weft_smb::server::Dialect,
+    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1 [default: 3.0]. With 2.1 nothing shows whether the server knows the
+    /// password, or that somebody in between has changed what it says, unless --sign
+    #[arg(long, value_name = "DIALECT", value_parser = parse_dialect)]
+    pub min_dialect: Option<weft_smb::server::Dialect>,
     /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
     #[arg(short, long)]
     pub kerberos: bool,
@@ -376,9 +376,28 @@ impl Connect {
             encrypt: false,
             sign: false,
             compress: false,
-            min_dialect: weft_smb::server::Dialect::V3_0,
+            min_dialect: None,
             kerberos: false,
             channels: None,
+        }
+    }
+
+    /// Refuses for NFS what SMB alone has: who asks for encryption must not send in clear.
+    pub(crate) fn check_nfs(&self) -> Result<(), String> {
+        let of_smb = [
+            (self.encrypt, "--encrypt", "weft's NFS client has no encryption"),
+            (self.sign, "--sign", "weft's NFS client has no signatures"),
+            (self.kerberos, "--kerberos", "weft's NFS client knows no tickets"),
+            (self.compress, "--compress", "NFS has no compression"),
+            (
+                self.min_dialect.is_some(),
+                "--min-dialect",
+                "?vers=3 or ?vers=4.1 behind the URL chooses a version of NFS",
+            ),
+        ];
+        match of_smb.into_iter().find(|(asked, ..)| *asked) {
+            Some((_, option, because)) => Err(format!("{option} is for SMB; {because}")),
+            None => Ok(()),
         }
     }
 }
@@ -708,6 +727,27 @@ mod tests {
         for size in ["1K", "65535K", "1000T"] {
             let refused = serve(size).unwrap_err().to_string();
             assert!(refused.contains("64M to ") && refused.contains(size), "{refused}");
+        }
+    }
+
+    /// `--encrypt` on nfs:// was ignored, and what was to be secret went in clear.
+    #[test]
+    fn what_smb_alone_has_is_refused_for_nfs() {
+        let connect = |options: &str| {
+            let line = ["weft ls nfs://h/s", options].join(" ");
+            let args = Args::parse_from(line.split(' ').filter(|word| !word.is_empty()));
+            let Command::Ls(ls) = args.command else { panic!("ls") };
+            ls.connect
+        };
+        for option in ["--encrypt", "--sign", "-k", "--kerberos", "--compress", "--min-dialect 3.0"] {
+            let says = connect(option).check_nfs().unwrap_err();
+            assert!(says.contains(" is for SMB; ") && says.starts_with("--"), "{option}: {says}");
+            let url = crate::url::Url::parse("nfs://h/s").unwrap().unwrap();
+            assert!(crate::connect::check(&url, &connect(option)).is_err(), "{option}");
+            assert!(crate::connect::password_for(&url, &connect(option)).is_err(), "{option}");
+        }
+        for option in ["", "--no-crc", "--channels 2", "--transport tcp"] {
+            assert_eq!(connect(option).check_nfs(), Ok(()), "{option}");
         }
     }
 
