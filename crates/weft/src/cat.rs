@@ -133,11 +133,16 @@ async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Fault> {
         if block.is_empty() {
             break;
         }
+        // On a terminal to read on after the end would want a second Ctrl-D.
+        let is_last = (block.len() as u64) < BLOCK_BYTES;
         let (file, at) = (file.clone(), offset);
         offset += block.len() as u64;
         writing.push(async move { file.write(at, block).await });
         while writing.len() >= QUEUE_DEPTH {
             writing.next().await.unwrap_or(Ok(())).map_err(Fault::There)?;
+        }
+        if is_last {
+            break;
         }
     }
     while let Some(written) = writing.next().await {
