@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Log more: -v what happens to connections, -vv each protocol step
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// End when nobody can read standard output any more: for a process that another weft starts
+    #[arg(long, global = true, hide = true)]
+    pub end_with_reader: bool,
     /// What to do
     #[command(subcommand)]
     pub command: Command,

@@ -195,12 +195,7 @@ pub(crate) fn session(
     let console = Console::beside(measuring.out.iter().map(PathBuf::as_path))?;
     for path in &measuring.out {
         crate::show::check(path)?;
-    }
-    for folder in measuring.out.iter().filter_map(|path| path.parent()) {
-        // Not after ten minutes.
-        if !folder.as_os_str().is_empty() && !folder.is_dir() {
-            return Err(format!("there is no folder {} to write the figures to", folder.display()).into());
-        }
+        crate::show::check_place(path)?;
     }
     let stop = crate::signals::stop_on_signals()?;
     let started = Instant::now();

@@ -65,6 +65,9 @@ fn main() -> ExitCode {
         error.exit()
     });
     logging::start(args.verbose, args.command.serves());
+    if args.end_with_reader {
+        child::end_with_reader();
+    }
     let outcome = match args.command {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
