@@ -37,9 +37,6 @@ use crate::out::Console;
 use crate::url::Scheme;
 use crate::when::When;
 
-/// Exit status after Ctrl-C, as shells know it.
-const INTERRUPTED: u8 = 130;
-
 /// Runs the command.
 pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Failure> {
     match command {
@@ -249,7 +246,7 @@ pub(crate) fn session(
     stopped?;
     if report.interrupted {
         note!("stopped: what was measured until then is above");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(ExitCode::FAILURE);
     }
     if report.points().next().is_none() {
         let reasons: Vec<&str> =

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
-    match outcome {
+    signals::end(match outcome {
         Ok(code) => code,
         Err(error) if out::ended_by_reader(&*error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 /// Why a command failed: a sentence for the user.
