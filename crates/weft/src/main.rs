@@ -47,8 +47,6 @@ mod when;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::{Args, Command};
 
 /// An operation makes a few short-lived allocations past the sizes that the system allocator serves fast: with it, a
@@ -57,7 +55,7 @@ use crate::args::{Args, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::try_parse().unwrap_or_else(|error| {
+    let args = Args::of_line(std::env::args_os()).unwrap_or_else(|error| {
         // The sentence comes first: clap ends the process.
         if let Some(advice) = unknown::advice(&error) {
             note!("weft: {advice}");
