@@ -120,7 +120,7 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
         nbd.drain();
     }
     let until = Instant::now() + DRAIN;
-    while connections.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+    while (connections.load(Ordering::Relaxed) > 0 || !stop.is_over()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
     if let Some(replicas) = replicas {
