@@ -311,7 +311,7 @@ impl UrlError {
 }
 
 /// Escapes what means something else in a URL or to a shell. Letters of any script, and `also`, stay.
-fn escaped(text: &str, also: &str) -> String {
+pub(crate) fn escaped(text: &str, also: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
