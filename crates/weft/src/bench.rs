@@ -212,7 +212,7 @@ pub(crate) fn session(
     };
     let environment = if server.is_here() { environment.through("lo") } else { environment };
     let mut report = Report::new(title, environment);
-    report.started = Some(format!("{moment}").replace(' ', "T") + "Z");
+    report.started = Some(moment.rfc3339());
     if assignments.all.iter().any(|assignment| matches!(assignment, Assignment::Job(..))) {
         report.notes = notes(&server);
         report.notes.extend(server.unknown());
