@@ -418,8 +418,12 @@ pub(crate) fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<Str
 /// The shares that the server of `url` offers.
 pub(crate) async fn shares(url: &Url, options: &Connect, pool: &Pool) -> Result<Vec<RemoteShare>, Failure> {
     if url.scheme == Scheme::Nfs {
-        check(url, options)?;
-        return Err(format!("{url} names no export; `showmount -e {}` lists them", url.host).into());
+        let asking = async |until| {
+            check(url, options)?;
+            nfs::exports(&Dial::new(url, options, pool, None, until).await?).await
+        };
+        let exports = in_all(&url.host, asking).await?;
+        return Ok(exports.into_iter().map(|name| RemoteShare { name, remark: String::new() }).collect());
     }
     let password = password_for(url, options)?;
     shares_as(url, options, pool, &password).await

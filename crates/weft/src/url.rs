@@ -58,8 +58,8 @@ pub(crate) struct Url {
 pub(crate) enum UrlError {
     #[error("{0} names no share: write {0}/SHARE/PATH; `weft ls {0}` lists the shares")]
     NoShare(String),
-    #[error("{0} names no export: write {0}/EXPORT/PATH; `showmount -e {1}` lists the exports")]
-    NoNfsExport(String, String),
+    #[error("{0} names no export: write {0}/EXPORT/PATH; `weft ls {0}` lists the exports")]
+    NoNfsExport(String),
     #[error("{0} has an address of IPv6 without brackets: write {1}")]
     Brackets(String, String),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
@@ -116,7 +116,7 @@ impl Url {
         match Url::parse_server(text)? {
             Some(url) if url.share.is_empty() => Err(match url.scheme {
                 Scheme::Smb => UrlError::NoShare(url.with_user().to_string()),
-                Scheme::Nfs => UrlError::NoNfsExport(url.to_string(), url.host),
+                Scheme::Nfs => UrlError::NoNfsExport(url.to_string()),
             }),
             url => Ok(url),
         }
@@ -139,7 +139,10 @@ impl Url {
         let (scheme, rest, default_port) = match split {
             Some(("smb", rest)) => (Scheme::Smb, rest, 445),
             Some(("nfs", rest)) => (Scheme::Nfs, rest, 2049),
-            Some(("cifs", rest)) => return Err(UrlError::Cifs(format!("smb://{rest}"))),
+            Some(("cifs", rest)) => {
+                let meant = Url::parse_server(&format!("smb://{rest}"))?;
+                return Err(UrlError::Cifs(meant.map_or(text.to_owned(), |url| url.with_user().to_string())));
+            }
             Some((other, _)) if ["smb", "nfs", "cifs"].contains(&other.trim_start()) => {
                 return Err(UrlError::Blank(text.to_owned(), text.trim_start().to_owned()));
             }
@@ -478,7 +481,7 @@ mod tests {
         assert_eq!(Url::parse("/tmp/file"), Ok(None));
         let says = |text: &str| Url::parse(text).unwrap_err().to_string();
         assert!(says("smb://a@host:5").contains("`weft ls smb://a@host:5` lists the shares"));
-        assert!(says("nfs://host").contains("`showmount -e host`"));
+        assert!(says("nfs://host").contains("`weft ls nfs://host`"));
         assert!(says("smb://a@::1/s").contains("write smb://a@[::1]/s"));
         assert!(says("smb://a@host/s/who?me").contains("%3F"));
         assert!(says("smb:a@host/s").contains("write smb://a@host/s"));
