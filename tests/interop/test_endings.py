@@ -4,11 +4,13 @@ import os
 import pathlib
 import pty
 import signal
+import socket
 import subprocess
 import tempfile
 import termios
 import time
 import unittest
+import unittest.mock
 
 import weft
 from test_reach import Peer, is_silent
@@ -162,6 +164,22 @@ class Signals(unittest.TestCase):
             process.wait()
             peer.close()
 
+    def test_a_fifo_that_nobody_reads_is_not_called_a_server(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work:
+            (server.folder / "file").write_text("x")
+            os.mkfifo(f"{work}/fifo")
+            process = subprocess.Popen(
+                [weft.WEFT, "cp", server.url("file"), f"{work}/fifo"], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, text=True,
+            )
+            # It is logged on, and says how, before it opens the FIFO.
+            said = process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            said += process.communicate(timeout=60)[1]
+            self.assertEqual(process.returncode, -signal.SIGINT)
+            self.assertIn("interrupted", said)
+            self.assertNotIn("answer", said)
+
     def test_a_loop_of_a_shell_ends(self):
         peer = Peer(is_silent)
         self.addCleanup(peer.close)
@@ -242,6 +260,56 @@ class Passwords(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 1)
         self.assertIn("no password for alice at 127.0.0.1: type it on a terminal, or set WEFT_PASSWORD", done.stderr)
+
+
+class Sockets(unittest.TestCase):
+    def test_the_sockets_of_shared_memory_go_with_the_server(self):
+        for cores in [1, 4]:
+            with self.subTest(cores=cores), tempfile.TemporaryDirectory() as run:
+                with unittest.mock.patch.dict(os.environ, XDG_RUNTIME_DIR=run), weft.serving("--cores", cores) as server:
+                    self.assertIn(f"rdma-{server.ready['smbd_port']}.sock", os.listdir(f"{run}/weft"))
+                self.assertEqual([name for name in os.listdir(f"{run}/weft") if name.startswith("rdma-")], [])
+
+
+class Told(unittest.TestCase):
+    """What commands say, and to whom."""
+
+    def fails(self, *command, **more):
+        done = weft.run(weft.WEFT, *command, check=False, **more)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        return done.stderr
+
+    def test_exports_are_listed(self):
+        with weft.serving() as server:
+            ready = server.ready
+            for query in ["", f"?mountport={ready['mountd_port']}"]:
+                listed = weft.run(weft.WEFT, "ls", f"nfs://127.0.0.1:{ready['nfs_port']}{query}").stdout
+                self.assertEqual(listed.split(), ["/data", "/ram"])
+            none = self.fails("ls", server.nfs_url("", share="none"))
+            self.assertIn(f"`weft ls nfs://127.0.0.1:{ready['nfs_port']}?mountport=", none)
+
+    def test_what_fails_is_told_once_with_its_object(self):
+        with weft.serving() as server, tempfile.TemporaryDirectory() as work:
+            (server.folder / "file").write_text("x")
+            for url in [server.url("n" * 300), server.nfs_url("n" * 300)]:
+                said = self.fails("put", url, stdin=subprocess.DEVNULL)
+                self.assertIn("n" * 300, said)
+                self.assertIn("255", said)
+            full = ["sh", "-c", 'exec "$0" cat "$1" > /dev/full', weft.WEFT, server.url("file")]
+            said = weft.run(*full, check=False).stderr
+            self.assertIn("standard output: ", said)
+            self.assertNotIn("df -h", said)
+            self.assertIn("is a folder: copy it with -r", self.fails("cp", ".", server.url("")))
+            place = ["--state-dir", f"{work}/state", "--size", "1M", "--file", "/no/such/folder/file"]
+            said = self.fails("volume", "create", "v", *place)
+            self.assertNotIn("because", said)
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                port = taken.getsockname()[1]
+                said = self.fails("rdma", "ping", "--server", "--port", port)
+                self.assertIn("choose another by --port N", said)
+            for ram in ["data=5M", "a/b=5M"]:
+                said = self.fails("serve", server.folder, "--ram", ram, "--smb-port", 0, "--smbd-port", 0)
+                self.assertIn("--ram", said)
 
 
 class Terminals(unittest.TestCase):

@@ -52,7 +52,8 @@ pub(crate) async fn print(
     let here = |e: io::Error| match crate::out::ended_by_reader(&e) {
         // A closed pipe stays what it is: nobody needs to be told.
         true => Fault::Here(e.into()),
-        false => Fault::here(Path::new(name), &e),
+        // Where it leads to nobody knows here: no advice about a folder.
+        false => Fault::Here(format!("{name}: {e}").into()),
     };
     let file = remote.open(path, false).await.map_err(Fault::There)?;
     let size = file.len().await.map_err(Fault::There)?;

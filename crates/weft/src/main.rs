@@ -88,9 +88,15 @@ fn main() -> ExitCode {
         Err(error) if out::ended_by_reader(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             note!("weft: {error}");
+            let mut said = error.to_string();
             let mut cause = error.source();
             while let Some(inner) = cause {
-                note!("  because: {inner}");
+                let because = inner.to_string();
+                // Many an error says itself what is behind it.
+                if !said.contains(&because) {
+                    note!("  because: {because}");
+                }
+                said = because;
                 cause = inner.source();
             }
             ExitCode::FAILURE
