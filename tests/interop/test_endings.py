@@ -180,6 +180,21 @@ class Signals(unittest.TestCase):
             self.assertIn("interrupted", said)
             self.assertNotIn("answer", said)
 
+    def test_a_reader_who_does_not_read_holds_nothing_up(self):
+        with weft.serving() as server:
+            weft.random_file(server.folder / "large", 4 << 20)
+            for command in [("cat", server.url("large")), ("cp", "-q", server.url("large"), "-")]:
+                for number in [signal.SIGINT, signal.SIGTERM]:
+                    with self.subTest(command=command, signal=int(number)):
+                        process = subprocess.Popen(
+                            [weft.WEFT, *command], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                        )
+                        # From here on the pipe is full, sooner or later.
+                        process.stdout.read(1)
+                        process.send_signal(number)
+                        self.assertEqual(process.wait(timeout=30), -number)
+                        process.stdout.close()
+
     def test_a_loop_of_a_shell_ends(self):
         peer = Peer(is_silent)
         self.addCleanup(peer.close)

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -114,8 +114,13 @@ pub(crate) fn end(code: ExitCode) -> ExitCode {
     if signal == 0 {
         return code;
     }
-    // What the end of `main` does.
-    let _ = io::stdout().flush();
+    // What the end of `main` does. A thread that writes may hold the lock, and wait for a reader who does not read.
+    let (done, flushed) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = io::stdout().flush();
+        let _ = done.send(());
+    });
+    let _ = flushed.recv_timeout(ATTENTION);
     // The first process of a container is not ended by signals: it says what a shell would say of it.
     if !rustix::process::getpid().is_init() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -134,7 +139,7 @@ pub(crate) async fn until_stopped<T>(
     };
     match select(pin!(work), pin!(last)).await {
         Either::Left((done, _)) => done,
-        Either::Right(_) => Err("interrupted; what was under way does not end, and is left as it is".into()),
+        Either::Right(_) => Err("interrupted; the server, or a local disk, does not answer".into()),
     }
 }
 
