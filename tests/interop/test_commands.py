@@ -181,7 +181,7 @@ class Commands(unittest.TestCase):
         # One file by itself.
         stat = self.json("stat", url("a/b/large"), *options)
         self.assertEqual((stat["size"], stat["folder"]), ((5 << 20) + 3, False))
-        self.assertEqual(stat["modified"], "2001-09-09 01:46:40")
+        self.assertEqual(stat["modified"], "2001-09-09T01:46:40Z")
         listed = self.json("ls", url("a/b/sub/deeper"), *options)
         self.assertEqual([(entry["name"], entry["size"]) for entry in listed], [("Grüße 漢字 😀", 70_000)])
         self.assertIn({"share": "data", "remark": remark}, self.json("ls", share_url, *options))

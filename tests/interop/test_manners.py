@@ -130,7 +130,7 @@ class Interrupts(Commands):
         """SIGHUP is not left to its default, which ends a process where it stands."""
         for command in [command for command, *_ in COMMANDS if command[0] in ("rdma", "bench", "cp", "sync")]:
             with self.subTest(command=command):
-                self.assertGreater(self.ends_by(signal.SIGHUP, command, is_silent), 0)
+                self.assertEqual(self.ends_by(signal.SIGHUP, command, is_silent), -signal.SIGHUP)
 
     def all_end_by(self, number, behave):
         for command in [command for command, *_ in COMMANDS]:
@@ -144,6 +144,9 @@ class Interrupts(Commands):
                 time.sleep(0.01)
             # It waits for an answer by now, or has been told that there is none.
             time.sleep(0.1)
+            if number == signal.SIGHUP:
+                caught = pathlib.Path(f"/proc/{process.pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+                self.assertTrue(int(caught, 16) & 1 << number - 1)
             begun = time.monotonic()
             process.send_signal(number)
             status = process.wait(timeout=30)

@@ -81,7 +81,7 @@ class Ping(unittest.TestCase):
                     process.send_signal(number)
                     said, _ = process.communicate(timeout=30)
                     self.assertLess(time.monotonic() - begun, 1)
-                    self.assertEqual(process.returncode, 0)
+                    self.assertEqual(process.returncode, -number)
                     self.assertIn("RDMA ping statistics", said)
 
     def test_a_server_that_is_stopped_is_told_and_given_up(self):

@@ -1028,6 +1028,9 @@ class Replica(Hosts):
         self.assertIn("not served with --replica", refused("create", "vol1", *there.to("other")))
         self.assertIn("not served with --replica", refused("create", "other", *there.to("vol1")))
         self.assertIn("is not replicated", refused("suspend", "vol1"))
+        for name in ["127.0.0.1", "localhost"]:
+            own = [str(word).replace("127.0.0.1", name) for word in here.to("vol1")]
+            self.assertIn(f"{name} is this server itself", refused("create", "vol1", *own))
         self.assertEqual((here.status(), there.status()), ([], []))
         # What was refused has left nothing in the way.
         self.create(here, there, "--overwrite")

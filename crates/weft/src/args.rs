@@ -8,10 +8,11 @@ mod rdma;
 pub(crate) mod replica;
 mod volume;
 
+use std::ffi::OsString;
+use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{ArgGroup, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use weft_machine::net;
 
@@ -32,9 +33,35 @@ pub(crate) struct Args {
     /// Log more: -v what happens to connections, -vv each protocol step
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// End when nobody can read standard output any more: for a process that another weft starts
+    #[arg(long, global = true, hide = true)]
+    pub end_with_reader: bool,
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Args {
+    /// The command line, where a number or size may begin with a hyphen: it is refused with the range, and not for an option.
+    pub(crate) fn of_line(
+        line: impl IntoIterator<Item: Into<OsString> + Clone>,
+    ) -> Result<Args, clap::Error> {
+        let command = with_negative_values(Args::command());
+        let mut found = command.clone().try_get_matches_from(line)?;
+        Args::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command.clone()))
+    }
+}
+
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let is_size = arg.get_value_names().is_some_and(|names| names.iter().any(|name| *name == "SIZE"));
+        match arg.get_action().takes_values() && !arg.is_positional() {
+            true if is_size => arg.allow_hyphen_values(true),
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        }
+    });
+    command.mut_subcommands(with_negative_values)
 }
 
 /// What to do.
@@ -123,7 +150,7 @@ pub(crate) struct Serve {
     #[arg(long, group = "door", requires = "volume")]
     pub nbd: bool,
     /// Serve the volumes over NBD at this TCP port; 0 takes any
-    #[arg(long, value_name = "N", group = "door", requires = "volume")]
+    #[arg(long, value_name = "N", group = "door", requires = "volume", value_parser = number::<u16>(..))]
     pub nbd_port: Option<u16>,
     /// Serve the volumes over NBD at this Unix socket
     #[arg(long, value_name = "PATH", group = "door", requires = "volume")]
@@ -166,22 +193,22 @@ pub(crate) struct Serve {
     #[arg(skip)]
     pub listen: Addresses,
     /// TCP port of SMB; 0 takes any
-    #[arg(long, value_name = "N", default_value_t = 4450)]
+    #[arg(long, value_name = "N", default_value_t = 4450, value_parser = number::<u16>(..))]
     pub smb_port: u16,
     /// Port of SMB Direct, of every provider; 0 takes any
-    #[arg(long, value_name = "N", default_value_t = 5445)]
+    #[arg(long, value_name = "N", default_value_t = 5445, value_parser = number::<u16>(..))]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 takes any
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA, of every provider; 0 takes any
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
     pub nfs_rdma_port: Option<u16>,
     /// TCP port of the MOUNT protocol; 0 takes any
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
     pub mountd_port: Option<u16>,
     /// Tell NFS clients the other ports at this one: rpcbind, which they look for at 111; 0 takes any
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
     pub rpcbind_port: Option<u16>,
     /// Serve NFS (version 3), MOUNT and rpcbind by UDP, too, at the same ports. Addresses that have made no connection by TCP get
     /// short answers alone, and no files
@@ -267,7 +294,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub json: bool,
     /// Threads that serve, one per core [default: one per processor]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = number::<usize>(1..=1024))]
     pub cores: Option<usize>,
     /// Bind thread i to processor i
     #[arg(long)]
@@ -280,7 +307,7 @@ pub(crate) struct Serve {
     pub congestion: Option<String>,
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
     #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64,
-        value_parser = clap::value_parser!(u64).range(..=MAX_SPIN_US))]
+        value_parser = number::<u64>(..=MAX_SPIN_US))]
     pub spin_us: u64,
     /// Memory for payload buffers: 64M to the memory of this host
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_buffers)]
@@ -355,15 +382,15 @@ pub(crate) struct Connect {
     /// Compress SMB over TCP where the server supports it
     #[arg(long)]
     pub compress: bool,
-    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1. With 2.1 nothing shows whether the server knows the password, or that
-    /// somebody in between has changed what it says, unless --sign
-    #[arg(long, value_name = "DIALECT", default_value = "3.0", value_parser = parse_dialect)]
-    pub min_dialect: weft_smb::server::Dialect,
+    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1 [default: 3.0]. With 2.1 nothing shows whether the server knows the
+    /// password, or that somebody in between has changed what it says, unless --sign
+    #[arg(long, value_name = "DIALECT", value_parser = parse_dialect)]
+    pub min_dialect: Option<weft_smb::server::Dialect>,
     /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
     #[arg(short, long)]
     pub kerberos: bool,
     /// Connections to the server's address [default: 1]; an SMB session has one more to each of its other addresses
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=16))]
     pub channels: Option<u32>,
 }
 
@@ -376,9 +403,28 @@ impl Connect {
             encrypt: false,
             sign: false,
             compress: false,
-            min_dialect: weft_smb::server::Dialect::V3_0,
+            min_dialect: None,
             kerberos: false,
             channels: None,
+        }
+    }
+
+    /// Refuses for NFS what SMB alone has: who asks for encryption must not send in clear.
+    pub(crate) fn check_nfs(&self) -> Result<(), String> {
+        let of_smb = [
+            (self.encrypt, "--encrypt", "weft's NFS client has no encryption"),
+            (self.sign, "--sign", "weft's NFS client has no signatures"),
+            (self.kerberos, "--kerberos", "weft's NFS client knows no tickets"),
+            (self.compress, "--compress", "NFS has no compression"),
+            (
+                self.min_dialect.is_some(),
+                "--min-dialect",
+                "?vers=3 or ?vers=4.1 behind the URL chooses a version of NFS",
+            ),
+        ];
+        match of_smb.into_iter().find(|(asked, ..)| *asked) {
+            Some((_, option, because)) => Err(format!("{option} is for SMB; {because}")),
+            None => Ok(()),
         }
     }
 }
@@ -403,7 +449,7 @@ pub(crate) struct Cp {
     #[command(flatten)]
     pub transfer: Transfer,
     /// Files copied at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number::<u32>(1..=64))]
     pub files: u32,
 }
 
@@ -416,7 +462,7 @@ pub(crate) struct Transfer {
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = |text: &str| parse_within(text, 512, 16 << 20))]
     pub block: u64,
     /// Operations outstanding at a time, of each file
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>(1..=1024))]
     pub queue_depth: u32,
     /// Skip reading the copy back to compare it
     #[arg(long)]
@@ -425,7 +471,7 @@ pub(crate) struct Transfer {
     #[arg(long)]
     pub resume: bool,
     /// Seconds to keep reconnecting when all connections to an SMB server are lost; 0 fails at once
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86400))]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = number::<u32>(0..=86400))]
     pub patience: u32,
     /// No progress bar
     #[arg(short, long)]
@@ -461,7 +507,7 @@ pub(crate) struct Sync {
     #[command(flatten)]
     pub transfer: Transfer,
     /// Files copied at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number::<u32>(1..=64))]
     pub files: u32,
 }
 
@@ -522,7 +568,7 @@ pub(crate) struct Status {
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
     /// Only the server with this process number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..))]
     pub pid: Option<u32>,
     /// Print JSON: {"servers": [...]}
     #[arg(long)]
@@ -531,7 +577,7 @@ pub(crate) struct Status {
     #[arg(long)]
     pub watch: bool,
     /// Seconds in between
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, requires = "watch", value_parser = number::<u64>(1..=86_400))]
     pub every: u64,
 }
 
@@ -551,10 +597,10 @@ pub(crate) struct Demo {
     #[arg(long)]
     pub gate: bool,
     /// Repetitions of each point; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number::<usize>(1..=1000))]
     pub repetitions: usize,
     /// Length of one measurement in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = number::<u64>(1..=600_000))]
     pub duration_ms: u64,
     /// Bytes of the file that is read and written; by default no cache of the processor holds it
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = |text: &str| parse_within(text, 1 << 20, memory()))]
@@ -588,6 +634,29 @@ pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
             Err(format!("only root may choose it here; everybody may choose {}", list("allowed")))
         }
         Err(_) => Err(format!("this kernel does not offer it; it offers {}", list("available"))),
+    }
+}
+
+/// A number of this type in a range; what is none is told with the range.
+pub(crate) fn number<T: TryFrom<u64>>(
+    range: impl RangeBounds<u64> + Clone + Send + std::marker::Sync + 'static,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + std::marker::Sync + 'static {
+    move |text| {
+        let least = match range.start_bound() {
+            Bound::Included(least) => *least,
+            Bound::Excluded(below) => below.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let most = match range.end_bound() {
+            Bound::Included(most) => *most,
+            Bound::Excluded(above) => above.saturating_sub(1),
+            Bound::Unbounded => u64::MAX >> (u64::BITS - 8 * size_of::<T>() as u32),
+        };
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
+            u64::MAX => format!("write a number from {least} on"),
+            most => format!("write a number from {least} to {most}"),
+        })
     }
 }
 
@@ -715,32 +784,69 @@ mod tests {
         }
     }
 
+    /// `--encrypt` on nfs:// was ignored, and what was to be secret went in clear.
+    #[test]
+    fn what_smb_alone_has_is_refused_for_nfs() {
+        let connect = |options: &str| {
+            let line = ["weft ls nfs://h/s", options].join(" ");
+            let args = Args::parse_from(line.split(' ').filter(|word| !word.is_empty()));
+            let Command::Ls(ls) = args.command else { panic!("ls") };
+            ls.connect
+        };
+        for option in ["--encrypt", "--sign", "-k", "--kerberos", "--compress", "--min-dialect 3.0"] {
+            let says = connect(option).check_nfs().unwrap_err();
+            assert!(says.contains(" is for SMB; ") && says.starts_with("--"), "{option}: {says}");
+            let url = crate::url::Url::parse("nfs://h/s").unwrap().unwrap();
+            assert!(crate::connect::check(&url, &connect(option)).is_err(), "{option}");
+            assert!(crate::connect::password_for(&url, &connect(option)).is_err(), "{option}");
+        }
+        for option in ["", "--no-crc", "--channels 2", "--transport tcp"] {
+            assert_eq!(connect(option).check_nfs(), Ok(()), "{option}");
+        }
+    }
+
     #[test]
     fn numbers_that_make_no_sense_are_refused_with_their_range() {
         let most = rounded(memory());
         for (line, says) in [
-            ("weft ls smb://a@h/s --channels 0", "1..=16"),
-            ("weft ls smb://a@h/s --channels 17", "1..=16"),
+            ("weft ls smb://a@h/s --channels 0", "from 1 to 16"),
+            ("weft ls smb://a@h/s --channels 17", "from 1 to 16"),
             ("weft cp smb://a@h/s/x . --block 1", "512 to 16M"),
             ("weft cp smb://a@h/s/x . --block 17M", "512 to 16M"),
-            ("weft cp smb://a@h/s/x . --queue-depth 0", "1..=1024"),
-            ("weft sync smb://a@h/s . --files 0", "1..=64"),
+            ("weft cp smb://a@h/s/x . --queue-depth 0", "from 1 to 1024"),
+            ("weft sync smb://a@h/s . --files 0", "from 1 to 64"),
             ("weft serve --ram x=100000T", &most),
-            ("weft serve d --cores 0", "1..=1024"),
-            ("weft serve d --spin-us 99999999", "0..=1000000"),
-            ("weft status --watch --every 0", "1..=86400"),
-            ("weft status --pid 0", "1.."),
-            ("weft demo --repetitions 0", "1..=1000"),
-            ("weft demo --duration-ms 0", "1..=600000"),
+            ("weft serve d --cores 0", "from 1 to 1024"),
+            ("weft serve d --spin-us 99999999", "from 0 to 1000000"),
+            ("weft status --watch --every 0", "from 1 to 86400"),
+            ("weft status --pid 0", "from 1 to 4294967295"),
+            ("weft demo --repetitions 0", "from 1 to 1000"),
+            ("weft demo --duration-ms 0", "from 1 to 600000"),
             ("weft demo --file-size 1", &most),
             ("weft bench smb local --until-steady=-1", "from 0 to 1000"),
-            ("weft bench smb local --server-pid 0", "1.."),
-            ("weft rdma perf client h --spin-us 99999999", "0..=1000000"),
+            ("weft bench smb local --server-pid 0", "from 1 to 4294967295"),
+            ("weft rdma perf client h --spin-us 99999999", "from 0 to 1000000"),
             ("weft doctor h --timeout 0", "0.001"),
-            ("weft doctor h --smb-port 0", "1..=65535"),
+            // A value that begins with a hyphen is one, too.
+            ("weft cp smb://a@h/s/x . --queue-depth -1", "from 1 to 1024"),
+            ("weft serve d --smb-port -1", "from 0 to 65535"),
+            ("weft serve d --smb-port 70000", "from 0 to 65535"),
+            (
+                "weft serve d --nfs-port x",
+                "invalid value 'x' for '--nfs-port <N>': write a number from 0 to 65535",
+            ),
+            ("weft demo --file-size -1", "not a size"),
+            ("weft demo --file-size -1M", "not a size"),
+            ("weft bench smb local --duration -1", "between 0.001 and 86400"),
+            ("weft rdma perf client h --count 0", "write a number from 1 on"),
+            ("weft rdma ping h --count -1", "write a number from"),
+            ("weft doctor h --timeout -1", "0.001"),
+            ("weft replica status --pid -1", "from 0 to 4294967295"),
+            ("weft doctor h --smb-port 0", "from 1 to 65535"),
         ] {
-            let refused = Args::try_parse_from(line.split(' ')).expect_err(line).to_string();
+            let refused = Args::of_line(line.split(' ')).expect_err(line).to_string();
             assert!(refused.contains(says), "{line}: {refused}");
+            assert!(!refused.contains("unexpected argument"), "{line}: {refused}");
         }
     }
 

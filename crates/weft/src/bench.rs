@@ -37,9 +37,6 @@ use crate::out::Console;
 use crate::url::Scheme;
 use crate::when::When;
 
-/// Exit status after Ctrl-C, as shells know it.
-const INTERRUPTED: u8 = 130;
-
 /// Runs the command.
 pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Failure> {
     match command {
@@ -195,12 +192,7 @@ pub(crate) fn session(
     let console = Console::beside(measuring.out.iter().map(PathBuf::as_path))?;
     for path in &measuring.out {
         crate::show::check(path)?;
-    }
-    for folder in measuring.out.iter().filter_map(|path| path.parent()) {
-        // Not after ten minutes.
-        if !folder.as_os_str().is_empty() && !folder.is_dir() {
-            return Err(format!("there is no folder {} to write the figures to", folder.display()).into());
-        }
+        crate::show::check_place(path)?;
     }
     let stop = crate::signals::stop_on_signals()?;
     let started = Instant::now();
@@ -220,7 +212,7 @@ pub(crate) fn session(
     };
     let environment = if server.is_here() { environment.through("lo") } else { environment };
     let mut report = Report::new(title, environment);
-    report.started = Some(format!("{moment}").replace(' ', "T") + "Z");
+    report.started = Some(moment.rfc3339());
     if assignments.all.iter().any(|assignment| matches!(assignment, Assignment::Job(..))) {
         report.notes = notes(&server);
         report.notes.extend(server.unknown());
@@ -254,7 +246,7 @@ pub(crate) fn session(
     stopped?;
     if report.interrupted {
         note!("stopped: what was measured until then is above");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(ExitCode::FAILURE);
     }
     if report.points().next().is_none() {
         let reasons: Vec<&str> =

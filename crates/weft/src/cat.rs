@@ -52,7 +52,8 @@ pub(crate) async fn print(
     let here = |e: io::Error| match crate::out::ended_by_reader(&e) {
         // A closed pipe stays what it is: nobody needs to be told.
         true => Fault::Here(e.into()),
-        false => Fault::here(Path::new(name), &e),
+        // Where it leads to nobody knows here: no advice about a folder.
+        false => Fault::Here(format!("{name}: {e}").into()),
     };
     let file = remote.open(path, false).await.map_err(Fault::There)?;
     let size = file.len().await.map_err(Fault::There)?;
@@ -133,11 +134,16 @@ async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Fault> {
         if block.is_empty() {
             break;
         }
+        // On a terminal to read on after the end would want a second Ctrl-D.
+        let is_last = (block.len() as u64) < BLOCK_BYTES;
         let (file, at) = (file.clone(), offset);
         offset += block.len() as u64;
         writing.push(async move { file.write(at, block).await });
         while writing.len() >= QUEUE_DEPTH {
             writing.next().await.unwrap_or(Ok(())).map_err(Fault::There)?;
+        }
+        if is_last {
+            break;
         }
     }
     while let Some(written) = writing.next().await {

@@ -1,19 +1,43 @@
 //! This same program as another process: the other side of a measurement.
 //!
+//! The process ends with this one, however that ends, also where no destructor runs: this one keeps the reading end of the pipe that is
+//! its standard output, and it ends when nobody has that any more ([`end_with_reader`]). A signal at the death of the parent
+//! (PR_SET_PDEATHSIG) would come at the end of the thread that started it.
 //! Owns: the process; it does not outlive this value. Does not: know what it serves.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
 
 use crate::Failure;
+
+/// How long a process whose reader is gone may take to end in order.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A process that said that it is ready.
 pub(crate) struct Service {
     child: Child,
     ready: Value,
+    /// As long as this is open the process goes on.
+    _stdout: BufReader<ChildStdout>,
+}
+
+/// From now on this process ends, as by SIGTERM, when nobody can read its standard output any more.
+pub(crate) fn end_with_reader() {
+    std::thread::spawn(|| {
+        let stdout = std::io::stdout();
+        // Nothing is asked for: of a pipe without a reader POLLERR is told in any case.
+        while let Ok(0) | Err(Errno::INTR) = poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None) {}
+        let _ = kill_process(getpid(), Signal::TERM);
+        std::thread::sleep(GRACE);
+        std::process::exit(1);
+    });
 }
 
 impl Service {
@@ -49,16 +73,17 @@ impl Service {
         variable: Option<(&str, &str)>,
         stdin: Stdio,
     ) -> Result<Service, Failure> {
-        command.args(args).stdin(stdin).stdout(Stdio::piped());
+        command.args(args).arg("--end-with-reader").stdin(stdin).stdout(Stdio::piped());
         if let Some((name, value)) = variable {
             command.env(name, value);
         }
         let mut child = command.spawn()?;
         let mut line = String::new();
         let stdout = child.stdout.take().ok_or("the process has no standard output")?;
-        BufReader::new(stdout).read_line(&mut line)?;
+        let mut stdout = BufReader::new(stdout);
+        stdout.read_line(&mut line)?;
         match serde_json::from_str(&line) {
-            Ok(ready) => Ok(Service { child, ready }),
+            Ok(ready) => Ok(Service { child, ready, _stdout: stdout }),
             Err(e) => {
                 // It said why on standard error; do not leave it behind.
                 let _ = child.kill();
@@ -87,7 +112,7 @@ impl Service {
     /// Asks it to end, and waits; it must end well.
     pub(crate) fn stop(mut self) -> Result<(), Failure> {
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        kill_process(pid, Signal::TERM)?;
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the server ended with {status}").into()) }
     }

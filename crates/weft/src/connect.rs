@@ -398,9 +398,17 @@ fn followed(path: &str, target: &str) -> Option<String> {
     (!names.is_empty()).then(|| names.join("/"))
 }
 
+/// Whether the URL's protocol can do what URL and options ask for together. Every connection passes here.
+pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
+    match url.scheme {
+        Scheme::Smb => Ok(url.check_user(options.kerberos)?),
+        Scheme::Nfs => Ok(options.check_nfs()?),
+    }
+}
+
 /// The password that a URL takes: asked for, unless a ticket or NFS needs none.
 pub(crate) fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<String>, Failure> {
-    url.check_user(options.kerberos)?;
+    check(url, options)?;
     match url.scheme {
         Scheme::Smb if !options.kerberos => Ok(password::for_client(&url.user, &url.host)?),
         Scheme::Smb | Scheme::Nfs => Ok(Zeroizing::new(String::new())),
@@ -410,7 +418,12 @@ pub(crate) fn password_for(url: &Url, options: &Connect) -> Result<Zeroizing<Str
 /// The shares that the server of `url` offers.
 pub(crate) async fn shares(url: &Url, options: &Connect, pool: &Pool) -> Result<Vec<RemoteShare>, Failure> {
     if url.scheme == Scheme::Nfs {
-        return Err(format!("{url} names no export; `showmount -e {}` lists them", url.host).into());
+        let asking = async |until| {
+            check(url, options)?;
+            nfs::exports(&Dial::new(url, options, pool, None, until).await?).await
+        };
+        let exports = in_all(&url.host, asking).await?;
+        return Ok(exports.into_iter().map(|name| RemoteShare { name, remark: String::new() }).collect());
     }
     let password = password_for(url, options)?;
     shares_as(url, options, pool, &password).await
@@ -483,7 +496,7 @@ async fn in_all<T>(host: &str, step: impl AsyncFnOnce(Time) -> Result<T, Failure
 
 /// The URL with what it leaves open filled in: who logs on must be said, and a port that is not said may be told.
 async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
-    url.check_user(options.kerberos)?;
+    check(url, options)?;
     if url.scheme != Scheme::Smb || url.port_named {
         return Ok(url.clone());
     }

@@ -42,6 +42,11 @@ pub(crate) fn run(args: Cp) -> Result<ExitCode, Failure> {
         };
         return sync::run_as(args, sync::Which::All, to);
     }
+    if let Direction::Up(from, _) = &direction
+        && from.is_dir()
+    {
+        return Err(format!("{} is a folder: copy it with -r", from.display()).into());
+    }
     let password = password_for(direction.url(), &args.transfer.connect)?;
     let stopped = stop_on_signals()?;
     rt::block_on(until_stopped(&stopped, copy(&args, direction, &password, stopped.clone())))??;
@@ -131,7 +136,9 @@ async fn carry(
                     done.verified = false;
                     done.name = stream.name();
                     done.to_stdout = stream.is_standard();
-                    let out = rt::blocking(move || stream.open()).await;
+                    // The reader of a FIFO may never come.
+                    let opening = async { Ok(rt::blocking(move || stream.open()).await) };
+                    let out = unless_stopped(&stopped, opening).await?;
                     let out = out.map_err(|e| format!("{}: {e}", done.name))?;
                     let printing = async { Ok(cat::print(remote, &from.path, (out, &done.name)).await) };
                     let printed = unless_stopped(&stopped, printing).await;
@@ -141,7 +148,8 @@ async fn carry(
             done.bytes = copied.map_err(|e| e.told(from))?;
         }
         Direction::Up(from, to) => {
-            let into_folder = to.path.is_empty() || to.folder || remote.is_folder(&to.path).await?;
+            let is_folder = async || remote.is_folder(&to.path).await.map_err(|e| format!("{to}: {e}"));
+            let into_folder = to.path.is_empty() || to.folder || is_folder().await?;
             let piped = from == Path::new(STANDARD);
             let target = match into_folder {
                 true if piped => {
@@ -227,6 +235,12 @@ impl Done {
 
 /// The last component of a local path.
 pub(crate) fn name_of(path: &Path) -> Result<&str, Failure> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.ok_or_else(|| format!("{}: the name is not UTF-8, or there is none", path.display()).into())
+    let shown = path.display();
+    match path.file_name().map(|name| name.to_str()) {
+        Some(Some(name)) => Ok(name),
+        Some(None) => {
+            Err(format!("{shown}: the name is not UTF-8, as names over SMB and NFS are; rename it").into())
+        }
+        None => Err(format!("{shown} has no name to have on the server: name one behind the URL").into()),
+    }
 }

@@ -23,6 +23,7 @@ use crate::child::Service;
 use crate::connect::Remote;
 use crate::out::Console;
 use crate::rdma::pin;
+use crate::signals::{stop_on_signals, unless_stopped};
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::Url;
 
@@ -40,6 +41,13 @@ struct Path {
 pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     let files = [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten();
     let console = Console::beside(files.map(PathBuf::as_path))?;
+    for file in [Some(&args.out), args.json.as_ref(), args.csv.as_ref()].into_iter().flatten() {
+        crate::show::check_place(file)?;
+    }
+    if chosen(&args).is_empty() {
+        return Err(format!("nothing was measured: no point has {:?} in its name", args.only).into());
+    }
+    let stopped = stop_on_signals()?;
     let server = ServerProcess::start()?;
     // Before this process is bound to one processor.
     let environment = Environment::here("", CONGESTION)?;
@@ -54,7 +62,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
         "loopback: server bound to processor 0, client to processor 1, a ramdisk share, one file of {size}"
     ));
     notes.push("iwarp-nocrc: the same without CRC32C, as siw and NICs allow it to be negotiated".to_owned());
-    let report = rt::block_on(sweep(&args, &server, environment, notes))??;
+    let report = rt::block_on(unless_stopped(&stopped, sweep(&args, &server, environment, notes)))??;
     console.print(format_args!("{}\n", print::term::render(&report, print::term::Style::of_stdout())))?;
     crate::local::save(&args.out, print::html::render(&report).as_bytes())?;
     console.wrote(&args.out)?;
@@ -100,8 +108,7 @@ async fn sweep(
         return Err(format!("{} names none of tcp, iwarp, iwarp-nocrc, shm", args.over.join(",")).into());
     }
     let mut sections = Vec::new();
-    let works: Vec<Work> =
-        works(args.quick).into_iter().filter(|work| work.to_string().contains(&args.only)).collect();
+    let works = chosen(args);
     let bar = ProgressBar::new((works.len() * paths.len() * args.repetitions.max(1)) as u64);
     bar.set_style(
         ProgressStyle::with_template("measuring {bar:32} {pos}/{len} {msg}").expect("a constant that parses"),
@@ -179,6 +186,11 @@ fn works(quick: bool) -> Vec<Work> {
     works
 }
 
+/// The points that are asked for.
+fn chosen(args: &Demo) -> Vec<Work> {
+    works(args.quick).into_iter().filter(|work| work.to_string().contains(&args.only)).collect()
+}
+
 /// What the project promises of this demo. The white papers claim 0.60 to 0.67 for latency and 1.5 to 3.5 for cycles.
 fn gates() -> Vec<Gate> {
     let gate = |work: &Work, transport, figure, bound| Gate {
@@ -240,7 +252,8 @@ impl ServerProcess {
         ]
         .concat();
         let variable = Some((crate::password::VARIABLE, &password[..]));
-        let service = Service::start(&args, variable, Stdio::inherit())?;
+        // Ctrl-C is for this process, which ends the server.
+        let service = Service::start_apart(&args, variable, Stdio::null(), "warn")?;
         Ok(ServerProcess { service, password })
     }
 
@@ -271,5 +284,22 @@ mod tests {
         let line = ["weft", "demo", "--out", "-", "--json", "-"];
         let Command::Demo(args) = Args::try_parse_from(line).unwrap().command else { panic!("demo") };
         assert!(run(args).unwrap_err().to_string().contains("one form only"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_before_anything_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("report.html");
+        let says = |options: &[&str]| {
+            let line = [&["weft", "demo"][..], options].concat();
+            let Command::Demo(args) = Args::try_parse_from(line).unwrap().command else { panic!("demo") };
+            run(args).unwrap_err().to_string()
+        };
+        let out = out.to_str().unwrap();
+        assert!(says(&["--only", "nothing", "--out", out]).contains("no point has \"nothing\" in its name"));
+        let nowhere = folder.path().join("none/report.html");
+        assert!(says(&["--out", nowhere.to_str().unwrap()]).contains("there is no folder"));
+        assert!(says(&["--out", folder.path().to_str().unwrap()]).contains("is a folder"));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

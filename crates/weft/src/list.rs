@@ -53,7 +53,7 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     shown.sort_by(|a, b| a.0.name.cmp(&b.0.name));
     if args.json {
         let entry = |(e, target): &(RemoteEntry, Option<String>)| {
-            let (name, modified) = (&e.name, e.modified.to_string());
+            let (name, modified) = (&e.name, e.modified.rfc3339());
             json!({"name": name, "folder": e.folder, "size": e.size, "modified": modified, "target": target})
         };
         say!("{}", Value::Array(shown.iter().map(entry).collect()))?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
         for (entry, target) in shown {
             let slash = if entry.folder { "/" } else { "" };
             let arrow = target.map_or(String::new(), |target| format!(" -> {}", name(&target)));
-            say!("{:>14}  {}  {}{slash}{arrow}", entry.size, entry.modified, name(&entry.name))?;
+            say!("{:>14}  {} UTC  {}{slash}{arrow}", entry.size, entry.modified, name(&entry.name))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -91,22 +91,37 @@ pub(crate) struct Acceptor {
 
 /// Tells the accept loops, on whatever core, to end. Cloning shares it.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<Mutex<(bool, Vec<Waker>)>>);
+pub(crate) struct Stop {
+    state: Arc<Mutex<(bool, Vec<Waker>)>>,
+    /// How many loops have something that is to be taken back at their end.
+    holding: Arc<AtomicUsize>,
+}
 
 impl Stop {
     /// Ends them.
     pub(crate) fn stop(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.0 = true;
         let waiting = std::mem::take(&mut state.1);
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// As long as the result lives the process must not end in order: it is dropped after what has to be taken back.
+    fn hold(&self) -> Counted {
+        self.holding.fetch_add(1, Ordering::Relaxed);
+        Counted(self.holding.clone())
+    }
+
+    /// Whether the loops have taken back what has to be: the files of their sockets.
+    pub(crate) fn is_over(&self) -> bool {
+        self.holding.load(Ordering::Relaxed) == 0
+    }
+
     /// Runs `future` unless it is time to end: then `None`.
     pub(crate) async fn or<F: Future>(&self, future: F) -> Option<F::Output> {
         let stopped = std::future::poll_fn(|cx| {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.0 {
                 return Poll::Ready(());
             }
@@ -204,17 +219,22 @@ impl Acceptor {
     }
 
     /// Accepts connections to a Unix socket until it is stopped; the socket's file goes with the listener.
-    pub(crate) async fn unix_streams(
+    pub(crate) fn unix_streams(
         self,
         listener: unix::PathListener,
         service: Service,
         serve: ServeStream,
-    ) {
-        while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
-            match accepted {
-                Ok(socket) => self.stream(socket, service, &serve),
-                Err(e) => self.pause(&e).await,
+    ) -> impl Future<Output = ()> + 'static {
+        let held = self.stop.hold();
+        async move {
+            while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
+                match accepted {
+                    Ok(socket) => self.stream(socket, service, &serve),
+                    Err(e) => self.pause(&e).await,
+                }
             }
+            drop(listener);
+            drop(held);
         }
     }
 
@@ -229,24 +249,34 @@ impl Acceptor {
     }
 
     /// Accepts RDMA connections until it is stopped; the socket file of shared memory goes with the listener.
-    pub(crate) async fn rdma(self, listener: Box<dyn weft_rdma::Listener>, messages: Messages, serve: Serve) {
-        while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
-            match accepted {
-                Ok(mut incoming) => {
-                    let (serve, memory) = (serve.clone(), self.memory.clone());
-                    let service = messages.service();
-                    self.place(service, incoming.peer(), move |_, place| async move {
-                        let member = memory.join_rdma(incoming.peer());
-                        // Staging of iWARP counts as well.
-                        incoming.charge(&member.rdma());
-                        match establish(incoming, messages, member.rdma()).await {
-                            Ok(channel) => converse(channel, place, member, &serve).await,
-                            Err(e) => lost(&e),
-                        }
-                    });
+    pub(crate) fn rdma(
+        self,
+        listener: Box<dyn weft_rdma::Listener>,
+        messages: Messages,
+        serve: Serve,
+    ) -> impl Future<Output = ()> + 'static {
+        let held = self.stop.hold();
+        async move {
+            while let Some(accepted) = self.stop.or(self.settled(listener.accept())).await {
+                match accepted {
+                    Ok(mut incoming) => {
+                        let (serve, memory) = (serve.clone(), self.memory.clone());
+                        let service = messages.service();
+                        self.place(service, incoming.peer(), move |_, place| async move {
+                            let member = memory.join_rdma(incoming.peer());
+                            // Staging of iWARP counts as well.
+                            incoming.charge(&member.rdma());
+                            match establish(incoming, messages, member.rdma()).await {
+                                Ok(channel) => converse(channel, place, member, &serve).await,
+                                Err(e) => lost(&e),
+                            }
+                        });
+                    }
+                    Err(e) => self.pause(&e).await,
                 }
-                Err(e) => self.pause(&e).await,
             }
+            drop(listener);
+            drop(held);
         }
     }
 

@@ -47,8 +47,6 @@ mod when;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::{Args, Command};
 
 /// An operation makes a few short-lived allocations past the sizes that the system allocator serves fast: with it, a
@@ -57,7 +55,7 @@ use crate::args::{Args, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args = Args::try_parse().unwrap_or_else(|error| {
+    let args = Args::of_line(std::env::args_os()).unwrap_or_else(|error| {
         // The sentence comes first: clap ends the process.
         if let Some(advice) = unknown::advice(&error) {
             note!("weft: {advice}");
@@ -65,6 +63,9 @@ fn main() -> ExitCode {
         error.exit()
     });
     logging::start(args.verbose, args.command.serves());
+    if args.end_with_reader {
+        child::end_with_reader();
+    }
     let outcome = match args.command {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),
@@ -82,19 +83,25 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(args),
         Command::Rdma(args) => rdma::run(args),
     };
-    match outcome {
+    signals::end(match outcome {
         Ok(code) => code,
         Err(error) if out::ended_by_reader(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             note!("weft: {error}");
+            let mut said = error.to_string();
             let mut cause = error.source();
             while let Some(inner) = cause {
-                note!("  because: {inner}");
+                let because = inner.to_string();
+                // Many an error says itself what is behind it.
+                if !said.contains(&because) {
+                    note!("  because: {because}");
+                }
+                said = because;
                 cause = inner.source();
             }
             ExitCode::FAILURE
         }
-    }
+    })
 }
 
 /// Why a command failed: a sentence for the user.

@@ -218,6 +218,15 @@ pub(crate) fn name(name: &str) -> String {
     shown(name, acts)
 }
 
+/// A word as a shell takes it.
+pub(crate) fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._+,=@:/%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 fn shown(text: &str, hidden: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

@@ -2,11 +2,18 @@
 //!
 //! Owns: the secret until it is handed over; it is zeroed on drop. Does not: log it.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 use weft_machine::random;
 use zeroize::Zeroizing;
+
+use crate::signals;
 
 /// The environment variable.
 pub(crate) const VARIABLE: &str = "WEFT_PASSWORD";
@@ -37,7 +44,7 @@ pub(crate) fn for_server(user: &str) -> io::Result<Password> {
         return Ok(Password { text: Zeroizing::new(text), made_up: false });
     }
     if io::stdin().is_terminal() {
-        let text = ask(&format!("Password for {user} (empty: make one up): "))?;
+        let text = ask(&io::stdin(), &format!("Password for {user} (empty: make one up): "))?;
         if !text.is_empty() {
             return Ok(Password { text, made_up: false });
         }
@@ -50,34 +57,66 @@ pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>
     if let Ok(text) = std::env::var(VARIABLE) {
         return Ok(Zeroizing::new(text));
     }
+    let prompt = format!("Password for {user}@{host}: ");
     if io::stdin().is_terminal() {
-        return ask(&format!("Password for {user}@{host}: "));
+        return ask(&io::stdin(), &prompt);
     }
-    Err(io::Error::other(format!(
-        "no password for {user} at {host}: run it on a terminal, which is asked, or write {VARIABLE}=... in front"
-    )))
+    // Standard input may be what is to be copied.
+    match File::options().read(true).write(true).open("/dev/tty") {
+        Ok(terminal) => ask(&terminal, &prompt),
+        Err(_) => Err(io::Error::other(format!(
+            "no password for {user} at {host}: type it on a terminal, or set {VARIABLE}"
+        ))),
+    }
 }
 
 /// Asks on the terminal without showing what is typed.
 ///
 /// The keys are read one by one: a Ctrl-C that were a signal would end the process, and leave a terminal that shows nothing, or
-/// be kept for later by whoever catches it.
-fn ask(prompt: &str) -> io::Result<Zeroizing<String>> {
-    let stdin = io::stdin();
-    crate::out::note(format_args!("{prompt}"));
-    let shown = tcgetattr(&stdin)?;
-    let mut hidden = shown.clone();
-    hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
-    hidden.special_codes[SpecialCodeIndex::VMIN] = 1;
-    hidden.special_codes[SpecialCodeIndex::VTIME] = 0;
-    tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
-    let typed = typed(|| {
-        let mut key = [0];
-        Ok((rustix::io::retry_on_intr(|| rustix::io::read(&stdin, &mut key))? == 1).then_some(key[0]))
-    });
-    tcsetattr(&stdin, OptionalActions::Flush, &shown)?;
-    note!();
-    typed
+/// be kept for later by whoever catches it. A signal from elsewhere is noticed, too.
+fn ask(terminal: &impl AsFd, prompt: &str) -> io::Result<Zeroizing<String>> {
+    signals::attentively(|stopped| {
+        // Standard error may be a file, and the terminal is where the question belongs. Standard input is often open for reading only.
+        if rustix::io::write(terminal, prompt.as_bytes()).is_err() {
+            crate::out::note(format_args!("{prompt}"));
+        }
+        let shown = tcgetattr(terminal)?;
+        let mut hidden = shown.clone();
+        hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        hidden.special_codes[SpecialCodeIndex::VMIN] = 1;
+        hidden.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(terminal, OptionalActions::Flush, &hidden)?;
+        let typed = typed(|| {
+            await_key(terminal, stopped)?;
+            let mut key = [0];
+            Ok((rustix::io::retry_on_intr(|| rustix::io::read(terminal, &mut key))? == 1).then_some(key[0]))
+        });
+        tcsetattr(terminal, OptionalActions::Flush, &shown)?;
+        let _ = rustix::io::write(terminal, b"\n");
+        if typed.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {
+            signals::interrupted_by_key()?;
+        }
+        typed
+    })
+}
+
+fn interrupted() -> io::Error {
+    io::Error::new(io::ErrorKind::Interrupted, "interrupted at the password")
+}
+
+/// Returns when there is a key to be read; an error where a signal comes first.
+fn await_key(terminal: &impl AsFd, stopped: &AtomicBool) -> io::Result<()> {
+    let attention = Timespec::try_from(signals::ATTENTION).map_err(io::Error::other)?;
+    loop {
+        if stopped.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        match poll(&mut [PollFd::new(terminal, PollFlags::IN)], Some(&attention)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// A line of keys; backspace and Ctrl-U take back what was typed.
@@ -86,7 +125,7 @@ fn typed(mut key: impl FnMut() -> io::Result<Option<u8>>) -> io::Result<Zeroizin
     loop {
         match key()? {
             None | Some(b'\r' | b'\n' | CTRL_D) => break,
-            Some(CTRL_C) => return Err(io::Error::other("interrupted at the password")),
+            Some(CTRL_C) => return Err(interrupted()),
             Some(CTRL_U) => line.clear(),
             Some(BACKSPACE | DELETE) => {
                 // All bytes of a character.

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::out::shell_word;
 use crate::shares::Described;
+use crate::url::escaped;
 
 /// What listens where.
 #[derive(Serialize, Debug)]
@@ -103,12 +105,20 @@ pub(crate) struct ReadyShare {
     pub kind: &'static str,
     /// The folder, the size of the ramdisk, or how many volumes.
     pub source: String,
+    /// Whether NFS offers it, where NFS is served.
+    #[serde(skip)]
+    pub by_nfs: bool,
 }
 
 impl From<&Described> for ReadyShare {
     fn from(described: &Described) -> ReadyShare {
         let share = &described.share;
-        ReadyShare { name: share.name.to_string(), kind: share.vfs.kind(), source: described.source.clone() }
+        ReadyShare {
+            name: share.name.to_string(),
+            kind: share.vfs.kind(),
+            source: described.source.clone(),
+            by_nfs: !share.rules.encrypted,
+        }
     }
 }
 
@@ -161,13 +171,15 @@ impl Ready {
         let user = &self.user;
         if let Some(port) = self.smb_port {
             for share in &self.shares {
-                let name = &share.name;
+                let (name, share_by_nfs) = (&share.name, share.by_nfs);
                 text += &format!("share {name} ({}, {})\n", share.kind, share.source);
                 // It takes an address of IPv6 without brackets alone.
                 let bare = host.trim_start_matches('[').trim_end_matches(']');
-                text += &format!("  smbclient //{bare}/{name} -p {port} -U {user}\n");
+                let share = shell_word(&format!("//{bare}/{name}"));
+                text += &format!("  smbclient {share} -p {port} -U {}\n", shell_word(user));
+                let (user, name) = (escaped(user, ""), escaped(name, ""));
                 text += &format!("  weft ls smb://{user}@{host}:{port}/{name}\n");
-                if let Some(nfs) = self.nfs_port {
+                if let Some(nfs) = self.nfs_port.filter(|_| share_by_nfs) {
                     let mount = self.mountd_port.unwrap_or(nfs);
                     text += &format!(
                         "  nfs-ls 'nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}'\n"
@@ -179,7 +191,8 @@ impl Ready {
             let name = &volume.name;
             text += &format!("volume {name} ({})\n", volume.source);
             for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(host, name)) {
-                text += &format!("  nbdinfo '{uri}'\n");
+                // Quoted always: the shell may have a meaning for the question mark.
+                text += &format!("  nbdinfo '{}'\n", uri.replace('\'', "%27"));
             }
         }
         if let Some(port) = self.smbd_port {
@@ -197,5 +210,49 @@ impl ReadyNbd {
         let unix = |path: &PathBuf| format!("{scheme}+unix:///{name}?socket={}", path.display());
         let unix = self.nbd_socket.as_ref().map(unix);
         tcp.into_iter().chain(unix).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_typed_can_be_typed() {
+        let share = |name: &str, by_nfs| ReadyShare {
+            name: name.to_owned(),
+            kind: "dir",
+            source: "/srv".to_owned(),
+            by_nfs,
+        };
+        let ready = Ready {
+            ready: true,
+            pid: 1,
+            listen: [127, 0, 0, 1].into(),
+            addresses: vec![],
+            user: "a b".to_owned(),
+            smb_port: Some(4450),
+            smbd_port: None,
+            providers: vec![],
+            nfs_port: Some(2049),
+            nfs_rdma_port: None,
+            mountd_port: None,
+            rpcbind_port: None,
+            nfs_udp: false,
+            shares: vec![share("my share's $x", true), share("secret", false)],
+            nbd: None,
+            volumes: vec![],
+            not_served: vec![],
+            driver: "epoll",
+        };
+        let text = ready.how_to("127.0.0.1");
+        assert!(text.contains(r"smbclient '//127.0.0.1/my share'\''s $x' -p 4450 -U 'a b'"), "{text}");
+        assert!(text.contains("weft ls smb://a%20b@127.0.0.1:4450/my%20share%27s%20%24x\n"), "{text}");
+        assert!(text.contains("nfs-ls 'nfs://127.0.0.1/my%20share%27s%20%24x?"), "{text}");
+        // It is not offered over NFS.
+        assert!(
+            text.contains("smbclient //127.0.0.1/secret") && !text.contains("nfs://127.0.0.1/secret"),
+            "{text}"
+        );
     }
 }

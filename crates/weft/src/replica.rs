@@ -101,6 +101,9 @@ fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
 /// `HOST`, `HOST:VOLUME,...`; an IPv6 address stands in brackets.
 fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Failure> {
     let example = "write HOST or HOST:VOLUME, for example other:vol1 or [fd00::2]:vol1";
+    if text.contains("://") {
+        return Err(format!("{text} is a URL, and this takes a host: {example}").into());
+    }
     let (host, rest) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or(example)?;
@@ -206,6 +209,7 @@ mod tests {
         assert_eq!(parsed("other:a,b"), Ok(("other".into(), Some(vec!["a".into(), "b".into()]))));
         assert_eq!(parsed("[fd00::2]:a"), Ok(("fd00::2".into(), Some(vec!["a".into()]))));
         assert_eq!(parsed("[fd00::2]"), Ok(("fd00::2".into(), None)));
+        assert!(parsed("smb://h/v").unwrap_err().starts_with("smb://h/v is a URL, and this takes a host"));
         for wrong in ["", ":a", "other:", "fd00::2", "[fd00::2"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

@@ -120,7 +120,7 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
         nbd.drain();
     }
     let until = Instant::now() + DRAIN;
-    while connections.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+    while (connections.load(Ordering::Relaxed) > 0 || !stop.is_over()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
     if let Some(replicas) = replicas {
@@ -776,13 +776,18 @@ fn served(found: &[Interface], listen: &[IpAddr], rdma: bool) -> Vec<smb::Networ
 }
 
 /// The sentence for a listener that could not be bound.
-pub(crate) fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
+fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
+    cannot_listen_at(addr, "its option (--smb-port N, --smbd-port N, ...)", error)
+}
+
+/// The same where `option` chooses the port.
+pub(crate) fn cannot_listen_at(addr: SocketAddr, option: &str, error: &std::io::Error) -> String {
     let advice = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             let port = addr.port();
             return format!(
-                "cannot listen on {addr}: another program has the port (`ss -ltnp sport = :{port}` shows it); choose another by its \
-                 option (--smb-port N, --smbd-port N, ...), or 0 for any"
+                "cannot listen on {addr}: another program has the port (`ss -ltnp sport = :{port}` shows it); choose another by \
+                 {option}, or 0 for any"
             );
         }
         std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",

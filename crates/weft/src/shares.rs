@@ -105,10 +105,15 @@ pub(crate) fn rules(shares: &mut [Described], args: &Serve) -> Result<(), Failur
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let bad = |c: char| c.is_control() || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
     if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(bad) {
-        return Err(format!("{name:?} cannot name a share: rename it"));
+        return Err(format!(
+            "{name:?} cannot name a share: a name has 1 to {MAX_NAME} characters and none of / \\ : * ? \" < > |; give another (--ram \
+             NAME=SIZE), or rename the folder"
+        ));
     }
     if name.eq_ignore_ascii_case("IPC$") {
-        return Err(format!("{name:?} is the share of the server's pipes: rename the folder"));
+        return Err(format!(
+            "{name:?} is the share of the server's pipes: give another, or rename the folder"
+        ));
     }
     Ok(())
 }
@@ -116,7 +121,10 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 /// Fails where a share of that name is there already; clients do not tell cases apart.
 pub(crate) fn distinct(shares: &[Described], name: &str) -> Result<(), String> {
     match shares.iter().any(|other| other.share.name.eq_ignore_ascii_case(name)) {
-        true => Err(format!("two shares are named {name:?}: rename one of the folders")),
+        true => Err(format!(
+            "two shares are named {name:?}, which clients cannot tell apart: a folder's share has the folder's name, that of --ram and \
+             --share-volumes the one that you give it; change one of them"
+        )),
         false => Ok(()),
     }
 }

@@ -7,13 +7,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use rustix::fs::{Access, access};
 use weft_load::print;
 use weft_load::print::term::Style;
 use weft_load::result::Report;
 
 use crate::Failure;
 use crate::args::Show;
-use crate::local::is_standard_output;
+use crate::local::{Destination, is_standard_output};
 use crate::out::Console;
 
 /// Runs the command.
@@ -70,6 +71,15 @@ fn takes_bytes_in_order(path: &Path) -> bool {
 /// Whether the name of `path` says a form.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     Form::of(path).map(|_| ())
+}
+
+/// Whether a file can be written at `path`: whoever measures for minutes says that before.
+pub(crate) fn check_place(path: &Path) -> Result<(), Failure> {
+    let Destination::File(_) = Destination::of(path)? else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let place = if path.exists() { path } else { folder };
+    access(place, Access::WRITE_OK).map_err(|e| format!("{}: it cannot be written: {e}", path.display()))?;
+    Ok(())
 }
 
 /// Writes `report` in the form that the name of `path` says.

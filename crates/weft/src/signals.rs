@@ -1,22 +1,25 @@
 //! SIGTERM, SIGINT and SIGHUP (the terminal is gone) as something to wait for.
 //!
-//! Owns: the pipe that the signal handlers write to. A second signal ends the process at once.
+//! Owns: the signal handlers. A second signal ends the process at once; a command that the first has stopped ends by that signal, after
+//! it has tidied up.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use weft_machine::rt;
 
 use crate::Failure;
 
 /// How soon a signal is noticed.
-const ATTENTION: Duration = Duration::from_millis(50);
+pub(crate) const ATTENTION: Duration = Duration::from_millis(50);
 /// How long a command may take after it to remove what it has half done: all told it ends within a second.
 const GRACE: Duration = Duration::from_millis(750);
 
@@ -31,14 +34,98 @@ fn ending() -> impl Iterator<Item = i32> {
     [SIGTERM, SIGINT].into_iter().chain(hang_up)
 }
 
-/// Set by one of [`ending`]'s signals from now on. The second of a kind ends the process, whatever that is waiting for.
-pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in ending() {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopped.clone())?;
-        signal_hook::flag::register(signal, stopped.clone())?;
+/// What the handlers of [`ending`]'s signals share.
+struct Handlers {
+    /// Whether the next signal has its default action: where nobody looks at the flag, and from the second signal on.
+    at_once: Arc<AtomicBool>,
+    /// The flag that a command looks at.
+    stopped: Arc<AtomicBool>,
+    /// The signal that raised it; 0 before.
+    raised_by: Arc<AtomicUsize>,
+}
+
+impl Handlers {
+    /// Those of this process. Until something asks for attention, signals do what they do by default.
+    fn installed() -> io::Result<&'static Handlers> {
+        static INSTALLED: OnceLock<io::Result<Handlers>> = OnceLock::new();
+        let installed = INSTALLED.get_or_init(|| {
+            let handlers = Handlers {
+                at_once: Arc::new(AtomicBool::new(true)),
+                stopped: Arc::default(),
+                raised_by: Arc::default(),
+            };
+            for signal in ending() {
+                // In this order they act.
+                flag::register_conditional_default(signal, handlers.at_once.clone())?;
+                let number = usize::try_from(signal).unwrap_or_default();
+                flag::register_usize(signal, handlers.raised_by.clone(), number)?;
+                flag::register(signal, handlers.at_once.clone())?;
+                flag::register(signal, handlers.stopped.clone())?;
+            }
+            Ok(handlers)
+        });
+        installed.as_ref().map_err(|e| io::Error::new(e.kind(), e.to_string()))
     }
-    Ok(stopped)
+}
+
+/// Set by one of [`ending`]'s signals from now on, and [`end`] ends the process by it. The second ends the process where it stands.
+pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let handlers = Handlers::installed()?;
+    handlers.at_once.store(false, Ordering::SeqCst);
+    Ok(handlers.stopped.clone())
+}
+
+/// The same for what serves until then, whose end is a success.
+pub(crate) fn drain_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let drained = Arc::new(AtomicBool::new(false));
+    for signal in ending() {
+        flag::register_conditional_default(signal, drained.clone())?;
+        flag::register(signal, drained.clone())?;
+    }
+    Ok(drained)
+}
+
+/// Asks for something that has to be taken back before a signal ends the process; `ask` is given the flag.
+pub(crate) fn attentively<T>(ask: impl FnOnce(&AtomicBool) -> io::Result<T>) -> io::Result<T> {
+    let handlers = Handlers::installed()?;
+    let before = handlers.at_once.swap(false, Ordering::SeqCst);
+    let done = ask(&handlers.stopped);
+    if !handlers.stopped.load(Ordering::SeqCst) {
+        handlers.at_once.store(before, Ordering::SeqCst);
+    }
+    done
+}
+
+/// Takes a key for the signal that it makes on terminals, unless there was one already.
+pub(crate) fn interrupted_by_key() -> io::Result<()> {
+    let handlers = Handlers::installed()?;
+    let _ = handlers.raised_by.compare_exchange(0, SIGINT as usize, Ordering::SeqCst, Ordering::SeqCst);
+    handlers.stopped.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+/// Ends a process that a signal has stopped by that signal: a shell ends its loop or script only where a command says so. Otherwise
+/// `code` is how it ended.
+pub(crate) fn end(code: ExitCode) -> ExitCode {
+    let raised_by = Handlers::installed().map_or(0, |handlers| handlers.raised_by.load(Ordering::SeqCst));
+    let (Ok(signal), Ok(status)) = (i32::try_from(raised_by), u8::try_from(128 + raised_by)) else {
+        return code;
+    };
+    if signal == 0 {
+        return code;
+    }
+    // What the end of `main` does. A thread that writes may hold the lock, and wait for a reader who does not read.
+    let (done, flushed) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = io::stdout().flush();
+        let _ = done.send(());
+    });
+    let _ = flushed.recv_timeout(ATTENTION);
+    // The first process of a container is not ended by signals: it says what a shell would say of it.
+    if !rustix::process::getpid().is_init() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    ExitCode::from(status)
 }
 
 /// Carries out a command, which ends by itself soon after the flag is raised, or is dropped where it stands.
@@ -52,7 +139,7 @@ pub(crate) async fn until_stopped<T>(
     };
     match select(pin!(work), pin!(last)).await {
         Either::Left((done, _)) => done,
-        Either::Right(_) => Err("interrupted; the server does not answer".into()),
+        Either::Right(_) => Err("interrupted; the server, or a local disk, does not answer".into()),
     }
 }
 
@@ -84,10 +171,10 @@ impl Signals {
     pub(crate) fn catch() -> io::Result<Signals> {
         let (pipe, write) = UnixStream::pair()?;
         for signal in ending() {
-            // The second signal of a kind finds the flag set and exits with the conventional status.
+            // The second signal of a kind finds the flag set and ends the process where it stands.
             let again = Arc::new(AtomicBool::new(false));
-            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, again.clone())?;
-            signal_hook::flag::register(signal, again)?;
+            flag::register_conditional_default(signal, again.clone())?;
+            flag::register(signal, again)?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
         Ok(Signals { pipe })

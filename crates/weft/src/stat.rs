@@ -12,6 +12,7 @@ use crate::args::Stat;
 use crate::connect::Remote;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::{Url, UrlError};
+use crate::when::When;
 
 /// Runs the command.
 pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
@@ -33,8 +34,8 @@ pub(crate) fn run(args: Stat) -> Result<ExitCode, Failure> {
     if args.json {
         let outcome = json!({
             "url": url.to_string(), "folder": stat.folder, "size": stat.size, "allocated": stat.allocated,
-            "created": stat.created.map(|at| at.to_string()), "modified": stat.modified.to_string(),
-            "accessed": stat.accessed.to_string(), "target": target, "connection": transport,
+            "created": stat.created.map(When::rfc3339), "modified": stat.modified.rfc3339(),
+            "accessed": stat.accessed.rfc3339(), "target": target, "connection": transport,
         });
         say!("{outcome}")?;
         return Ok(ExitCode::SUCCESS);

@@ -58,8 +58,8 @@ pub(crate) struct Url {
 pub(crate) enum UrlError {
     #[error("{0} names no share: write {0}/SHARE/PATH; `weft ls {0}` lists the shares")]
     NoShare(String),
-    #[error("{0} names no export: write {0}/EXPORT/PATH; `showmount -e {1}` lists the exports")]
-    NoNfsExport(String, String),
+    #[error("{0} names no export: write {0}/EXPORT/PATH; `weft ls {0}` lists the exports")]
+    NoNfsExport(String),
     #[error("{0} has an address of IPv6 without brackets: write {1}")]
     Brackets(String, String),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
@@ -68,6 +68,16 @@ pub(crate) enum UrlError {
         "{0:?} is not an option of a URL: mountport=N, rdmaport=N and (for NFS) vers=3 or vers=4.1 are; a question mark in a name is %3F"
     )]
     Option(String),
+    #[error(
+        "the question mark at the end begins the options of a URL, and none follows; in a name it is %3F"
+    )]
+    NoOption,
+    #[error("mountport is of NFS, and SMB asks no MOUNT: leave it out")]
+    MountOfSmb,
+    #[error(
+        "NFS logs nobody on: {0} is not used, and the server is told the numbers of the user who runs weft; write {1}"
+    )]
+    NfsUser(String, String),
     #[error("vers={0:?} is not a version of NFS that is spoken here: write vers=3 or vers=4.1")]
     Version(String),
     #[error("mountport is of NFSv3, which asks MOUNT, and not of vers=4.1: leave one of the two out")]
@@ -76,7 +86,9 @@ pub(crate) enum UrlError {
         "the URL contains a password: give it in WEFT_PASSWORD instead, command lines are visible to everybody"
     )]
     Password,
-    #[error("{0:?} has a broken % escape")]
+    #[error(
+        "{0:?} has a % without two hexadecimal digits of UTF-8 behind it: a percent sign in a name is %25"
+    )]
     Escape(String),
     #[error("{0} is how Windows writes a share, and no folder here has this name; write smb://{user}@{1}", user = default_user())]
     Unc(String, String),
@@ -86,6 +98,10 @@ pub(crate) enum UrlError {
     Export(String, String),
     #[error("{0}:// is not a protocol of weft: smb://USER@HOST/SHARE/PATH and nfs://HOST/EXPORT/PATH are")]
     Scheme(String),
+    #[error("cifs:// is called smb:// here: write {0}")]
+    Cifs(String),
+    #[error("{0:?} begins with a blank: write {1}")]
+    Blank(String, String),
     #[error("{0:?} names no host: write {1}://HOST/SHARE/PATH")]
     NoHost(String, &'static str),
     #[error("{0} names no user; write {1}")]
@@ -100,7 +116,7 @@ impl Url {
         match Url::parse_server(text)? {
             Some(url) if url.share.is_empty() => Err(match url.scheme {
                 Scheme::Smb => UrlError::NoShare(url.with_user().to_string()),
-                Scheme::Nfs => UrlError::NoNfsExport(url.to_string(), url.host),
+                Scheme::Nfs => UrlError::NoNfsExport(url.to_string()),
             }),
             url => Ok(url),
         }
@@ -117,15 +133,30 @@ impl Url {
 
     /// The same, also where no share is named.
     pub(crate) fn parse_server(text: &str) -> Result<Option<Url>, UrlError> {
-        let (scheme, rest, default_port) = match text.split_once("://") {
+        // RFC 3986 section 3.1: upper and lower case are the same in a scheme.
+        let split = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+        let split = split.as_ref().map(|(scheme, rest)| (scheme.as_str(), *rest));
+        let (scheme, rest, default_port) = match split {
             Some(("smb", rest)) => (Scheme::Smb, rest, 445),
             Some(("nfs", rest)) => (Scheme::Nfs, rest, 2049),
+            Some(("cifs", rest)) => {
+                let meant = Url::parse_server(&format!("smb://{rest}"))?;
+                return Err(UrlError::Cifs(meant.map_or(text.to_owned(), |url| url.with_user().to_string())));
+            }
+            Some((other, _)) if ["smb", "nfs", "cifs"].contains(&other.trim_start()) => {
+                return Err(UrlError::Blank(text.to_owned(), text.trim_start().to_owned()));
+            }
             Some((other, _)) if !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric()) => {
                 return Err(UrlError::Scheme(other.to_owned()));
             }
             _ => return no_url(text).map(|()| None),
         };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A query without an option is a name whose question mark was not escaped: without it, the URL is another file's.
+        let (rest, query) = match rest.split_once('?') {
+            Some((_, "")) => return Err(UrlError::NoOption),
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         if user.contains(':') {
@@ -135,10 +166,8 @@ impl Url {
             Ok(0) | Err(_) => Err(UrlError::Port(text.to_owned())),
             Ok(port) => Ok(port),
         };
-        let bare = host.split('%').next().unwrap_or(host);
-        if bare.parse::<Ipv6Addr>().is_ok() {
-            let whole = text.replacen(host, &format!("[{host}]"), 1);
-            return Err(UrlError::Brackets(text.to_owned(), whole));
+        if let Some(bracketed) = bracketed(host) {
+            return Err(UrlError::Brackets(text.to_owned(), text.replacen(host, &bracketed, 1)));
         }
         // [::1]:445 keeps its colons.
         let (host, port_named, port) = match host.rsplit_once(':') {
@@ -153,8 +182,9 @@ impl Url {
         let mut components = path.split('/').filter(|c| !c.is_empty());
         let share = components.next().unwrap_or("");
         let (mut mount_port, mut rdma_port, mut version) = (None, None, None);
-        for option in query.split('&').filter(|o| !o.is_empty()) {
+        for option in query.into_iter().flat_map(|query| query.split('&')) {
             match option.split_once('=') {
+                Some(("mountport", _)) if scheme == Scheme::Smb => return Err(UrlError::MountOfSmb),
                 Some(("mountport", port)) => mount_port = Some(port_of(port)?),
                 Some(("rdmaport", port)) => rdma_port = Some(port_of(port)?),
                 Some(("vers", "3")) if scheme == Scheme::Nfs => version = Some(NfsVersion::V3),
@@ -164,6 +194,10 @@ impl Url {
                 }
                 _ => return Err(UrlError::Option(option.to_owned())),
             }
+        }
+        if scheme == Scheme::Nfs && authority.contains('@') {
+            let without = text.replacen(&format!("{user}@"), "", 1);
+            return Err(UrlError::NfsUser(user.to_owned(), without));
         }
         if version == Some(NfsVersion::V41) && mount_port.is_some() {
             return Err(UrlError::NoMount);
@@ -183,9 +217,9 @@ impl Url {
         }))
     }
 
-    /// SMB wants a name, unless a ticket has one.
+    /// A URL of SMB names a user, unless a ticket does.
     pub(crate) fn check_user(&self, kerberos: bool) -> Result<(), UrlError> {
-        if self.scheme == Scheme::Nfs || !self.user.is_empty() || kerberos {
+        if !self.user.is_empty() || kerberos {
             return Ok(());
         }
         Err(UrlError::NoUser(self.to_string(), self.clone().with_user().to_string()))
@@ -280,7 +314,7 @@ impl UrlError {
 }
 
 /// Escapes what means something else in a URL or to a shell. Letters of any script, and `also`, stay.
-fn escaped(text: &str, also: &str) -> String {
+pub(crate) fn escaped(text: &str, also: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -324,6 +358,23 @@ fn no_url(text: &str) -> Result<(), UrlError> {
         return Err(UrlError::Export(text.to_owned(), format!("{host}/{}", path.trim_start_matches('/'))));
     }
     Ok(())
+}
+
+/// An address of IPv6 without brackets with them. A decimal number behind several colons that is a port of weft or of the
+/// protocols is one: as a part of the address nobody writes it.
+fn bracketed(host: &str) -> Option<String> {
+    const PORTS: [&str; 5] = ["445", "2049", "4450", "5445", "20049"];
+    let is_address = |text: &str| text.split('%').next().unwrap_or(text).parse::<Ipv6Addr>().is_ok();
+    match host.rsplit_once(':') {
+        Some((address, port))
+            if is_address(address)
+                && port.parse::<u16>().is_ok_and(|n| n > 0)
+                && (PORTS.contains(&port) || !is_address(host)) =>
+        {
+            Some(format!("[{address}]:{port}"))
+        }
+        _ => is_address(host).then(|| format!("[{host}]")),
+    }
 }
 
 /// Replaces %XX escapes.
@@ -380,8 +431,8 @@ mod tests {
         assert!(url.folder);
         assert_eq!(url.join("x").path, "x");
         let version = |query: &str| Url::parse(&format!("nfs://h/s?{query}")).map(|url| url.unwrap().version);
-        assert_eq!(version(""), Ok(None));
         assert_eq!(version("vers=3&mountport=5"), Ok(Some(NfsVersion::V3)));
+        assert_eq!(version("rdmaport=5"), Ok(None));
         assert_eq!(version("vers=4.1"), Ok(Some(NfsVersion::V41)));
         assert_eq!(version("vers=4&mountport=5"), Err(UrlError::NoMount));
     }
@@ -430,7 +481,7 @@ mod tests {
         assert_eq!(Url::parse("/tmp/file"), Ok(None));
         let says = |text: &str| Url::parse(text).unwrap_err().to_string();
         assert!(says("smb://a@host:5").contains("`weft ls smb://a@host:5` lists the shares"));
-        assert!(says("nfs://host").contains("`showmount -e host`"));
+        assert!(says("nfs://host").contains("`weft ls nfs://host`"));
         assert!(says("smb://a@::1/s").contains("write smb://a@[::1]/s"));
         assert!(says("smb://a@host/s/who?me").contains("%3F"));
         assert!(says("smb:a@host/s").contains("write smb://a@host/s"));
@@ -443,7 +494,39 @@ mod tests {
         assert!(matches!(Url::parse("smb://h/s/%zz"), Err(UrlError::Escape(_))));
         assert!(matches!(Url::parse("smb://h:0/s"), Err(UrlError::Port(_))));
         assert!(matches!(Url::parse("smb:///s"), Err(UrlError::NoHost(..))));
-        assert!(matches!(Url::parse("cifs://h/s"), Err(UrlError::Scheme(_))));
+        assert!(says("cifs://a@h/s").contains("write smb://a@h/s"));
+        assert!(says("http://h/s").contains("is not a protocol of weft"));
+        assert!(says("smb://h/s/100%").contains("a percent sign in a name is %25"));
+        assert!(says(" smb://a@h/s").contains("write smb://a@h/s"));
+        assert!(says("smb://alice@::1:4450/data").contains("write smb://alice@[::1]:4450/data"));
+        assert!(says("smb://a@1:2:3:4:5:6:7:8:9/s").contains("write smb://a@[1:2:3:4:5:6:7:8]:9/s"));
+        assert_eq!(Url::parse("SMB://a@h/s"), Url::parse("smb://a@h/s"));
+        assert_eq!(Url::parse("Nfs://h/s"), Url::parse("nfs://h/s"));
+    }
+
+    /// `what?` was cut to `what`, which is another file: it was overwritten.
+    #[test]
+    fn a_question_mark_without_an_option_is_refused() {
+        for text in [
+            "smb://a@h/data/what?",
+            "smb://a@h/data/con?",
+            "nfs://h/data/what?",
+            "smb://a@h?",
+            "smb://a@h/data/what?/x",
+        ] {
+            let says = Url::parse_server(text).unwrap_err().to_string();
+            assert!(says.contains("%3F"), "{text}: {says}");
+        }
+        for text in ["smb://a@h/d/f?&", "smb://a@h/d/f?rdmaport=5445&"] {
+            assert!(matches!(Url::parse_server(text), Err(UrlError::Option(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_other_protocol_has_is_refused() {
+        assert_eq!(Url::parse("smb://a@h/s?mountport=20048"), Err(UrlError::MountOfSmb));
+        let says = Url::parse("nfs://bob@h/s/x").unwrap_err().to_string();
+        assert!(says.contains("bob is not used") && says.ends_with("write nfs://h/s/x"), "{says}");
     }
 
     #[test]
@@ -468,6 +551,5 @@ mod tests {
             "{says}"
         );
         assert_eq!(url.check_user(true), Ok(()));
-        assert_eq!(Url::parse("nfs://nas/data").unwrap().unwrap().check_user(false), Ok(()));
     }
 }

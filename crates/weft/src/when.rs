@@ -20,6 +20,11 @@ impl When {
         self.secs.abs_diff(other.secs) < 2
     }
 
+    /// As JSON has it (RFC 3339): `2026-11-21T23:40:05Z`.
+    pub(crate) fn rfc3339(self) -> String {
+        self.to_string().replace(' ', "T") + "Z"
+    }
+
     /// The same for the standard library; `None` before 1970.
     pub(crate) fn to_system(self) -> Option<SystemTime> {
         let secs = u64::try_from(self.secs).ok()?;
@@ -78,6 +83,7 @@ mod tests {
         assert_eq!(text(0), "1970-01-01 00:00:00");
         assert_eq!(text(951_782_400), "2000-02-29 00:00:00");
         assert_eq!(text(1_795_305_605), "2026-11-22 00:00:05");
+        assert_eq!(When { secs: 0, nanos: 5 }.rfc3339(), "1970-01-01T00:00:00Z");
         assert_eq!(text(-1), "1969-12-31 23:59:59");
         assert_eq!(text(-11_644_473_600), "1601-01-01 00:00:00");
     }

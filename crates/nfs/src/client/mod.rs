@@ -13,6 +13,7 @@ mod patience;
 pub(crate) mod rpc;
 pub mod v4;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,10 +35,10 @@ pub use weft_wire::rpc::{AuthSys, Credential};
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The server said no, by version 3.
-    #[error("{0}")]
+    #[error("{}", told(.0))]
     Status(Status),
     /// The same by version 4: see [`Error::status`] for what both mean.
-    #[error("{0}")]
+    #[error("{}", told(.0))]
     Status4(weft_wire::nfs4::Status),
     /// The server does not export this path.
     #[error("mount refused: {0}")]
@@ -58,11 +59,35 @@ pub enum Error {
     #[error("the server lost uncommitted data")]
     Lost,
     /// A path without a name where one is needed, or a name that is too long.
-    #[error("bad path")]
+    #[error("the path names no file, or has a name of more than 255 bytes")]
     BadPath,
     /// More calls outstanding than there are transaction numbers.
     #[error("too many calls")]
     Busy,
+}
+
+/// A status by its name, with what it means to a user where the name alone does not say it.
+fn told(status: &impl fmt::Display) -> String {
+    let name = status.to_string();
+    let meaning = match name.split_once("ERR_").map(|(_, kind)| kind) {
+        Some("PERM" | "ACCES" | "ACCESS") => {
+            "access denied; the server judges by the numbers of the user who runs weft, and as a rule takes root for nobody"
+        }
+        Some("NOENT") => "no such file or folder",
+        Some("EXIST") => "the name exists already",
+        Some("NOTDIR") => "it is no folder",
+        Some("ISDIR") => "it is a folder",
+        Some("NOTEMPTY") => "the folder is not empty",
+        Some("NOSPC") => "no space left on the server",
+        Some("DQUOT") => "the user's quota on the server is used up",
+        Some("FBIG") => "the file would be too large for the server",
+        Some("ROFS") => "the export is read-only",
+        Some("NAMETOOLONG") => "the name is too long for the server: as a rule it takes 255 bytes",
+        Some("BADNAME" | "BADCHAR") => "not a valid name on this server",
+        Some("STALE") => "the file or folder is not there any more",
+        _ => return name,
+    };
+    format!("{meaning} ({name})")
 }
 
 impl Error {

@@ -171,7 +171,9 @@ fn advice(command: Command, status: NtStatus) -> String {
         NtStatus::OBJECT_NAME_NOT_FOUND | NtStatus::NO_SUCH_FILE => "no such file or directory",
         NtStatus::OBJECT_PATH_NOT_FOUND => "a directory of the path does not exist",
         NtStatus::OBJECT_NAME_COLLISION => "the name exists already",
-        NtStatus::OBJECT_NAME_INVALID | NtStatus::OBJECT_PATH_SYNTAX_BAD => "not a valid name on this server",
+        NtStatus::OBJECT_NAME_INVALID | NtStatus::OBJECT_PATH_SYNTAX_BAD => {
+            "not a valid name on this server: too long (255 characters at most), or with one of \" * / : < > ? \\ |"
+        }
         NtStatus::SHARING_VIOLATION => "the file is in use by somebody else",
         NtStatus::DELETE_PENDING => "the file is about to be deleted",
         NtStatus::DIRECTORY_NOT_EMPTY => "the directory is not empty",

@@ -106,7 +106,7 @@ pub(crate) struct AgentOf {
     #[arg(long, conflicts_with = "server_pid")]
     pub server: bool,
     /// The same of a server with this process number, with its children
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = super::number::<u32>(1..))]
     pub server_pid: Option<u32>,
     /// The weft server's state directory [default: $XDG_STATE_HOME/weft, or ~/.local/state/weft]
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true)]
@@ -133,7 +133,7 @@ pub(crate) struct PictureOf {
     #[arg(long)]
     pub quick: bool,
     /// Clients, each with connections of its own [default: 2 for NFS's 16 streams, else 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = super::number::<u32>(1..=256))]
     pub clients: Option<u32>,
     /// Measure only points whose name contains TEXT: "READ 8 KiB", "WRITE"
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -156,7 +156,7 @@ pub(crate) struct ServerOf {
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     pub transport: Vec<Over>,
     /// Connections of an SMB session
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = super::number::<u32>(1..=16))]
     pub channels: Option<u32>,
     /// Sign SMB sessions
     #[arg(long)]
@@ -171,7 +171,7 @@ pub(crate) struct ServerOf {
     #[arg(long, value_name = "NAME", value_parser = super::parse_congestion)]
     pub congestion: Option<String>,
     /// Process of a server on this host, to measure its processor time and memory with those of its children
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = super::number::<u32>(1..))]
     pub server_pid: Option<u32>,
     /// An agent on the server's host that tells what the server spends (there: weft bench agent --server)
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "server_pid")]
@@ -180,7 +180,7 @@ pub(crate) struct ServerOf {
     #[arg(long, value_name = "HOST:PORT")]
     pub agent: Vec<Host>,
     /// Cores of the server of `local`; the clients get the others
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::number::<u32>(1..=1024))]
     pub server_cores: u32,
 }
 
@@ -191,7 +191,7 @@ pub(crate) struct Measuring {
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub duration: Option<f64>,
     /// Repetitions of each point, transports in turn; medians are shown [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = super::number::<u32>(1..=1000))]
     pub repetitions: Option<u32>,
     /// Count only once the throughput is steady: three windows within this percentage of each other
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "5", value_parser = super::compare::parse_percent)]

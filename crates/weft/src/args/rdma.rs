@@ -33,7 +33,7 @@ pub(crate) struct Bench {
     #[arg(long)]
     pub gate: bool,
     /// Rounds; in each, everything is measured once, references beside their subjects
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = super::number::<u32>(1..=1000))]
     pub rounds: u32,
     /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = parse_seconds)]
@@ -48,13 +48,13 @@ pub(crate) struct Bench {
     #[arg(long, value_enum, hide = true)]
     pub peer: Option<Peer>,
     /// Run on this processor only
-    #[arg(long, value_name = "N", hide = true)]
+    #[arg(long, value_name = "N", hide = true, value_parser = super::number::<usize>(..))]
     pub cpu: Option<usize>,
     /// How many connections the peer holds
-    #[arg(long, value_name = "N", hide = true, default_value_t = 1)]
+    #[arg(long, value_name = "N", hide = true, default_value_t = 1, value_parser = super::number::<u32>(..))]
     pub connections: u32,
     /// Where the peer connects to
-    #[arg(long, value_name = "PORT", hide = true)]
+    #[arg(long, value_name = "PORT", hide = true, value_parser = super::number::<u16>(..))]
     pub port: Option<u16>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Port of SMB over TCP, for --user [default: 445, and on loopback 4450 after it]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = super::number::<u16>(1..))]
     pub smb_port: Option<u16>,
     /// Whether to ask for a CRC on iWARP
     #[arg(long, value_enum, default_value_t = Crc::Always)]
@@ -160,7 +160,7 @@ pub(crate) struct Listen {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub listen: IpAddr,
     /// Port to listen on; 0 takes any
-    #[arg(long, value_name = "N", default_value_t = ping::PORT)]
+    #[arg(long, value_name = "N", default_value_t = ping::PORT, value_parser = super::number::<u16>(..))]
     pub port: u16,
 }
 
@@ -187,7 +187,7 @@ pub(crate) struct Ping {
     #[command(flatten)]
     pub iwarp: Iwarp,
     /// Rounds
-    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = super::number::<u64>(1..))]
     pub count: u64,
     /// Bytes of a round, up to 1M
     #[arg(short, long, value_name = "SIZE", default_value = "64", value_parser = parse_size)]
@@ -204,10 +204,10 @@ pub(crate) struct Ping {
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Core {
     /// Run on this processor only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::number::<usize>(..))]
     pub cpu: Option<usize>,
     /// Longest busy polling before a sleep, in microseconds; 0 never polls
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=super::MAX_SPIN_US))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = super::number::<u64>(..=super::MAX_SPIN_US))]
     pub spin_us: u64,
 }
 
@@ -264,7 +264,7 @@ pub(crate) struct PerfClient {
     #[arg(long, value_name = "S", default_value_t = 0.5, conflicts_with = "count", value_parser = parse_seconds)]
     pub duration: f64,
     /// Operations of each line instead
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = super::number::<u64>(1..))]
     pub count: Option<u64>,
     /// Both sides at the same time, the sum of both ways: bandwidth of Writes and Reads only
     #[arg(long, short = 'b')]

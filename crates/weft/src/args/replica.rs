@@ -26,7 +26,7 @@ pub(crate) struct Replica {
     #[arg(long, value_name = "DIR", env = "WEFT_STATE_DIR", hide_env_values = true, global = true)]
     pub state_dir: Option<PathBuf>,
     /// The server with this process number, where several run
-    #[arg(long, value_name = "N", global = true)]
+    #[arg(long, value_name = "N", global = true, value_parser = super::number::<u32>(..))]
     pub pid: Option<u32>,
     /// What to do
     #[command(subcommand)]
@@ -67,7 +67,7 @@ pub(crate) struct Other {
     #[arg(long, default_value_t = default_user(), value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub user: String,
     /// TCP port of its SMB
-    #[arg(long, value_name = "N", default_value_t = 4450, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4450, value_parser = super::number::<u16>(1..))]
     pub smb_port: u16,
     /// By which way
     #[arg(long, value_enum, default_value_t = Transport::Auto)]

@@ -139,7 +139,7 @@ pub(super) fn run(args: AgentOf) -> Result<ExitCode, Failure> {
         if std::env::var(TOKEN).is_ok() { "..." } else { &token },
         if server.is_some() { "--server-agent" } else { "--agent" }
     )?;
-    let stop = crate::signals::stop_on_signals()?;
+    let stop = crate::signals::drain_on_signals()?;
     listener.set_nonblocking(true)?;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         match listener.accept() {

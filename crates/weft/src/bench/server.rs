@@ -166,6 +166,9 @@ impl Server {
             channels: (job.channels > 1).then_some(job.channels),
             ..Connect::by(transport)
         };
+        if scheme == Scheme::Nfs {
+            connect.check_nfs()?;
+        }
         let (url, password) = self.url(scheme)?;
         Ok(Way { url, connect, password, congestion: self.congestion() })
     }
@@ -314,6 +317,8 @@ pub(super) fn keep_to(cores: &[usize]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn options() -> ServerOf {
@@ -357,6 +362,32 @@ mod tests {
         let agent = ServerOf { server_agent: Some("nas".parse().unwrap()), ..options() };
         assert_eq!(said("nas", agent), None);
         assert_eq!(said("nas", ServerOf { server_pid: Some(1), ..options() }), None);
+    }
+
+    /// `weft bench nfs --encrypt` measured in clear, and the report said nothing of it.
+    #[test]
+    fn nfs_is_not_measured_under_options_that_only_smb_has() {
+        let [latency, ..] = &weft_load::job::paper(
+            weft_load::result::Picture::Nfs,
+            &weft_load::job::Extent {
+                quick: true,
+                timing: measure::Timing {
+                    warm_up: Duration::ZERO,
+                    duration: Duration::from_secs(1),
+                    cool_down: Duration::ZERO,
+                    steady: None,
+                },
+                repetitions: 1,
+            },
+        )[..] else {
+            panic!("no job")
+        };
+        for options in [ServerOf { encrypt: true, ..options() }, ServerOf { sign: true, ..options() }] {
+            let kind = named("nfs://nas/data", &options).unwrap();
+            let mut server = Server { kind, options, password: None, cores: vec![], client_cores: vec![] };
+            let refused = server.way(Scheme::Nfs, Over::Tcp, latency).map(|_| ()).unwrap_err().to_string();
+            assert!(refused.contains(" is for SMB; "), "{refused}");
+        }
     }
 
     #[test]

@@ -52,6 +52,21 @@ pub(super) async fn connect(
     Err(last.unwrap_or_else(|| "no transport to try".into()))
 }
 
+/// Paths that the server exports, as MOUNT tells them: version 4 has no such list.
+pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
+    let (addr, channel) = tcp(dial, dial.url.mount_port.unwrap_or(dial.url.port)).await?;
+    let asking = async { Ok(weft_nfs::client::exports(channel, &options(dial)).await?) };
+    let listed = let_in(dial, Medium::Tcp, addr, asking).await;
+    let listed = listed.map_err(|e| match e.downcast_ref::<Error>() {
+        Some(Error::Rpc(_)) if dial.url.mount_port.is_none() => Failure::from(format!(
+            "{}: MOUNT, which knows the exports, is not at port {}: name its port, ?mountport=20048",
+            dial.url.host, dial.url.port
+        )),
+        _ => e,
+    })?;
+    Ok(listed.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect())
+}
+
 /// Mounts by the version that the URL names, or the best that the server speaks; and why that, where there was a choice.
 async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str), Failure> {
     match (dial.url.version, dial.url.mount_port) {
@@ -108,7 +123,9 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
         e => e.status() == Some(Status::NOENT),
     };
     match none {
-        true => format!("no export /{share} on {host} (NFSv{version}); `showmount -e {host}` lists them"),
+        true => {
+            format!("no export /{share} on {host} (NFSv{version}); `weft ls {}` lists them", url.server())
+        }
         false => format!("export /{share} on {host}: {e} (NFSv{version}){}", about_port(e, may_reserve())),
     }
 }

@@ -115,11 +115,17 @@ pub(crate) async fn first<T, E>(
 
 /// What became of all attempts, as one sentence: the error of each address, or the one that all have.
 pub(crate) fn told<E: fmt::Display>(host: &str, port: u16, failed: &[(SocketAddr, E)]) -> String {
-    let errors: Vec<String> = failed.iter().map(|(_, e)| e.to_string()).collect();
+    // Some errors name the address, which is named here.
+    let without = |(addr, e): &(SocketAddr, E)| {
+        let text = e.to_string();
+        text.strip_prefix(&format!("{addr}: ")).map_or(text.clone(), str::to_owned)
+    };
+    let errors: Vec<String> = failed.iter().map(without).collect();
     let object = authority(host, port);
     let Some(first) = errors.first() else { return format!("{object}: no address to try") };
     if errors.iter().any(|e| e != first) {
-        let each: Vec<String> = failed.iter().map(|(addr, e)| format!("{e} at {}", addr.ip())).collect();
+        let each = failed.iter().zip(&errors).map(|((addr, _), e)| format!("{e} at {}", addr.ip()));
+        let each: Vec<String> = each.collect();
         return format!("{object}: {}", each.join(", "));
     }
     let tried: Vec<String> = failed.iter().map(|(addr, _)| addr.ip().to_string()).collect();
@@ -253,6 +259,8 @@ mod tests {
         assert_eq!(each, "nas:445: refused at 2001:db8::1, no route at 192.0.2.1, refused at 2001:db8::2");
         let only = [("192.0.2.1:445".parse().unwrap(), "refused")];
         assert_eq!(told("192.0.2.1", 445, &only), "192.0.2.1:445: refused");
+        let named = [("192.0.2.1:445".parse().unwrap(), "192.0.2.1:445: No route to host")];
+        assert_eq!(told("192.0.2.1", 445, &named), "192.0.2.1:445: No route to host");
         assert_eq!(authority("::1", 445), "[::1]:445");
     }
 

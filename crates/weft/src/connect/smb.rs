@@ -154,7 +154,8 @@ async fn log_on(
         options.signing = Wish::Required;
     }
     options.compression = dial.options.compress;
-    options.dialects = dial.options.min_dialect..=*options.dialects.end();
+    let oldest = dial.options.min_dialect.unwrap_or(weft_smb::server::Dialect::V3_0);
+    options.dialects = oldest..=*options.dialects.end();
     options.kerberos = dial.options.kerberos;
     if dial.options.encrypt {
         options.encryption = Wish::Required;

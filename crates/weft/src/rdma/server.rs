@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::args::{Iwarp, Listen, ProviderKind};
 use crate::listen::Stop;
 use crate::providers;
-use crate::serve::cannot_listen;
+use crate::serve::cannot_listen_at;
 use crate::signals::Signals;
 
 /// What a server is told.
@@ -61,7 +61,7 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
                 Err(e) if !asked && *kind == ProviderKind::Shm => {
                     tracing::warn!("shared memory is not served: {e}");
                 }
-                Err(e) => return Err(cannot_listen(addr, &e).into()),
+                Err(e) => return Err(cannot_listen_at(addr, "--port N", &e).into()),
             }
         }
         let mut stdout = std::io::stdout();

@@ -59,10 +59,8 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         )?;
     }
     if let alone @ 1.. = number(engine, "unprotected_writes") {
-        writeln!(
-            out,
-            "  alone     {alone} writes were answered without a synchronous destination since it was opened"
-        )?;
+        let writes = if alone == 1 { "1 write was".to_owned() } else { format!("{alone} writes were") };
+        writeln!(out, "  alone     {writes} answered without a synchronous destination since it was opened")?;
     }
     if let Some(said) = read_errors(group) {
         writeln!(out, "  reads     {said}")?;

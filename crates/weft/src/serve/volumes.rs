@@ -248,7 +248,10 @@ pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described
         read_only: args.nbd_read_only,
     };
     let vfs = Vfs::new(Shelf::shelf(volumes.iter().map(shared).collect()));
-    let source = format!("{} volumes", volumes.len());
+    let source = match volumes.len() {
+        1 => "1 volume".to_owned(),
+        n => format!("{n} volumes"),
+    };
     Ok(Some(Described { share: Share::new(name.as_str(), vfs), source }))
 }
 

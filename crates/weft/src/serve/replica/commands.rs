@@ -135,6 +135,13 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let Tell::Looked { volumes: found, server, .. } = told else {
         return Err("the other server gave an answer to another question".into());
     };
+    // It would wait for the command that asks it.
+    if server == replicas.server && server != 0 {
+        return Err(format!(
+            "{} is this server itself: name another host, on which weft serve --replica has the volume for the copy",
+            address.host
+        ));
+    }
     for (found, size) in found.iter().zip(&sizes) {
         if found.size < *size {
             let (there, here) = (human(found.size), human(*size));
@@ -484,8 +491,15 @@ async fn remove(
             group.name, status.role
         ));
     }
+    let source = group.config().partners.into_iter().next().map(|partner| partner.address.host);
     replicas.dissolve(&group).await?;
-    Ok(Reply::Done(format!("{} is no copy any more: its volumes can be used here", group.name)))
+    let there =
+        source.map(|host| format!("; type `weft replica remove {}` on {host}, its source, too", group.name));
+    Ok(Reply::Done(format!(
+        "{} is no copy any more: its volumes can be used here{}",
+        group.name,
+        there.unwrap_or_default()
+    )))
 }
 
 async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Result<Reply, String> {
