@@ -7,14 +7,17 @@
 //! Owns: the two lists. Does not: follow symbolic links (they are named and left out), or copy permissions.
 
 mod failed;
+mod here;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use futures_util::{StreamExt, stream};
+use rustix::fs::{FileType, Stat};
 use serde_json::json;
 use weft_machine::{Pool, rt};
 
@@ -23,10 +26,11 @@ use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
 use crate::fault::Fault;
-use crate::local::Destination;
+use crate::local::{Folder, Source, Target};
 use crate::out::name;
 use crate::signals::{stop_on_signals, until_stopped};
 use crate::sync::failed::{Failed, Places};
+use crate::sync::here::Here;
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
@@ -77,12 +81,25 @@ struct Item {
     modified: When,
 }
 
+impl Item {
+    /// `None`: neither a file nor a folder.
+    fn of_local(found: &Stat) -> Option<Item> {
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if !matches!(kind, FileType::Directory | FileType::RegularFile) {
+            return None;
+        }
+        let modified = When { secs: found.st_mtime, nanos: found.st_mtime_nsec as u32 };
+        Some(Item { folder: kind == FileType::Directory, size: found.st_size as u64, modified })
+    }
+}
+
 type Items = BTreeMap<String, Item>;
 
 /// Both ends, whichever is which.
 struct Ends {
     remote: Remote,
     places: Places,
+    here: Here,
 }
 
 /// What is to be done, in this order.
@@ -232,8 +249,8 @@ async fn sync(
     }
     let ends = Ends::find(remote, &direction, into).await?;
     let (mut here, mut there) = (Listing::default(), Listing::default());
-    if ends.places.up || ends.places.here.exists() {
-        here.read_local(&ends.places)?;
+    if let Some(root) = ends.here.open().map_err(|e| ends.places.at_host("", e))? {
+        here.read_local(&root, &ends.places)?;
     }
     match ends.remote.stat(&ends.places.there).await.map_err(|e| ends.places.at_server("", e))? {
         Some(stat) if stat.folder => there.read_remote(&ends).await?,
@@ -293,9 +310,7 @@ impl Ends {
         let url = direction.url().clone();
         match direction {
             Direction::Up(from, to) => {
-                if !from.is_dir() {
-                    return Err(format!("{} is not a folder", from.display()).into());
-                }
+                let local = Here::source(from)?;
                 let exists = to.path.is_empty() || {
                     let found = remote.is_folder(&to.path).await;
                     found.map_err(|e| format!("destination {to}: {e}"))?
@@ -304,14 +319,14 @@ impl Ends {
                     true => join(&to.path, name_of(&from.canonicalize()?)?),
                     false => to.path.clone(),
                 };
-                Ok(Ends { remote, places: Places { url, there, here: from.clone(), up: true } })
+                let places = Places { url, there, here: from.clone(), up: true };
+                Ok(Ends { remote, places, here: local })
             }
             Direction::Down(from, to) => {
-                let here = match inside && to.is_dir() {
-                    true => to.join(own_name(from)),
-                    false => to.clone(),
-                };
-                Ok(Ends { remote, places: Places { url, there: from.path.clone(), here, up: false } })
+                let inside = inside.then(|| own_name(from));
+                let local = Here::destination(to, inside)?;
+                let places = Places { url, there: from.path.clone(), here: local.shown(), up: false };
+                Ok(Ends { remote, places, here: local })
             }
         }
     }
@@ -382,7 +397,7 @@ impl Ends {
 
     async fn make_root(&self) -> Result<(), Failure> {
         if !self.places.up {
-            return Ok(std::fs::create_dir_all(&self.places.here).map_err(|e| self.places.at_host("", e))?);
+            return Ok(self.here.make().map_err(|e| self.places.at_host("", e))?);
         }
         // Each folder on the way there.
         for (at, _) in self.places.there.match_indices('/') {
@@ -399,38 +414,39 @@ impl Ends {
     async fn make_folder(&self, path: &str) -> Result<(), Failure> {
         match self.places.up {
             true => self.remote.mkdir(&join(&self.places.there, path)).await,
-            false => Ok(std::fs::create_dir(self.places.here.join(path))?),
+            false => {
+                let (folder, name) = self.here.root()?.holder(path)?;
+                Ok(folder.make(name)?)
+            }
         }
     }
 
     async fn copy(&self, path: &str, plan: &Plan) -> Result<u64, Fault> {
-        let (there, here) = (join(&self.places.there, path), self.places.here.join(path));
-        // Somebody may have made one since the folder was listed.
-        if !self.places.up && std::fs::symlink_metadata(&here).is_ok_and(|found| found.is_symlink()) {
-            return Err(Fault::Here("a symbolic link has this name here".into()));
-        }
+        let there = join(&self.places.there, path);
+        let root = self.here.root().map_err(|e| Fault::here(&self.places.here, &e))?;
         match self.places.up {
-            true => store(&self.remote, &here, &there, plan).await,
-            false => match Destination::of(&here).map_err(Fault::Here)? {
-                Destination::File(target) if !target.is_device() => {
-                    fetch(&self.remote, &there, target, plan).await
-                }
-                Destination::File(_) | Destination::Stream(_) => {
-                    let why = "a device or FIFO has this name here; weft cp writes to one that is named";
-                    Err(Fault::Here(why.into()))
-                }
-            },
+            true => store(&self.remote, Source::below(&root, path)?, &there, plan).await,
+            false => {
+                let target = Target::below(&root, path).map_err(Fault::Here)?;
+                fetch(&self.remote, &there, target, plan).await
+            }
         }
     }
 
     async fn delete(&self, path: &str, folder: bool) -> Result<(), Failure> {
-        let (there, here) = (join(&self.places.there, path), self.places.here.join(path));
+        let there = join(&self.places.there, path);
         match (self.places.up, folder) {
             (true, true) => self.remote.rmdir(&there).await,
             (true, false) => self.remote.remove(&there).await,
-            // The connection is looked after meanwhile.
-            (false, true) => Ok(rt::blocking(move || std::fs::remove_dir(here)).await?),
-            (false, false) => Ok(rt::blocking(move || std::fs::remove_file(here)).await?),
+            (false, folder) => {
+                let (root, path) = (self.here.root()?, path.to_owned());
+                let delete = move || {
+                    let (above, name) = root.holder(&path)?;
+                    above.remove(name, folder)
+                };
+                // The connection is looked after meanwhile.
+                Ok(rt::blocking(delete).await?)
+            }
         }
     }
 }
@@ -466,47 +482,44 @@ struct Listing {
 }
 
 impl Listing {
-    fn read_local(&mut self, places: &Places) -> Result<(), Failure> {
+    fn read_local(&mut self, root: &Folder, places: &Places) -> Result<(), Failure> {
         let mut folders = vec![(String::new(), 0)];
         while let Some((folder, depth)) = folders.pop() {
-            let path = places.here.join(&folder);
-            let listed = std::fs::read_dir(&path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-            let entries = match listed {
+            let listed = root.within(&folder).and_then(|open| Ok((open.list()?, open)));
+            let (names, open) = match listed {
                 Err(e) if depth > 0 => {
                     self.unread.push(places.at_host(&folder, e));
                     continue;
                 }
                 listed => listed.map_err(|e| places.at_host(&folder, e))?,
             };
-            for entry in entries {
-                let name = entry.file_name();
+            for name in names {
                 let Some(name) = name.to_str() else {
                     let shown = join(&folder, &name.to_string_lossy());
                     self.unread.push(places.at_host(&shown, "the name is not UTF-8; rename it (mv)"));
                     continue;
                 };
                 let path = join(&folder, name);
-                let kind = match entry.metadata() {
+                let item = match open.stat(name) {
                     // Gone since it was listed.
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                     Err(e) => {
                         self.unread.push(places.at_host(&path, e));
                         continue;
                     }
-                    Ok(kind) => kind,
+                    Ok(found) => Item::of_local(&found),
                 };
-                if kind.is_dir() {
-                    let deeper = descend(depth).map_err(|e| places.at_host(&path, e))?;
-                    folders.push((path.clone(), deeper));
-                } else if !kind.is_file() {
+                let Some(item) = item else {
                     self.skipped.push(path);
                     continue;
+                };
+                if item.folder {
+                    let deeper = descend(depth).map_err(|e| places.at_host(&path, e))?;
+                    folders.push((path.clone(), deeper));
                 } else if is_partial(name) {
                     self.unfinished.push(path);
                     continue;
                 }
-                let modified = When::from(kind.modified().map_err(|e| places.at_host(&path, e))?);
-                let item = Item { folder: kind.is_dir(), size: kind.len(), modified };
                 enter(&mut self.items, path, item).map_err(|e| places.at_host("", e))?;
             }
         }
