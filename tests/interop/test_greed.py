@@ -325,6 +325,70 @@ class Greed(unittest.TestCase):
             self.assertEqual(((outside / "precious").read_text(), (work / "file").read_text()), ("mine", "mine"))
             self.assertEqual((target / "plain").read_text(), "EVIL!")
 
+    def test_a_folder_that_becomes_a_link_while_it_is_copied_to_leads_nowhere(self):
+        """Who may write in the target puts links to somebody else's folder in the place of what sync has listed there."""
+        names = {b"d-root": {b"a": b"f1", b"d": b"d-d", b"made": b"d-made"}, b"d-d": {b"profile": b"f2"}, b"d-made": {b"new": b"f3"}}
+        with tempfile.TemporaryDirectory() as work:
+            work = pathlib.Path(work)
+            target, victim = work / "target", work / "victim"
+            for folder in [target / "d", target / "gone", victim]:
+                folder.mkdir(parents=True)
+            for precious in [target / "d" / "profile", target / "gone" / "passwd", victim / "profile", victim / "passwd"]:
+                precious.write_text("mine")
+
+            class Swapping(HostileNfs):
+                swaps = []
+
+                def answer(self, program, procedure, args):
+                    while procedure == 6 and self.swaps:
+                        folder = target / self.swaps.pop()
+                        folder.rename(work / f"moved-{len(list(work.iterdir()))}")
+                        folder.symlink_to(victim)
+                    return super().answer(program, procedure, args)
+
+            with Swapping(names) as server:
+                server.swaps = ["d", "made"]
+                done = weft.run(weft.WEFT, "sync", "--delete", "--files", "1", server.url(), target, check=False)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                for name in ["d/profile", "made/new"]:
+                    self.assertIn(f"{target}/{name}: a symbolic link has this name here", done.stderr)
+                self.assertEqual((target / "gone" / "passwd").read_text(), "mine")
+                # Deleted is only where everything has arrived.
+                for name in ["d", "made"]:
+                    (target / name).unlink()
+                server.names = {b"d-root": {b"b": b"f1"}}
+                server.swaps = ["gone"]
+                done = weft.run(weft.WEFT, "sync", "--delete", "--files", "1", server.url(), target, check=False)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"{target}/gone/passwd: a symbolic link has this name here", done.stderr)
+            self.assertEqual({p.name: p.read_text() for p in victim.iterdir()}, {"profile": "mine", "passwd": "mine"})
+
+    def test_a_file_that_becomes_a_link_before_it_is_sent_is_not_sent(self):
+        with tempfile.TemporaryDirectory() as work:
+            work = pathlib.Path(work)
+            source, private = work / "source", work / "private"
+            (source / "d").mkdir(parents=True), private.mkdir()
+            for path in [source / "notes", source / "d" / "notes", private / "notes"]:
+                path.write_text("notes")
+
+            class Swapping(HostileNfs):
+                called = set()
+
+                def answer(self, program, procedure, args):
+                    # The source has been listed when the target is.
+                    if procedure == 17 and not (source / "d").is_symlink():
+                        (source / "notes").unlink(), (source / "d").rename(work / "moved")
+                        (source / "notes").symlink_to(private / "notes"), (source / "d").symlink_to(private)
+                    self.called.add((program, procedure))
+                    return super().answer(program, procedure, args)
+
+            with Swapping({b"d-root": {b"d": b"d-d"}}) as server:
+                done = weft.run(weft.WEFT, "sync", source, server.url(), check=False)
+            self.assertEqual(done.returncode, 1)
+            for path in ["notes", "d/notes"]:
+                self.assertIn(f"{source}/{path}: a symbolic link has this name here", done.stderr)
+            self.assertNotIn((100003, 8), server.called, "CREATE")
+
     def test_names_do_nothing_to_the_terminal(self):
         hostile = b"\x1b]0;owned\x07\x1b[2J\r\xc2\x9b31m"
         with HostileNfs({b"d-root": {hostile: b"f1", b"two\nlines": b"f2"}}) as server:

@@ -327,6 +327,11 @@ pub trait Channel {
     fn unacknowledged(&self) -> usize {
         0
     }
+    /// Whether receiving waits for memory of our own: what the peer has sent, or sends, is not read meanwhile, so its silence
+    /// says nothing of it.
+    fn waits_for_memory(&self) -> bool {
+        false
+    }
     /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that replies to
     /// a batch of requests leave in one system call.
     fn cork(&self, on: bool);

@@ -18,7 +18,7 @@ use crate::args::{Cp, Sync, Transfer, default_user};
 use crate::cat;
 use crate::connect::{Remote, password_for};
 use crate::fault::Fault;
-use crate::local::{Destination, STANDARD};
+use crate::local::{Destination, STANDARD, Source};
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, store};
@@ -129,7 +129,7 @@ async fn carry(
             let copied = match Destination::of(&target)? {
                 Destination::File(file) => {
                     done.name = file.path().display().to_string();
-                    fetch(remote, &from.path, file, &plan).await
+                    fetch(remote, &from.path, *file, &plan).await
                 }
                 Destination::Stream(stream) => {
                     // What was written cannot be read again.
@@ -159,7 +159,10 @@ async fn carry(
                 false => to.clone(),
             };
             let copied = match piped {
-                false => store(remote, from, &target.path, &plan).await,
+                false => match Source::named(from) {
+                    Ok(source) => store(remote, source, &target.path, &plan).await,
+                    Err(e) => Err(e),
+                },
                 true => {
                     done.verified = false;
                     cat::take(remote, &target.path, &stopped).await

@@ -14,6 +14,9 @@ use crate::out::name;
 use crate::transfer::CLIENT_BUFFERS;
 use crate::url::{Url, UrlError};
 
+/// What the targets of links may take that are shown.
+const MAX_TARGETS_BYTES: usize = 512 << 20;
+
 /// Runs the command.
 pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
     let url = Url::parse_server(&args.url)?;
@@ -39,12 +42,16 @@ pub(crate) fn run(args: Ls) -> Result<ExitCode, Failure> {
                 }]
             }
         };
-        let mut shown = Vec::with_capacity(entries.len());
+        let (mut shown, mut targets_bytes) = (Vec::with_capacity(entries.len()), 0);
         for entry in entries {
             let target = match entry.special {
                 true => target(&remote, &within(&url.path, &entry.name, folder)).await,
                 false => None,
             };
+            targets_bytes += target.as_ref().map_or(0, String::len);
+            if targets_bytes > MAX_TARGETS_BYTES {
+                return Err(format!("{url}: what its links lead to has more than 512 MiB").into());
+            }
             shown.push((entry, target));
         }
         remote.close().await;

@@ -2,9 +2,13 @@
 //!
 //! New content goes into a draft beside the file, which takes the file's place when it is whole. Where that would lose
 //! something (other hard links, an owner that we cannot set) the draft is copied into the file at the end; where the folder
-//! takes no draft the file itself is written. Symbolic links are followed: what they lead to is written. FIFOs and
-//! character devices take the bytes in order.
-//! Owns: the draft, which goes when it is not kept. Does not: know where the bytes come from.
+//! takes no draft the file itself is written. Symbolic links that the user has named are followed: what they lead to is
+//! written. FIFOs and character devices take the bytes in order.
+//! Owns: the draft, which goes when it is not kept. Does not: know where the bytes come from, or follow a link below a folder
+//! that the user has named ([`folder`]).
+
+mod folder;
+mod source;
 
 use std::cell::Cell;
 use std::fs::{File, Metadata, TryLockError};
@@ -12,7 +16,10 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, Gid, Uid, XattrFlags};
+use rustix::fs::{Access, AtFlags, CWD, Gid, OFlags, Uid, XattrFlags};
+
+pub(crate) use self::folder::Folder;
+pub(crate) use self::source::Source;
 
 use crate::Failure;
 use crate::fault::Fault;
@@ -38,7 +45,7 @@ pub(crate) enum Destination {
     /// Takes bytes in order, and cannot be read again.
     Stream(Stream),
     /// A file, or a block device.
-    File(Target),
+    File(Box<Target>),
 }
 
 /// Standard output, a FIFO or a character device.
@@ -48,11 +55,19 @@ pub(crate) struct Stream(Option<PathBuf>);
 /// A file that is there, or will be.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// Behind all links.
+    /// How users call it, behind all links. Only [`Named::OpenFile`] is opened by it.
     path: PathBuf,
     existing: Option<Metadata>,
-    /// The path leads through /proc: the file is the one that somebody has open, whatever its name.
-    through_proc: bool,
+    named: Named,
+}
+
+/// How a target is reached.
+#[derive(Debug)]
+enum Named {
+    /// By its name in a folder that is open.
+    In(Folder, String),
+    /// By a path through /proc: the file is the one that somebody has open, whatever its name.
+    OpenFile,
 }
 
 impl Destination {
@@ -94,8 +109,19 @@ impl Destination {
         }
         let (behind, through_proc) = behind_links(path)?;
         // A link of /proc/PID/fd shows a name that may be another file's by now.
-        let path = if through_proc { path.to_owned() } else { behind };
-        Ok(Destination::File(Target { path, existing, through_proc }))
+        if through_proc {
+            return Ok(Destination::File(Box::new(Target {
+                path: path.to_owned(),
+                existing,
+                named: Named::OpenFile,
+            })));
+        }
+        let name = behind.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| format!("{} does not name a file", behind.display()))?.to_owned();
+        let folder = Folder::named(behind.parent().unwrap_or(Path::new("")));
+        let folder = folder.map_err(|e| Fault::here(&behind, &e).reason())?;
+        let existing = folder.look(&name).map_err(|e| Fault::here(&behind, &e).reason())?;
+        Ok(Destination::File(Box::new(Target { path: behind, existing, named: Named::In(folder, name) })))
     }
 }
 
@@ -147,7 +173,28 @@ impl Stream {
 }
 
 impl Target {
-    /// Its path, behind all links.
+    /// The file at `path` below a folder, which is there or will be; no link is followed.
+    pub(crate) fn below(root: &Folder, path: &str) -> Result<Target, Failure> {
+        let shown = root.path_of(path);
+        let (folder, name) = root.holder(path).map_err(|e| Fault::here(&shown, &e).reason())?;
+        let existing = folder.look(name).map_err(|e| Fault::here(&shown, &e).reason())?;
+        if let Some(kind) = existing.as_ref().map(Metadata::file_type) {
+            if kind.is_symlink() {
+                return Err("a symbolic link has this name here".into());
+            }
+            if kind.is_dir() {
+                return Err("a folder has this name here".into());
+            }
+            if !kind.is_file() {
+                return Err(
+                    "a device, FIFO or socket has this name here; weft cp writes to one that is named".into(),
+                );
+            }
+        }
+        Ok(Target { path: shown, existing, named: Named::In(folder, name.to_owned()) })
+    }
+
+    /// How users call it, behind all links.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -160,22 +207,21 @@ impl Target {
     /// Where its new content is written. `name` makes the draft's name of the file's; `resume`: what an earlier run left in
     /// it stays.
     pub(crate) fn draft(self, name: impl FnOnce(&str) -> String, resume: bool) -> Result<Draft, Failure> {
-        let shown = self.path.display().to_string();
-        let file_name = self.path.file_name().and_then(|name| name.to_str());
-        let file_name = file_name.ok_or_else(|| format!("{shown} does not name a file"))?;
-        if self.through_proc || self.is_device() {
-            let why = if self.is_device() { "it is a device" } else { "it is somebody's open file" };
-            return self.in_place(why);
+        if self.is_device() {
+            return self.in_place("it is a device");
         }
-        let path = self.path.with_file_name(name(file_name));
-        let file = match lock(&path, self.existing.is_some(), !resume) {
+        let Named::In(folder, file_name) = &self.named else {
+            return self.in_place("it is somebody's open file");
+        };
+        let name = name(file_name);
+        let file = match lock(folder, &name, self.existing.is_some(), !resume) {
             Ok(file) => file,
             Err(LockError::Io(e)) if self.existing.is_some() && is_closed_folder(&e) => {
                 return self.in_place("its folder takes no new files");
             }
-            Err(e) => return Err(e.told(&path)),
+            Err(e) => return Err(e.told(&self.path.with_file_name(name))),
         };
-        let mut draft = Draft { path: Some(path), file, target: self, copied: None, kept: Cell::new(false) };
+        let mut draft = Draft { name: Some(name), file, target: self, copied: None, kept: Cell::new(false) };
         if let Some(existing) = &draft.target.existing {
             draft.copied = draft.obstacle(existing);
         }
@@ -188,8 +234,11 @@ impl Target {
     /// Nothing lies beside it: what is written is there at once.
     fn in_place(self, why: &'static str) -> Result<Draft, Failure> {
         self.check_writable(why)?;
-        let mut options = File::options();
-        let file = options.read(true).write(true).open(&self.path);
+        let file = match &self.named {
+            Named::In(folder, name) if self.is_device() => folder.open(name, OFlags::RDWR, 0),
+            Named::In(folder, name) => folder.open_file(name, OFlags::RDWR),
+            Named::OpenFile => File::options().read(true).write(true).open(&self.path),
+        };
         let file = file.map_err(|e| format!("{}: {e}", self.path.display()))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
@@ -198,15 +247,21 @@ impl Target {
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         note!("weft: {} is written in place, because {why}", self.path.display());
-        Ok(Draft { path: None, file, target: self, copied: None, kept: Cell::new(false) })
+        Ok(Draft { name: None, file, target: self, copied: None, kept: Cell::new(false) })
     }
 
     /// Whether its content may be written, where it is not to be replaced.
     fn check_writable(&self, why: &str) -> Result<(), Failure> {
         let shown = self.path.display();
-        rustix::fs::accessat(CWD, &self.path, Access::WRITE_OK | Access::READ_OK, AtFlags::EACCESS).map_err(
-            |e| format!("{shown} cannot be written ({e}), nor replaced without loss, because {why}").into(),
-        )
+        let wanted = Access::WRITE_OK | Access::READ_OK;
+        // This says only what to tell the user: a link that has come into its place is not opened.
+        let allowed = match &self.named {
+            Named::In(folder, name) => rustix::fs::accessat(folder, name, wanted, AtFlags::EACCESS),
+            Named::OpenFile => rustix::fs::accessat(CWD, &self.path, wanted, AtFlags::EACCESS),
+        };
+        allowed.map_err(|e| {
+            format!("{shown} cannot be written ({e}), nor replaced without loss, because {why}").into()
+        })
     }
 }
 
@@ -217,8 +272,8 @@ fn is_closed_folder(e: &io::Error) -> bool {
 
 /// The new content of a file on its way.
 pub(crate) struct Draft {
-    /// Beside the target; `None` where that itself is written.
-    path: Option<PathBuf>,
+    /// Beside the target, in its folder; `None` where that itself is written.
+    name: Option<String>,
     file: File,
     target: Target,
     /// Why it is copied into the target and does not take its place.
@@ -234,7 +289,7 @@ impl Draft {
 
     /// How much of an earlier run is in it.
     pub(crate) fn begun(&self) -> io::Result<u64> {
-        if self.path.is_none() { Ok(0) } else { Ok(self.file.metadata()?.len()) }
+        if self.name.is_none() { Ok(0) } else { Ok(self.file.metadata()?.len()) }
     }
 
     /// Cuts off what an earlier content had behind this length. A device has the length that it has, and must hold it.
@@ -256,7 +311,15 @@ impl Draft {
 
     /// Whether a failure leaves the target as it was.
     pub(crate) fn spares_target(&self) -> bool {
-        self.path.is_some()
+        self.name.is_some()
+    }
+
+    /// Its name, and the folder and name of the target; `None` where the target itself is written.
+    fn beside(&self) -> Option<(&str, &Folder, &str)> {
+        match (&self.name, &self.target.named) {
+            (Some(draft), Named::In(folder, name)) => Some((draft, folder, name)),
+            _ => None,
+        }
     }
 
     /// Whole and verified: it becomes the target.
@@ -264,19 +327,19 @@ impl Draft {
         let shown = self.target.path.display();
         let time = modified.and_then(When::to_system);
         let dated = || time.map_or(Ok(()), |time| self.file.set_modified(time)).map_err(|e| self.told(&e));
-        let Some(path) = &self.path else {
+        let Some((draft, folder, name)) = self.beside() else {
             dated()?;
             return Ok(());
         };
         let obstacle = match (self.copied, &self.target.existing) {
             (Some(why), _) => Some(why),
-            (None, Some(existing)) => self.take_attributes(existing),
+            (None, Some(existing)) => self.take_attributes(existing, (folder, name)),
             (None, None) => None,
         };
         dated()?;
         let renamed = match obstacle {
             Some(why) => Err(why),
-            None => match std::fs::rename(path, &self.target.path) {
+            None => match folder.rename(draft, name) {
                 Ok(()) => Ok(()),
                 // Something is mounted on it, or its folder lets nobody but owners replace files.
                 Err(e) if self.target.existing.is_some() && !is_full(&e) => {
@@ -290,10 +353,11 @@ impl Draft {
             Ok(()) => self.kept.set(true),
             Err(why) => {
                 note!("weft: {shown} is written in place, because {why}");
-                self.copy_into(time).map_err(|e| {
+                self.copy_into((folder, name), time).map_err(|e| {
                     // It is all that there is of the new content.
                     self.kept.set(true);
-                    format!("{shown}: {e}; the whole new content is in {}", path.display())
+                    let draft = self.target.path.with_file_name(draft);
+                    format!("{shown}: {e}; the whole new content is in {}", draft.display())
                 })?;
             }
         }
@@ -305,8 +369,12 @@ impl Draft {
         Fault::here(&self.target.path, e).reason()
     }
 
-    fn copy_into(&self, time: Option<std::time::SystemTime>) -> io::Result<()> {
-        let mut target = File::options().write(true).open(&self.target.path)?;
+    fn copy_into(
+        &self,
+        (folder, name): (&Folder, &str),
+        time: Option<std::time::SystemTime>,
+    ) -> io::Result<()> {
+        let mut target = folder.open_file(name, OFlags::WRONLY)?;
         (&self.file).seek(SeekFrom::Start(0))?;
         let len = io::copy(&mut &self.file, &mut target)?;
         target.set_len(len)?;
@@ -332,8 +400,8 @@ impl Draft {
     }
 
     /// Gives the draft what the file has; why not, where that does not work.
-    fn take_attributes(&self, existing: &Metadata) -> Option<&'static str> {
-        if let Err(e) = copy_xattrs(&self.target.path, &self.file) {
+    fn take_attributes(&self, existing: &Metadata, (folder, name): (&Folder, &str)) -> Option<&'static str> {
+        if let Err(e) = copy_xattrs((folder, name), &self.file) {
             tracing::debug!("{}: extended attributes: {e}", self.target.path.display());
             return Some("its extended attributes cannot be kept");
         }
@@ -350,17 +418,25 @@ fn is_full(e: &io::Error) -> bool {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Some(path) = self.path.as_ref().filter(|_| !self.kept.get())
-            && let Err(e) = std::fs::remove_file(path)
+        if let Some((draft, folder, _)) = self.beside().filter(|_| !self.kept.get())
+            && let Err(e) = folder.remove(draft, false)
             && e.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("{} was not removed: {e}", path.display());
+            tracing::warn!("{} was not removed: {e}", self.target.path.with_file_name(draft).display());
         }
     }
 }
 
-/// Makes the attributes of `to` those of `from`, but for the ones of its content.
-fn copy_xattrs(from: &Path, to: &File) -> io::Result<()> {
+/// Makes the attributes of `to` those of the file `from`, but for the ones of its content.
+fn copy_xattrs((folder, from): (&Folder, &str), to: &File) -> io::Result<()> {
+    let path = folder.by_descriptor(from);
+    // Without /proc, what has attributes has to be opened, which takes a right to read it.
+    let open = match rustix::fs::llistxattr(&path, &mut [0_u8; 0]) {
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+            Some(folder.open_file(from, OFlags::RDONLY)?)
+        }
+        _ => None,
+    };
     let list = |listed: rustix::io::Result<Vec<u8>>| match listed {
         Ok(names) => Ok(names),
         // A file system without any.
@@ -371,13 +447,19 @@ fn copy_xattrs(from: &Path, to: &File) -> io::Result<()> {
         let names = all.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         names.filter(|name| !OF_CONTENT.contains(name)).map(<[u8]>::to_vec).collect()
     };
-    let had = names(&list(filled(|buf| rustix::fs::listxattr(from, buf)))?);
+    let had = names(&list(filled(|buf| match &open {
+        None => rustix::fs::llistxattr(&path, buf),
+        Some(file) => rustix::fs::flistxattr(file, buf),
+    }))?);
     let has = names(&list(filled(|buf| rustix::fs::flistxattr(to, buf)))?);
     for name in has.iter().filter(|name| !had.contains(name)) {
         rustix::fs::fremovexattr(to, &name[..])?;
     }
     for name in &had {
-        let value = filled(|buf| rustix::fs::getxattr(from, &name[..], buf))?;
+        let value = filled(|buf| match &open {
+            None => rustix::fs::lgetxattr(&path, &name[..], buf),
+            Some(file) => rustix::fs::fgetxattr(file, &name[..], buf),
+        })?;
         if filled(|buf| rustix::fs::fgetxattr(to, &name[..], buf)).ok().as_ref() != Some(&value) {
             rustix::fs::fsetxattr(to, &name[..], &value, XattrFlags::empty())?;
         }
@@ -415,27 +497,29 @@ impl LockError {
 
 /// Opens or makes a draft for this process alone: another copy to the same file would write into what this one has
 /// verified. What replaces a file is nobody else's to read before it has that file's mode.
-fn lock(path: &Path, replaces: bool, empty: bool) -> Result<File, LockError> {
-    let mut options = File::options();
-    options.read(true).write(true).mode(if replaces { 0o600 } else { 0o666 });
-    // A link of that name is not ours.
-    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+fn lock(folder: &Folder, name: &str, replaces: bool, empty: bool) -> Result<File, LockError> {
+    let mode = if replaces { 0o600 } else { 0o666 };
     let file = loop {
-        let (file, made) = match options.clone().create_new(true).open(path) {
+        // A link of that name is not ours.
+        let (file, made) = match folder.open(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode) {
             Ok(file) => (file, true),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match options.open(path) {
-                Ok(file) => (file, false),
-                // Its copy has ended in between.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(LockError::Io(e)),
-            },
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                match folder.open(name, OFlags::RDWR, 0) {
+                    Ok(file) => (file, false),
+                    // Its copy has ended in between.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(LockError::Io(e)),
+                }
+            }
             Err(e) => return Err(LockError::Io(e)),
         };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(LockError::UnderWay),
             // A file system without locks.
-            Err(TryLockError::Error(e)) => tracing::debug!("{} cannot be locked: {e}", path.display()),
+            Err(TryLockError::Error(e)) => {
+                tracing::debug!("{} cannot be locked: {e}", folder.path_of(name).display());
+            }
         }
         // Whoever had the lock may have given the file its name meanwhile.
         let ours = file.metadata().map_err(LockError::Io)?;
@@ -444,11 +528,9 @@ fn lock(path: &Path, replaces: bool, empty: bool) -> Result<File, LockError> {
         {
             return Err(LockError::Foreign);
         }
-        match std::fs::metadata(path) {
-            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => break file,
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(LockError::Io(e)),
+        match folder.look(name).map_err(LockError::Io)? {
+            Some(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => break file,
+            _ => {}
         }
     };
     if empty {

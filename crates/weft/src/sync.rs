@@ -7,14 +7,18 @@
 //! Owns: the two lists. Does not: follow symbolic links (they are named and left out), or copy permissions.
 
 mod failed;
+mod here;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use futures_util::{StreamExt, stream};
+use rustix::fs::{FileType, Stat};
 use serde_json::json;
 use weft_machine::{Pool, rt};
 
@@ -23,18 +27,23 @@ use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
 use crate::fault::Fault;
-use crate::local::Destination;
+use crate::local::{Folder, Source, Target};
 use crate::out::name;
 use crate::signals::{stop_on_signals, until_stopped};
-use crate::sync::failed::{Failed, Places};
+use crate::sync::failed::{Failed, Failures, Places};
+use crate::sync::here::Here;
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
 
 /// How deep folders may lie in each other.
 const MAX_DEPTH: usize = 256;
-/// Names in all, of both sides each: about 1 GiB of memory.
-const MAX_ITEMS: usize = 4 << 20;
+/// Names in all, of both sides each.
+const MAX_NAMES: usize = 4 << 20;
+/// What a side's names may take, each with its whole path: a server that lists long names deep in each other has no say in it.
+const MAX_NAMES_BYTES: usize = 1 << 30;
+/// What a name takes beside its path: its place in the list, which is two thirds full, and what an allocation costs.
+const BESIDE_PATH_BYTES: usize = size_of::<(String, Item)>() * 3 / 2 + 16;
 /// Deletions outstanding at a time: enough that the way to the server costs little, and few for its disk.
 const DELETIONS: usize = 16;
 
@@ -77,29 +86,42 @@ struct Item {
     modified: When,
 }
 
+impl Item {
+    /// `None`: neither a file nor a folder.
+    fn of_local(found: &Stat) -> Option<Item> {
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if !matches!(kind, FileType::Directory | FileType::RegularFile) {
+            return None;
+        }
+        let modified = When { secs: found.st_mtime, nanos: found.st_mtime_nsec as u32 };
+        Some(Item { folder: kind == FileType::Directory, size: found.st_size as u64, modified })
+    }
+}
+
 type Items = BTreeMap<String, Item>;
 
 /// Both ends, whichever is which.
 struct Ends {
     remote: Remote,
     places: Places,
+    here: Here,
 }
 
-/// What is to be done, in this order.
+/// What is to be done, in this order. Paths are those of the lists, which hold most of the memory.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Work {
+struct Work<'a> {
     /// Folders to make, parents first.
-    folders: Vec<String>,
+    folders: Vec<&'a str>,
     /// Files to copy, with their sizes.
-    files: Vec<(String, u64)>,
+    files: Vec<(&'a str, u64)>,
     /// Of them, those whose names the target spells in other cases.
-    respelled: BTreeSet<String>,
+    respelled: BTreeSet<&'a str>,
     /// What the target has and the source has not, contents first.
-    extra: Vec<(String, bool)>,
+    extra: Vec<(&'a str, bool)>,
     /// Files that are the same.
     unchanged: usize,
     /// What has no place at the target, and why.
-    clashes: Vec<(String, &'static str)>,
+    clashes: Vec<(&'a str, &'static str)>,
 }
 
 /// Which names the target takes for the same.
@@ -113,9 +135,9 @@ enum Names {
 
 impl Names {
     /// What all spellings of a name have in common.
-    fn fold(self, path: &str) -> String {
+    fn fold(self, path: &str) -> Cow<'_, str> {
         match self {
-            Names::Exact => path.to_owned(),
+            Names::Exact => path.into(),
             // As servers do it: to upper case, where that is one character.
             Names::AnyCase => {
                 let upper = |c: char| {
@@ -128,17 +150,17 @@ impl Names {
     }
 }
 
-impl Work {
+impl<'a> Work<'a> {
     /// `left_out` is in the source and is not copied. With `delete` the target keeps what it has under these names: a folder that was
     /// replaced by a symbolic link to it must not take its copy along.
     fn between(
-        source: &Items,
+        source: &'a Items,
         left_out: &[String],
-        target: &Items,
+        target: &'a Items,
         names: Names,
         which: Which,
         delete: bool,
-    ) -> Work {
+    ) -> Work<'a> {
         let mut work = Work::default();
         let there: HashMap<_, _> =
             target.iter().map(|(path, item)| (names.fold(path), (path, item))).collect();
@@ -147,15 +169,14 @@ impl Work {
             let folded = names.fold(path);
             let found = there.get(&folded);
             if !seen.insert(folded) {
-                work.clashes
-                    .push((path.clone(), "another name differs in case alone, which is one name there"));
+                work.clashes.push((path, "another name differs in case alone, which is one name there"));
                 continue;
             }
             match found {
                 Some((_, there)) if there.folder != item.folder => {
-                    work.clashes.push((path.clone(), "a file at one end, a folder at the other"));
+                    work.clashes.push((path, "a file at one end, a folder at the other"));
                 }
-                None if item.folder => work.folders.push(path.clone()),
+                None if item.folder => work.folders.push(path),
                 Some(_) if item.folder => {}
                 Some((spelled, there))
                     if which == Which::Changed
@@ -167,20 +188,20 @@ impl Work {
                 }
                 found => {
                     if found.is_some_and(|(spelled, _)| last(spelled) != last(path)) {
-                        work.respelled.insert(path.clone());
+                        work.respelled.insert(path);
                     }
-                    work.files.push((path.clone(), item.size));
+                    work.files.push((path, item.size));
                 }
             }
         }
         if delete {
-            let left_out: BTreeSet<String> = left_out.iter().map(|path| names.fold(path)).collect();
+            let left_out: BTreeSet<_> = left_out.iter().map(|path| names.fold(path)).collect();
             let extra = target.iter().filter(|(path, _)| {
                 let path = names.fold(path);
                 !seen.contains(&path) && !is_within(&path, &left_out)
             });
             // In reverse, what is in a folder comes before the folder.
-            work.extra = extra.map(|(path, item)| (path.clone(), item.folder)).rev().collect();
+            work.extra = extra.map(|(path, item)| (path.as_str(), item.folder)).rev().collect();
         }
         work
     }
@@ -188,16 +209,16 @@ impl Work {
     /// Nothing is written to these here, or by way of them: a server that lists a folder where a symbolic link leads out of the
     /// target would choose what is written there.
     fn keep_off(&mut self, occupied: &[String]) {
-        let occupied: BTreeSet<String> = occupied.iter().cloned().collect();
+        let occupied: BTreeSet<Cow<'_, str>> = occupied.iter().map(Cow::from).collect();
         let Work { folders, files, clashes, .. } = self;
-        let mut keep = |path: &String| {
+        let mut keep = |path: &'a str| {
             let free = !is_within(path, &occupied);
             if !free {
-                clashes.push((path.clone(), "a symbolic link, device or FIFO is in the way"));
+                clashes.push((path, "a symbolic link, device or FIFO is in the way"));
             }
             free
         };
-        folders.retain(&mut keep);
+        folders.retain(|path| keep(path));
         files.retain(|(path, _)| keep(path));
     }
 
@@ -207,7 +228,7 @@ impl Work {
 }
 
 /// Whether the path or a folder above it is one of these.
-fn is_within(path: &str, names: &BTreeSet<String>) -> bool {
+fn is_within(path: &str, names: &BTreeSet<Cow<'_, str>>) -> bool {
     let above = path.match_indices('/').map(|(at, _)| &path[..at]);
     above.chain([path]).any(|part| names.contains(part))
 }
@@ -232,8 +253,8 @@ async fn sync(
     }
     let ends = Ends::find(remote, &direction, into).await?;
     let (mut here, mut there) = (Listing::default(), Listing::default());
-    if ends.places.up || ends.places.here.exists() {
-        here.read_local(&ends.places)?;
+    if let Some(root) = ends.here.open().map_err(|e| ends.places.at_host("", e))? {
+        here.read_local(&root, &ends.places)?;
     }
     match ends.remote.stat(&ends.places.there).await.map_err(|e| ends.places.at_server("", e))? {
         Some(stat) if stat.folder => there.read_remote(&ends).await?,
@@ -259,8 +280,12 @@ async fn sync(
     }
     // What the target has and cannot show is nobody's loss, unless something is to be deleted.
     let mut failed = source.unread;
-    failed.extend(target.unread.into_iter().filter(|_| args.delete));
-    failed.extend(work.clashes.iter().map(|(path, reason)| ends.places.at_destination(path, reason)));
+    if args.delete {
+        failed.append(target.unread)?;
+    }
+    for (path, reason) in &work.clashes {
+        failed.push(ends.places.at_destination(path, reason))?;
+    }
     if args.dry_run {
         print_work(&failed, &work)?;
         ends.remote.close().await;
@@ -284,7 +309,7 @@ struct Done {
     copied: usize,
     bytes: u64,
     deleted: usize,
-    failed: Vec<Failed>,
+    failed: Failures,
 }
 
 impl Ends {
@@ -293,9 +318,7 @@ impl Ends {
         let url = direction.url().clone();
         match direction {
             Direction::Up(from, to) => {
-                if !from.is_dir() {
-                    return Err(format!("{} is not a folder", from.display()).into());
-                }
+                let local = Here::source(from)?;
                 let exists = to.path.is_empty() || {
                     let found = remote.is_folder(&to.path).await;
                     found.map_err(|e| format!("destination {to}: {e}"))?
@@ -304,14 +327,14 @@ impl Ends {
                     true => join(&to.path, name_of(&from.canonicalize()?)?),
                     false => to.path.clone(),
                 };
-                Ok(Ends { remote, places: Places { url, there, here: from.clone(), up: true } })
+                let places = Places { url, there, here: from.clone(), up: true };
+                Ok(Ends { remote, places, here: local })
             }
             Direction::Down(from, to) => {
-                let here = match inside && to.is_dir() {
-                    true => to.join(own_name(from)),
-                    false => to.clone(),
-                };
-                Ok(Ends { remote, places: Places { url, there: from.path.clone(), here, up: false } })
+                let inside = inside.then(|| own_name(from));
+                let local = Here::destination(to, inside)?;
+                let places = Places { url, there: from.path.clone(), here: local.shown(), up: false };
+                Ok(Ends { remote, places, here: local })
             }
         }
     }
@@ -319,8 +342,8 @@ impl Ends {
     /// `failed`: what has failed already.
     async fn carry_out(
         &self,
-        work: &Work,
-        failed: Vec<Failed>,
+        work: &Work<'_>,
+        failed: Failures,
         plan: &Plan,
         files: usize,
     ) -> Result<Done, Failure> {
@@ -328,7 +351,7 @@ impl Ends {
         self.make_root().await?;
         for path in &work.folders {
             if let Err(e) = self.make_folder(path).await {
-                done.failed.push(self.places.at_destination(path, e));
+                done.failed.push(self.places.at_destination(path, e))?;
             }
         }
         let mut copies = stream::iter(&work.files)
@@ -350,7 +373,7 @@ impl Ends {
                     done.copied += 1;
                     done.bytes += bytes;
                 }
-                Err(fault) => done.failed.push(self.places.at_fault(path, fault)),
+                Err(fault) => done.failed.push(self.places.at_fault(path, fault))?,
             }
         }
         if plan.is_stopped() {
@@ -370,7 +393,7 @@ impl Ends {
                 plan.count_one();
                 match outcome {
                     Ok(()) => done.deleted += 1,
-                    Err(e) => done.failed.push(self.places.at_destination(path, e)),
+                    Err(e) => done.failed.push(self.places.at_destination(path, e))?,
                 }
             }
             if plan.is_stopped() {
@@ -382,7 +405,7 @@ impl Ends {
 
     async fn make_root(&self) -> Result<(), Failure> {
         if !self.places.up {
-            return Ok(std::fs::create_dir_all(&self.places.here).map_err(|e| self.places.at_host("", e))?);
+            return Ok(self.here.make().map_err(|e| self.places.at_host("", e))?);
         }
         // Each folder on the way there.
         for (at, _) in self.places.there.match_indices('/') {
@@ -399,44 +422,45 @@ impl Ends {
     async fn make_folder(&self, path: &str) -> Result<(), Failure> {
         match self.places.up {
             true => self.remote.mkdir(&join(&self.places.there, path)).await,
-            false => Ok(std::fs::create_dir(self.places.here.join(path))?),
+            false => {
+                let (folder, name) = self.here.root()?.holder(path)?;
+                Ok(folder.make(name)?)
+            }
         }
     }
 
     async fn copy(&self, path: &str, plan: &Plan) -> Result<u64, Fault> {
-        let (there, here) = (join(&self.places.there, path), self.places.here.join(path));
-        // Somebody may have made one since the folder was listed.
-        if !self.places.up && std::fs::symlink_metadata(&here).is_ok_and(|found| found.is_symlink()) {
-            return Err(Fault::Here("a symbolic link has this name here".into()));
-        }
+        let there = join(&self.places.there, path);
+        let root = self.here.root().map_err(|e| Fault::here(&self.places.here, &e))?;
         match self.places.up {
-            true => store(&self.remote, &here, &there, plan).await,
-            false => match Destination::of(&here).map_err(Fault::Here)? {
-                Destination::File(target) if !target.is_device() => {
-                    fetch(&self.remote, &there, target, plan).await
-                }
-                Destination::File(_) | Destination::Stream(_) => {
-                    let why = "a device or FIFO has this name here; weft cp writes to one that is named";
-                    Err(Fault::Here(why.into()))
-                }
-            },
+            true => store(&self.remote, Source::below(&root, path)?, &there, plan).await,
+            false => {
+                let target = Target::below(&root, path).map_err(Fault::Here)?;
+                fetch(&self.remote, &there, target, plan).await
+            }
         }
     }
 
     async fn delete(&self, path: &str, folder: bool) -> Result<(), Failure> {
-        let (there, here) = (join(&self.places.there, path), self.places.here.join(path));
+        let there = join(&self.places.there, path);
         match (self.places.up, folder) {
             (true, true) => self.remote.rmdir(&there).await,
             (true, false) => self.remote.remove(&there).await,
-            // The connection is looked after meanwhile.
-            (false, true) => Ok(rt::blocking(move || std::fs::remove_dir(here)).await?),
-            (false, false) => Ok(rt::blocking(move || std::fs::remove_file(here)).await?),
+            (false, folder) => {
+                let (root, path) = (self.here.root()?, path.to_owned());
+                let delete = move || {
+                    let (above, name) = root.holder(&path)?;
+                    above.remove(name, folder)
+                };
+                // The connection is looked after meanwhile.
+                Ok(rt::blocking(delete).await?)
+            }
         }
     }
 }
 
 /// What may be deleted at the same time, one set after the other: the files, then the folders from the deepest up.
-fn deletions(extra: &[(String, bool)]) -> Vec<Vec<&(String, bool)>> {
+fn deletions<'e, 'a>(extra: &'e [(&'a str, bool)]) -> Vec<Vec<&'e (&'a str, bool)>> {
     let mut folders: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for item in extra.iter().filter(|(_, folder)| *folder) {
         folders.entry(item.0.matches('/').count()).or_default().push(item);
@@ -462,65 +486,84 @@ struct Listing {
     /// What interrupted copies have left, by their names.
     unfinished: Vec<String>,
     /// What could not be looked at.
-    unread: Vec<Failed>,
+    unread: Failures,
+    /// How many names were listed.
+    names: usize,
+    /// What they take.
+    bytes: usize,
 }
 
 impl Listing {
-    fn read_local(&mut self, places: &Places) -> Result<(), Failure> {
+    /// Makes room for a name; a folder's is kept twice, because it is still to be listed.
+    fn count(&mut self, path: &str, folder: bool) -> Result<(), &'static str> {
+        let paths = if folder { 2 } else { 1 };
+        self.names += 1;
+        self.bytes += paths * path.len() + BESIDE_PATH_BYTES;
+        if self.names > MAX_NAMES {
+            return Err("more than 4 million files: copy parts of the folder");
+        }
+        if self.bytes > MAX_NAMES_BYTES {
+            return Err("its names and their paths take more than 1 GiB: copy parts of the folder");
+        }
+        Ok(())
+    }
+
+    fn read_local(&mut self, root: &Folder, places: &Places) -> Result<(), Failure> {
+        let whole = |e| places.at_host("", e);
         let mut folders = vec![(String::new(), 0)];
         while let Some((folder, depth)) = folders.pop() {
-            let path = places.here.join(&folder);
-            let listed = std::fs::read_dir(&path).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-            let entries = match listed {
+            let listed = root.within(&folder).and_then(|open| Ok((open.list()?, open)));
+            let (names, open) = match listed {
                 Err(e) if depth > 0 => {
-                    self.unread.push(places.at_host(&folder, e));
+                    self.unread.push(places.at_host(&folder, e))?;
                     continue;
                 }
                 listed => listed.map_err(|e| places.at_host(&folder, e))?,
             };
-            for entry in entries {
-                let name = entry.file_name();
+            for name in names {
                 let Some(name) = name.to_str() else {
                     let shown = join(&folder, &name.to_string_lossy());
-                    self.unread.push(places.at_host(&shown, "the name is not UTF-8; rename it (mv)"));
+                    let failed = places.at_host(&shown, "the name is not UTF-8; rename it (mv)");
+                    self.unread.push(failed)?;
                     continue;
                 };
                 let path = join(&folder, name);
-                let kind = match entry.metadata() {
+                let item = match open.stat(name) {
                     // Gone since it was listed.
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                     Err(e) => {
-                        self.unread.push(places.at_host(&path, e));
+                        self.unread.push(places.at_host(&path, e))?;
                         continue;
                     }
-                    Ok(kind) => kind,
+                    Ok(found) => Item::of_local(&found),
                 };
-                if kind.is_dir() {
-                    let deeper = descend(depth).map_err(|e| places.at_host(&path, e))?;
-                    folders.push((path.clone(), deeper));
-                } else if !kind.is_file() {
+                self.count(&path, item.is_some_and(|item| item.folder)).map_err(whole)?;
+                let Some(item) = item else {
                     self.skipped.push(path);
                     continue;
+                };
+                if item.folder {
+                    let deeper = descend(depth).map_err(|e| places.at_host(&path, e))?;
+                    folders.push((path.clone(), deeper));
                 } else if is_partial(name) {
                     self.unfinished.push(path);
                     continue;
                 }
-                let modified = When::from(kind.modified().map_err(|e| places.at_host(&path, e))?);
-                let item = Item { folder: kind.is_dir(), size: kind.len(), modified };
-                enter(&mut self.items, path, item).map_err(|e| places.at_host("", e))?;
+                self.items.insert(path, item);
             }
         }
         Ok(())
     }
 
     async fn read_remote(&mut self, ends: &Ends) -> Result<(), Failure> {
+        let whole = |e| ends.places.at_server("", e);
         let mut folders = vec![(String::new(), 0)];
         while let Some((folder, depth)) = folders.pop() {
             let path = join(&ends.places.there, &folder);
             let path = path.trim_end_matches('/');
             let entries = match ends.remote.list(path).await {
                 Err(e) if depth > 0 => {
-                    self.unread.push(ends.places.at_server(&folder, e));
+                    self.unread.push(ends.places.at_server(&folder, e))?;
                     continue;
                 }
                 listed => listed.map_err(|e| ends.places.at_server(&folder, e))?,
@@ -529,16 +572,16 @@ impl Listing {
                 // A server has no say in where we write.
                 if entry.name.contains(['/', '\0']) || matches!(&*entry.name, "" | "." | "..") {
                     let why = format!("has a file named {:?}, as none here can be", entry.name);
-                    self.unread.push(ends.places.at_server(&folder, why));
+                    self.unread.push(ends.places.at_server(&folder, why))?;
                     continue;
                 }
                 let path = join(&folder, &entry.name);
                 if entry.garbled {
-                    self.unread.push(
-                        ends.places.at_server(&path, "the name is not UTF-8; rename it on the server (mv)"),
-                    );
+                    let why = "the name is not UTF-8; rename it on the server (mv)";
+                    self.unread.push(ends.places.at_server(&path, why))?;
                     continue;
                 }
+                self.count(&path, entry.folder).map_err(whole)?;
                 if entry.special {
                     self.skipped.push(path);
                     continue;
@@ -552,7 +595,7 @@ impl Listing {
                     folders.push((path.clone(), deeper));
                 }
                 let item = Item { folder: entry.folder, size: entry.size, modified: entry.modified };
-                enter(&mut self.items, path, item).map_err(|e| ends.places.at_server("", e))?;
+                self.items.insert(path, item);
             }
         }
         Ok(())
@@ -563,16 +606,8 @@ fn descend(depth: usize) -> Result<usize, &'static str> {
     if depth >= MAX_DEPTH { Err("folders lie deeper than 256 in each other") } else { Ok(depth + 1) }
 }
 
-fn enter(items: &mut Items, path: String, item: Item) -> Result<(), &'static str> {
-    if items.len() >= MAX_ITEMS {
-        return Err("more than 4 million files: copy parts of the folder");
-    }
-    items.insert(path, item);
-    Ok(())
-}
-
-fn print_work(failed: &[Failed], work: &Work) -> Result<(), Failure> {
-    for failed in failed {
+fn print_work(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
+    for failed in failed.iter() {
         say!("cannot     {failed}")?;
     }
     for path in &work.folders {
@@ -590,7 +625,7 @@ fn print_work(failed: &[Failed], work: &Work) -> Result<(), Failure> {
 
 fn report(
     args: &Sync,
-    work: &Work,
+    work: &Work<'_>,
     done: &Done,
     left_out: &[String],
     started: Instant,
@@ -606,7 +641,7 @@ fn report(
         say!("{outcome}")?;
         return Ok(());
     }
-    for failed in &done.failed {
+    for failed in done.failed.iter() {
         note!("weft: {failed}");
     }
     if !args.transfer.quiet {
@@ -617,7 +652,7 @@ fn report(
             work.unchanged,
             done.deleted,
             left_out.len(),
-            done.failed.len(),
+            done.failed.iter().len(),
         )?;
     }
     Ok(())
@@ -638,13 +673,27 @@ mod tests {
     }
 
     #[test]
+    fn names_are_counted_with_their_whole_paths() {
+        let fit = |path: &str, folder| {
+            let mut listing = Listing::default();
+            (0..).take_while(|_| listing.count(path, folder).is_ok()).count()
+        };
+        // Folders with names of 1,000 bytes, 200 deep, have few names with much memory.
+        let deep = "n".repeat(200_000);
+        assert!((5000..5400).contains(&fit(&deep, false)), "{}", fit(&deep, false));
+        assert!((2500..2700).contains(&fit(&deep, true)), "{}", fit(&deep, true));
+        // As many as ever where paths are as long as people make them.
+        assert_eq!(fit(&"n".repeat(120), false), 4 << 20);
+    }
+
+    #[test]
     fn what_differs_is_copied_and_what_is_extra_goes_contents_first() {
         let source = items(&[("a", 1, 10), ("b", 2, 10), ("c", 3, 10), ("d/", 0, 0), ("d/e", 1, 1)]);
         let target = items(&[("a", 1, 11), ("b", 1, 10), ("c", 3, 20), ("x/", 0, 0), ("x/y", 1, 1)]);
         let work = Work::between(&source, &[], &target, Names::Exact, Which::Changed, true);
         assert_eq!(work.folders, ["d"]);
-        assert_eq!(work.files, [("b".into(), 2), ("c".into(), 3), ("d/e".into(), 1)]);
-        assert_eq!(work.extra, [("x/y".into(), false), ("x".into(), true)]);
+        assert_eq!(work.files, [("b", 2), ("c", 3), ("d/e", 1)]);
+        assert_eq!(work.extra, [("x/y", false), ("x", true)]);
         assert_eq!((work.unchanged, work.bytes()), (1, 6));
         let all = Work::between(&source, &[], &target, Names::Exact, Which::All, false);
         assert_eq!((all.files.len(), all.unchanged, all.extra.len()), (4, 0, 0));
@@ -652,23 +701,23 @@ mod tests {
 
     #[test]
     fn files_are_deleted_before_folders_and_those_from_the_deepest_up() {
-        let extra: Vec<_> = [("x/y/z", true), ("x/y/a", false), ("x/y", true), ("w", true), ("b", false)]
-            .map(|(path, folder)| (path.to_owned(), folder))
-            .to_vec();
+        let extra: Vec<_> =
+            [("x/y/z", true), ("x/y/a", false), ("x/y", true), ("w", true), ("b", false)].to_vec();
         let sets = deletions(&extra);
-        let names = sets.iter().map(|set| set.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>());
+        let names = sets.iter().map(|set| set.iter().map(|(path, _)| *path).collect::<Vec<_>>());
         assert_eq!(names.collect::<Vec<_>>(), [vec!["x/y/a", "b"], vec!["x/y/z"], vec!["x/y"], vec!["w"]]);
-        assert_eq!(deletions(&[]), [Vec::<&(String, bool)>::new()]);
+        assert_eq!(deletions(&[]), [Vec::<&(&str, bool)>::new()]);
     }
 
     #[test]
     fn nothing_is_written_through_a_link_that_is_at_the_target() {
         let source =
             items(&[("a", 1, 1), ("link/", 0, 0), ("link/b", 1, 1), ("link/d/", 0, 0), ("linked", 1, 1)]);
-        let mut work = Work::between(&source, &[], &Items::new(), Names::Exact, Which::All, false);
+        let target = Items::new();
+        let mut work = Work::between(&source, &[], &target, Names::Exact, Which::All, false);
         work.keep_off(&["link".to_owned()]);
-        assert_eq!(work.files, [("a".into(), 1), ("linked".into(), 1)]);
-        let kept_off: Vec<_> = work.clashes.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(work.files, [("a", 1), ("linked", 1)]);
+        let kept_off: Vec<_> = work.clashes.iter().map(|(path, _)| *path).collect();
         assert_eq!((work.folders.len(), kept_off), (0, vec!["link", "link/d", "link/b"]));
     }
 
@@ -685,15 +734,15 @@ mod tests {
         ]);
         let left_out = ["2019".to_owned(), "fifo".to_owned()];
         let extra = |names| Work::between(&source, &left_out, &target, names, Which::Changed, true).extra;
-        assert_eq!(extra(Names::AnyCase), [("x".into(), false), ("20".into(), false)]);
-        assert_eq!(extra(Names::Exact), [("x".into(), false), ("Fifo".into(), false), ("20".into(), false)]);
+        assert_eq!(extra(Names::AnyCase), [("x", false), ("20", false)]);
+        assert_eq!(extra(Names::Exact), [("x", false), ("Fifo", false), ("20", false)]);
     }
 
     #[test]
     fn a_file_is_not_put_in_the_place_of_a_folder() {
         let (file, folder) = (items(&[("a", 1, 1)]), items(&[("a/", 0, 1)]));
         let work = Work::between(&file, &[], &folder, Names::Exact, Which::Changed, false);
-        assert_eq!((work.clashes[0].0.as_str(), work.clashes.len(), work.files.len()), ("a", 1, 0));
+        assert_eq!((work.clashes[0].0, work.clashes.len(), work.files.len()), ("a", 1, 0));
     }
 
     #[test]
@@ -703,10 +752,10 @@ mod tests {
         let target = items(&[("dir/", 0, 1), ("dir/x", 1, 1), ("readme", 1, 1)]);
         let work = Work::between(&source, &[], &target, Names::AnyCase, Which::Changed, true);
         // The new spelling arrives; the old one is not deleted after it, for it is the same file.
-        assert_eq!(work.files, [("README".into(), 1), ("SAME".into(), 1)]);
-        assert_eq!(work.respelled, BTreeSet::from(["README".to_owned()]));
+        assert_eq!(work.files, [("README", 1), ("SAME", 1)]);
+        assert_eq!(work.respelled, BTreeSet::from(["README"]));
         assert_eq!((work.extra.len(), work.folders.len(), work.unchanged), (0, 0, 1));
-        assert_eq!((work.clashes[0].0.as_str(), work.clashes.len()), ("Same", 1));
+        assert_eq!((work.clashes[0].0, work.clashes.len()), ("Same", 1));
         let work = Work::between(&source, &[], &target, Names::Exact, Which::Changed, true);
         assert_eq!((work.files.len(), work.extra.len(), work.clashes.len()), (4, 3, 0));
     }

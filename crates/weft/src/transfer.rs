@@ -25,7 +25,7 @@ use weft_rdma::Traffic;
 use crate::args::Transfer;
 use crate::connect::{Remote, RemoteFile};
 use crate::fault::Fault;
-use crate::local::Target;
+use crate::local::{Source, Target};
 use crate::when::When;
 
 /// Memory for a client's payload buffers.
@@ -254,21 +254,8 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
 }
 
 /// Copies a local file to the remote path `target`; gives its size.
-pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Plan) -> Result<u64, Fault> {
-    let here = |e: io::Error| Fault::here(from, &e);
-    // Looked at before it is opened: opening a FIFO would wait for somebody to write to it.
-    let kind = std::fs::metadata(from).map_err(here)?;
-    if !kind.is_file() {
-        let shown = from.display();
-        let why = match kind.is_dir() {
-            true => format!("{shown} is a folder: copy it with -r"),
-            false => format!("{shown} is not a regular file; weft cp - URL < {shown} copies what it gives"),
-        };
-        return Err(Fault::Here(why.into()));
-    }
-    let local = std::fs::File::open(from).map_err(here)?;
-    let kind = local.metadata().map_err(here)?;
-    let (size, modified) = (kind.len(), When::from(kind.modified().map_err(here)?));
+pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Plan) -> Result<u64, Fault> {
+    let Source { file: local, shown: from, size, modified } = from;
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     let partial = join(folder, &plan.partial_name(name, size, modified));
     let file = File::from(std::os::fd::OwnedFd::from(local));
@@ -283,7 +270,7 @@ pub(crate) async fn store(remote: &Remote, from: &Path, target: &str, plan: &Pla
             _ => remote.open(&partial, true).await,
         };
         let sink = sink.map_err(Fault::There)?;
-        let filled = fill(remote, &sink, (&file, from), (first, size), plan).await;
+        let filled = fill(remote, &sink, (&file, &from), (first, size), plan).await;
         let filled = match filled {
             Ok(()) if plan.keep_times => sink.set_modified(modified).await.map_err(Fault::There),
             filled => filled,
@@ -390,7 +377,8 @@ async fn read_block(
 
 /// A path of a share.
 pub(crate) fn join(folder: &str, name: &str) -> String {
-    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+    // Exactly as long as it is: millions may be kept.
+    if folder.is_empty() { name.to_owned() } else { [folder, "/", name].concat() }
 }
 
 #[cfg(test)]

@@ -238,6 +238,33 @@ fn commands_write_files_in_one_place_only() {
     }
 }
 
+/// What copies folders: a path that it opened would be followed wherever links lead that came since it was listed.
+const BELOW_FOLDERS: [&str; 3] =
+    ["crates/weft/src/sync.rs", "crates/weft/src/sync/", "crates/weft/src/transfer.rs"];
+
+#[test]
+fn copies_of_folders_open_no_paths() {
+    let ways = [
+        "std::fs",
+        " fs::",
+        ".exists()",
+        ".metadata()",
+        ".read_dir()",
+        "File::open",
+        "Destination::of",
+        "CWD",
+    ];
+    for (name, text) in sources() {
+        if !BELOW_FOLDERS.iter().any(|place| name.starts_with(place)) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        for way in ways {
+            assert!(!code.contains(way), "{name} reaches a file by {way}: local::Folder does that");
+        }
+    }
+}
+
 #[test]
 fn random_numbers_come_from_one_place_only() {
     // So that whoever wants a run again need only give that place its numbers.

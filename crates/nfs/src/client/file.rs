@@ -4,7 +4,7 @@
 //! Owns: the write verifier of what is not committed. Does not: cache, lock or append.
 //!
 //! Buffers: a read of at most `max_read` bytes is handed up as it was received or placed, without a copy; a longer one
-//! is joined from pieces, counted. A written `Bytes` leaves as it is where payload travels inside the message, and is
+//! is joined from pieces, counted, as is one that the server answers in pieces. A written `Bytes` leaves as it is where payload travels inside the message, and is
 //! copied once where it has to be opened to the peer; [`File::write_buf`] lends its buffer and is never copied.
 
 use std::cell::{Cell, RefCell};
@@ -188,20 +188,30 @@ impl File {
 
     /// One READ, or more where the server gives less than it was asked for.
     async fn read_piece(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Error> {
-        let (mut chain, mut got) = (Vec::new(), 0usize);
-        while got < len {
-            let at = offset.saturating_add(got as u64);
-            let (data, eof) = self.read_once(at, len.saturating_sub(got)).await?;
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let mut joined = Vec::new();
+        loop {
+            let at = offset.saturating_add(joined.len() as u64);
+            let wanted = len.saturating_sub(joined.len());
+            let (data, eof) = self.read_once(at, wanted).await?;
             if data.is_empty() && !eof {
                 return Err(Malformed("READ gives neither data nor the end of the file").into());
             }
-            got = got.saturating_add(data.len());
-            chain.push(data);
-            if eof {
-                break;
+            let done = eof || data.len() == wanted;
+            if done && joined.is_empty() {
+                return Ok(vec![data]);
+            }
+            // A piece keeps the whole buffer in which it was received, and a server may give a byte at a time.
+            let before = joined.len();
+            joined.reserve_exact(wanted);
+            joined.resize(before.saturating_add(data.len()), 0);
+            buf::copy(joined.split_at_mut(before).1, &data);
+            if done {
+                return Ok(vec![Bytes::from(joined)]);
             }
         }
-        Ok(chain)
     }
 
     /// One READ.

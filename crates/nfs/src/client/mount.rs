@@ -11,6 +11,7 @@ use weft_transport::{Channel, Traffic};
 use weft_wire::mount::{DirPath, Export, List, MountResult, procedure as mnt};
 use weft_wire::nfs3::{self, *};
 use weft_wire::rpc::Credential;
+use weft_wire::xdr::Malformed;
 
 use super::Error;
 use super::file::File;
@@ -24,8 +25,10 @@ const MOUNT: Program = Program(weft_wire::mount::PROGRAM, weft_wire::mount::VERS
 const MAX_EXPORTS_BYTES: usize = 64 << 10;
 /// Largest piece of a directory that is asked for.
 const MAX_LISTING_BYTES: u32 = 64 << 10;
-/// Names of one directory that are listed at most: about 1 GiB of memory.
-pub(super) const MAX_LISTING: usize = 4 << 20;
+/// Names of one directory that are listed at most: about 1 GiB of memory beside the names themselves.
+const MAX_LISTING: usize = 4 << 20;
+/// And so many bytes of them.
+const MAX_NAMES_BYTES: usize = 512 << 20;
 /// RPC header, status and attributes around a listing or a link's target.
 const AROUND_BYTES: usize = 256;
 
@@ -58,6 +61,29 @@ pub struct Entry {
     pub attributes: Option<Attributes>,
     /// Handle, if the server gave it.
     pub handle: Option<Handle>,
+}
+
+/// How much of a directory has come. What a server lists may have no end.
+#[derive(Default)]
+pub(super) struct Listed {
+    names: usize,
+    bytes: usize,
+}
+
+impl Listed {
+    /// Counts a name, and gives one that owns its memory: what was parsed is a part of the reply, whose whole buffer it would
+    /// keep from those who receive.
+    pub(super) fn own(&mut self, name: &Bytes) -> Result<Bytes, Error> {
+        self.names = self.names.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(name.len());
+        if self.names > MAX_LISTING {
+            return Err(Malformed("a directory of more than 4 million names").into());
+        }
+        if self.bytes > MAX_NAMES_BYTES {
+            return Err(Malformed("a directory whose names have more than 512 MiB").into());
+        }
+        Ok(Bytes::copy_from_slice(name))
+    }
 }
 
 /// The call that does nothing, on a channel that answers NFS: that it returns shows that the channel works.
@@ -324,7 +350,7 @@ impl Mount {
         let dir = self.lookup(path).await?.0;
         let maxcount = self.info.dtpref.clamp(4096, MAX_LISTING_BYTES);
         let (mut cookie, mut verifier) = (0, Verifier::default());
-        let (mut all, mut listed) = (Vec::new(), 0_usize);
+        let (mut all, mut listed) = (Vec::new(), Listed::default());
         loop {
             let args = ReaddirplusArgs { dir, cookie, verifier, dircount: maxcount, maxcount };
             let cargo =
@@ -335,28 +361,17 @@ impl Mount {
             match piece.entries.last() {
                 Some(last) if last.cookie != cookie => cookie = last.cookie,
                 _ if piece.eof => {}
-                _ => return Err(weft_wire::xdr::Malformed("READDIRPLUS makes no progress").into()),
+                _ => return Err(Malformed("READDIRPLUS makes no progress").into()),
             }
             verifier = piece.verifier;
-            listed = listed.saturating_add(piece.entries.len());
-            if listed > MAX_LISTING {
-                return Err(weft_wire::xdr::Malformed(
-                    "READDIRPLUS: a directory of more than 4 million names",
-                )
-                .into());
+            for e in piece.entries {
+                // "." counts: a server may list it for ever.
+                let name = listed.own(&e.name.0)?;
+                if !matches!(&name[..], b"." | b"..") {
+                    all.push(Entry { name, fileid: e.fileid, attributes: e.attributes, handle: e.handle });
+                }
             }
-            let eof = piece.eof;
-            all.extend(
-                piece.entries.into_iter().filter(|e| &e.name.0[..] != b"." && &e.name.0[..] != b"..").map(
-                    |e| Entry {
-                        name: e.name.0,
-                        fileid: e.fileid,
-                        attributes: e.attributes,
-                        handle: e.handle,
-                    },
-                ),
-            );
-            if eof {
+            if piece.eof {
                 return Ok(all);
             }
         }

@@ -360,14 +360,31 @@ impl Rpc {
             owed_since = Some(owed_since.map_or(due.sent, |since| since.min(due.sent)));
         }
         let (Some(first), Some(owed_since)) = (first, owed_since) else { return Some(next) };
-        let silent = now.since(owed_since.max(heard));
+        let silent_since = owed_since.max(heard);
+        let silent = now.since(silent_since);
+        // Its answers may be here.
+        let starved = self.channel.waits_for_memory();
         if silent >= SILENCE {
-            self.end(Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))));
+            self.end(match starved {
+                true => Error::Starved(SILENCE),
+                false => Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))),
+            });
             self.channel.close();
             return None;
         }
         if quiet && silent >= WATCH {
-            told.tell(first, format_args!("the server does not answer; waiting"));
+            match starved {
+                true => {
+                    let end = first.min(silent_since + SILENCE);
+                    told.tell(
+                        end,
+                        format_args!(
+                            "no memory for the server's answers, which other requests hold; waiting"
+                        ),
+                    );
+                }
+                false => told.tell(first, format_args!("the server does not answer; waiting")),
+            }
         }
         Some(next)
     }

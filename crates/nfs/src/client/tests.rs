@@ -28,6 +28,8 @@ struct Scripted {
     replies: RefCell<VecDeque<Message>>,
     /// What a reader gets when there is no reply: the end, or a wait.
     ended: bool,
+    /// Where the buffers come from in which answers arrive.
+    pool: Pool,
 }
 
 impl Channel for Scripted {
@@ -50,7 +52,9 @@ impl Channel for Scripted {
         if let Some(results) = (self.answer.borrow_mut())(call.procedure, d) {
             let mut e = Encoder::default();
             Reply::Success.emit(call.xid, &mut e);
-            let body = Bytes::from([&e.into_bytes()[..], &results].concat());
+            let mut body = self.pool.try_alloc(BUFFER).expect("nothing keeps what was received");
+            body.extend_from_slice(&[&e.into_bytes()[..], &results].concat());
+            let body = body.freeze();
             self.replies.borrow_mut().push_back(Message { body, detached: None, ticket: Ticket::default() });
         }
         Sending::answered(Ok(()))
@@ -99,24 +103,32 @@ fn created() -> Vec<u8> {
     emit(&Outcome::<_, WccOnly>::Ok(ok))
 }
 
+/// Its answers are few at a time, each in a buffer of its own.
 fn channel(ended: bool, answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> Rc<dyn Channel> {
-    Rc::new(Scripted { answer: RefCell::new(Box::new(answer)), replies: RefCell::default(), ended })
+    let answer = RefCell::new(Box::new(answer) as Answer);
+    Rc::new(Scripted { answer, replies: RefCell::default(), ended, pool: Pool::new(4 * BUFFER) })
 }
+
+/// An answer's buffer.
+const BUFFER: usize = weft_machine::buf::MAX_BUF / 2;
 
 fn options() -> Options {
     Options { credential: Credential::None, pool: Pool::new(0) }
 }
 
 /// A file of a server that answers mounting and CREATE well, and the rest by `answer`.
-fn file(max: u32, mut answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> File {
+fn file(max: u32, answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> File {
+    mount(max, answer).create("f", SetAttributes::default()).now_or_never().unwrap().unwrap()
+}
+
+fn mount(max: u32, mut answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> Mount {
     let channel = channel(false, move |procedure, d| match procedure {
         procedure::FSINFO => Some(fsinfo(max)),
         procedure::CREATE => Some(created()),
         MNT => Some(mounted()),
         other => answer(other, d),
     });
-    let mount = Mount::connect(channel, "/x", options()).now_or_never().unwrap().unwrap();
-    mount.create("f", SetAttributes::default()).now_or_never().unwrap().unwrap()
+    Mount::connect(channel, "/x", options()).now_or_never().unwrap().unwrap()
 }
 
 fn read_ok(data: &'static [u8], eof: bool) -> Vec<u8> {
@@ -147,6 +159,32 @@ fn a_read_that_gives_little_is_continued_and_one_that_gives_too_much_refused() {
     assert!(matches!(much.read(0, 4).now_or_never(), Some(Err(Error::Malformed(_)))));
     let nothing = file(4096, |_, _| Some(read_ok(b"", false)));
     assert!(matches!(nothing.read(0, 4).now_or_never(), Some(Err(Error::Malformed(_)))));
+}
+
+#[test]
+fn what_is_kept_of_answers_does_not_keep_the_buffers_in_which_they_came() {
+    // A server that gives a byte at a time, and one that lists a name at a time.
+    let file = file(4096, |_, _| Some(read_ok(b"x", false)));
+    assert_eq!(file.read(0, 20).now_or_never().unwrap().unwrap(), "x".repeat(20));
+    let mut cookie = 0;
+    let mount = mount(4096, move |_, _| {
+        cookie += 1;
+        let name = Name(Bytes::from(format!("name {cookie}")));
+        let entries = vec![EntryPlus { fileid: 1, name, cookie, attributes: None, handle: None }];
+        let listing = ReaddirplusOk { attributes: None, verifier: [0; 8], entries, eof: cookie == 20 };
+        Some(emit(&Outcome::<_, AttrOnly>::Ok(listing)))
+    });
+    let names = mount.list("").now_or_never().unwrap().unwrap();
+    assert_eq!((names.len(), &names[19].name[..]), (20, &b"name 20"[..]));
+}
+
+#[test]
+fn names_of_a_directory_are_bounded_by_what_they_take() {
+    let (mut listed, name) = (super::mount::Listed::default(), Bytes::from(vec![b'n'; MAX_NAME]));
+    let fit = (0..).take_while(|_| listed.own(&name).is_ok()).count();
+    assert_eq!(fit, (512 << 20) / MAX_NAME);
+    let (mut listed, name) = (super::mount::Listed::default(), Bytes::from_static(b"n"));
+    assert_eq!((0..).take_while(|_| listed.own(&name).is_ok()).count(), 4 << 20);
 }
 
 #[test]

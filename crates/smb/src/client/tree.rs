@@ -25,8 +25,10 @@ use super::kept::Kept;
 use super::link::{Call, Protection};
 use super::session::Core;
 
-/// Entries of one directory that we keep at most: about 1 GiB of memory.
+/// Entries of one directory that we keep at most: about 1 GiB of memory beside their names.
 const MAX_LISTING: usize = 4 << 20;
+/// And so many bytes of names: one may be as long as a page.
+const MAX_NAMES_BYTES: usize = 512 << 20;
 /// Buffer of one QUERY_DIRECTORY: one credit.
 const LISTING_BYTES: u32 = 64 << 10;
 
@@ -311,7 +313,7 @@ impl Tree {
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, Error> {
         let access = AccessMask::FILE_READ_DATA | AccessMask::FILE_READ_ATTRIBUTES;
         let dir = self.open(path, OpenOptions::directory(access)).await?;
-        let (mut entries, mut listed) = (Vec::new(), 0_usize);
+        let (mut entries, mut listed, mut names_bytes) = (Vec::new(), 0_usize, 0_usize);
         let mut flags = query_directory::Flags::RESTART_SCANS;
         loop {
             let request = query_directory::Request {
@@ -330,7 +332,7 @@ impl Tree {
                 // Nobody knows how far the listing is now: from the beginning.
                 Err(e) if connections.goes_on(&connection, &e) => {
                     entries.clear();
-                    listed = 0;
+                    (listed, names_bytes) = (0, 0);
                     flags = query_directory::Flags::RESTART_SCANS;
                     continue;
                 }
@@ -348,7 +350,11 @@ impl Tree {
             // Names that are left out count: a server may list "." for ever.
             listed = listed.saturating_add(page.len());
             for entry in page {
+                names_bytes = names_bytes.saturating_add(entry.name.len());
                 entries.extend(checked(entry)?);
+            }
+            if names_bytes > MAX_NAMES_BYTES {
+                return Err(Error::Misuse("the names in the directory have more than 512 MiB"));
             }
             if listed > MAX_LISTING {
                 return Err(Error::Misuse("the directory has more than 4 million entries"));

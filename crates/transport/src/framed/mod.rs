@@ -412,6 +412,10 @@ impl<F: Framing> Channel for Framed<F> {
         self.0.tx.borrow().sender.outstanding()
     }
 
+    fn waits_for_memory(&self) -> bool {
+        self.0.receiver.borrow().waits_for_memory()
+    }
+
     fn cork(&self, on: bool) {
         let tx = &mut *self.0.tx.borrow_mut();
         tx.corked = on;

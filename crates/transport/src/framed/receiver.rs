@@ -423,6 +423,11 @@ impl<F: Framing> Receiver<F> {
         inside && (!self.starved || self.room_wanted.is_some())
     }
 
+    /// What comes is not received before there is memory for it.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        self.starved && !self.waiting.is_empty()
+    }
+
     /// Bytes received, and messages delivered.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.raw_bytes, self.messages)

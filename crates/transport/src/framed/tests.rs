@@ -93,6 +93,27 @@ fn a_large_message_of_a_known_peer_has_its_buffer_when_part_of_it_is_here() {
     .unwrap();
 }
 
+#[test]
+fn a_channel_that_waits_for_memory_and_not_for_its_peer_says_so() {
+    rt::block_on(async {
+        let (channel, pool, _, peer) = strange().await;
+        channel.authenticated();
+        takes_nothing_whole(&channel).await;
+        assert!(!channel.waits_for_memory());
+        let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(MAX_STAGING)).collect();
+        let body = Bytes::from(vec![7; 1 << 20]);
+        peer.send_all(&[header(body.len()), body.slice(..100_000)]).await.unwrap();
+        takes_nothing_whole(&channel).await;
+        assert!(channel.waits_for_memory());
+        drop(held);
+        let sent = async { peer.send_all(&[body.slice(100_000..)]).await.unwrap() };
+        let (received, ()) = futures_util::join!(channel.recv(), sent);
+        assert_eq!(received.unwrap().unwrap().body, body);
+        assert!(!channel.waits_for_memory());
+    })
+    .unwrap();
+}
+
 /// What a channel that has received little keeps staged.
 const MAX_STAGING: usize = 64 << 10;
 

@@ -10,13 +10,18 @@ fn folder() -> tempfile::TempDir {
 
 fn target(path: &Path) -> Target {
     match Destination::of(path).unwrap() {
-        Destination::File(target) => target,
+        Destination::File(target) => *target,
         Destination::Stream(stream) => panic!("a stream: {}", stream.name()),
     }
 }
 
 fn draft(path: &Path) -> Draft {
     target(path).draft(|name| format!(".{name}.draft"), false).ok().unwrap()
+}
+
+/// Where a draft is.
+fn drafted(draft: &Draft) -> PathBuf {
+    draft.target.path.with_file_name(draft.beside().unwrap().0)
 }
 
 /// Writes and finishes as every command does.
@@ -166,11 +171,11 @@ fn two_copies_to_one_target_do_not_meet_in_one_file() {
     let first = draft(&path);
     let second = target(&path).draft(|name| format!(".{name}.draft"), false);
     assert!(second.err().unwrap().to_string().contains("under way"));
-    assert!(first.path.as_ref().unwrap().exists(), "it is not the second's to remove");
+    assert!(drafted(&first).exists(), "it is not the second's to remove");
     first.finish(None).unwrap();
     // What the first has finished nobody writes to any more.
     let third = draft(&path);
-    assert!(path.exists() && third.path.as_ref().unwrap().exists());
+    assert!(path.exists() && drafted(&third).exists());
 }
 
 #[test]

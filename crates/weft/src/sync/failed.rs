@@ -8,10 +8,14 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::Failure;
 use crate::fault::Fault;
 use crate::out::name;
 use crate::transfer::join;
 use crate::url::Url;
+
+/// What may be kept of failures.
+const MAX_FAILED_BYTES: usize = 256 << 20;
 
 /// One failure.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +47,42 @@ impl Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.end, name(&self.object), name(&self.reason))
+    }
+}
+
+/// What has failed so far. Somebody is to read it: where there is more than that, the copy ends.
+#[derive(Default)]
+pub(super) struct Failures {
+    list: Vec<Failed>,
+    bytes: usize,
+}
+
+impl Failures {
+    /// Adds one.
+    pub(super) fn push(&mut self, failed: Failed) -> Result<(), Failure> {
+        self.bytes += size_of::<Failed>() + failed.path.len() + failed.object.len() + failed.reason.len();
+        if self.bytes > MAX_FAILED_BYTES {
+            return Err(format!(
+                "{} files or folders failed, too many to go on; the next: {failed}",
+                self.list.len()
+            )
+            .into());
+        }
+        self.list.push(failed);
+        Ok(())
+    }
+
+    /// Adds all of these.
+    pub(super) fn append(&mut self, others: Failures) -> Result<(), Failure> {
+        others.list.into_iter().try_for_each(|failed| self.push(failed))
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Failed> {
+        self.list.iter()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
     }
 }
 
@@ -108,6 +148,15 @@ mod tests {
     fn places(up: bool) -> Places {
         let url = Url::parse("smb://alice@nas:4450/data/photos/").unwrap().unwrap();
         Places { url, there: "photos/2024".into(), here: PathBuf::from("/mnt/usb/2024"), up }
+    }
+
+    #[test]
+    fn failures_are_kept_as_long_as_there_is_room_for_them() {
+        let mut failures = Failures::default();
+        let long = "n".repeat(1 << 20);
+        let kept =
+            (0..1000).take_while(|_| failures.push(Failed::new("source", &long, "x", "no")).is_ok()).count();
+        assert_eq!((kept, failures.iter().len()), (255, 255));
     }
 
     #[test]

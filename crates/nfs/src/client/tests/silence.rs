@@ -30,6 +30,8 @@ type Delay = fn(u32) -> Option<Duration>;
 
 /// A connection to it. Answers leave one after the other.
 struct Line {
+    /// Says that its reader waits for memory.
+    starved: bool,
     delay: Delay,
     /// The answers that are under way, each with the moment at which it arrives.
     replies: Rc<RefCell<VecDeque<Bytes>>>,
@@ -82,21 +84,28 @@ impl Channel for Line {
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
+    fn waits_for_memory(&self) -> bool {
+        self.starved
+    }
     fn close(&self) {
         self.gone.set(true);
         self.reader.take().into_iter().for_each(Waker::wake);
     }
 }
 
-fn line(delay: Delay) -> Rc<dyn Channel> {
-    Rc::new(Line { delay, replies: Rc::default(), reader: Rc::default(), gone: Cell::new(false) })
+fn line(starved: bool, delay: Delay) -> Rc<dyn Channel> {
+    Rc::new(Line { starved, delay, replies: Rc::default(), reader: Rc::default(), gone: Cell::new(false) })
 }
 
 /// A mount whose connections are made anew, and are all alike.
 async fn mount(delay: Delay) -> Mount {
+    mount_of(false, delay).await
+}
+
+async fn mount_of(starved: bool, delay: Delay) -> Mount {
     let options = Options { credential: Credential::None, pool: Pool::new(0) };
-    let mount = Mount::connect(line(delay), "/x", options).await.unwrap();
-    mount.keep_connected(Rc::new(move || async move { Ok(line(delay)) }.boxed_local()), 1)
+    let mount = Mount::connect(line(starved, delay), "/x", options).await.unwrap();
+    mount.keep_connected(Rc::new(move || async move { Ok(line(starved, delay)) }.boxed_local()), 1)
 }
 
 /// What a user is told, and when.
@@ -163,6 +172,17 @@ fn a_server_that_falls_silent_has_one_limit_for_all_connections_together() {
         begun
     });
     assert_eq!(seconds, 90);
+}
+
+#[test]
+fn a_client_without_memory_for_answers_blames_itself() {
+    let seconds = waited(async {
+        let mount = mount_of(true, begins).await;
+        let begun = rt::now();
+        assert!(matches!(mount.remove("f").await, Err(Error::Starved(_))));
+        begun
+    });
+    assert_eq!(seconds, 60);
 }
 
 #[test]

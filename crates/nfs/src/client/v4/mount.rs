@@ -20,6 +20,7 @@ use super::compound::Results;
 use super::opened::{Opened, skip};
 use super::session::{Client, Keep};
 use crate::client::lines::{Dial, Lines};
+use crate::client::mount::Listed;
 use crate::client::rpc::{Cargo, Rpc};
 use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
 
@@ -29,8 +30,6 @@ const MAX_NAME: usize = 1024;
 const MAX_WALK: usize = 8;
 /// Largest piece of a directory that is asked for.
 const MAX_LISTING_BYTES: u32 = 64 << 10;
-/// Names of one directory that are listed at most: about 1 GiB of memory.
-const MAX_LISTING: usize = 4 << 20;
 /// RPC header and SEQUENCE around a listing or a link's target.
 const AROUND_BYTES: usize = 512;
 /// Longest target of a link.
@@ -272,7 +271,7 @@ impl Mount {
         let dir = [Op::Putfh(results.ok(opnum::GETFH)?)];
         let maxcount = MAX_LISTING_BYTES.min(self.max_read() as u32);
         let (mut cookie, mut verifier) = (0, Verifier::default());
-        let (mut all, mut listed) = (Vec::new(), 0_usize);
+        let (mut all, mut listed) = (Vec::new(), Listed::default());
         loop {
             let op =
                 Op::Readdir(Readdir { cookie, verifier, dircount: maxcount, maxcount, attributes: WANTED });
@@ -286,14 +285,10 @@ impl Mount {
                 _ => return Err(Malformed("READDIR makes no progress").into()),
             }
             verifier = piece.verifier;
-            listed = listed.saturating_add(piece.entries.len());
-            if listed > MAX_LISTING {
-                return Err(Malformed("READDIR: a directory of more than 4 million names").into());
-            }
             for entry in piece.entries {
                 let fileid = Values::parse(&entry.attributes)?.fileid.unwrap_or(0);
                 let attributes = shown(&entry.attributes)?;
-                all.push(Entry { name: entry.name.0, fileid, attributes, handle: None });
+                all.push(Entry { name: listed.own(&entry.name.0)?, fileid, attributes, handle: None });
             }
             if piece.eof {
                 return Ok(all);
