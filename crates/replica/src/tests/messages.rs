@@ -112,6 +112,8 @@ fn a_copy_whose_disk_fails_names_its_group_and_its_source() {
         let world = following().await;
         let block = world.source(0).block(0);
         write(&block, 0, 4096, 1).await;
+        let copy = world.destination(1);
+        world.until("it is applied", || copy.status().applied == copy.status().last).await;
         world.nodes[1].members[0].fail(0);
         let compared = world.source(0).verify(0, false).await;
         compared.expect_err("one of its sectors cannot be read");

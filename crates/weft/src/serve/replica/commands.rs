@@ -46,7 +46,7 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             Ok(Reply::Verified { bytes: found.bytes, different: found.different })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
-        Command::Resolve { group, keep_here } => resolve(replicas, &group, keep_here).await,
+        Command::Resolve { group, keep_here, force } => resolve(replicas, &group, keep_here, force).await,
         Command::TestFailover { group, end } => test_failover(replicas, &group, end).await,
         Command::Resize { group, size } => resize(replicas, &group, size).await,
     }
@@ -334,7 +334,7 @@ fn way_back(replicas: &Replicas, wanted: &Create) -> Result<Address, String> {
     })
 }
 
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -487,7 +487,12 @@ async fn remove(
     Ok(Reply::Done(format!("{} is no copy any more: its volumes can be used here", group.name)))
 }
 
-async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Result<Reply, String> {
+async fn resolve(
+    replicas: &Arc<Replicas>,
+    name: &str,
+    keep_here: bool,
+    force: bool,
+) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
@@ -497,10 +502,14 @@ async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Resul
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
     };
-    group.engine().resolve(&home, keep_here, tag).await?;
+    group.engine().resolve(&home, keep_here, force, tag).await?;
     let name = &group.name;
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));
     Ok(Reply::Done(match (keep_here, compared) {
+        (false, false) if cause == Some(Cause::SetBack) => format!(
+            "{name} is a copy now, and is compared as a whole when {host} is the source; unless it is, there: weft replica switch {name} \
+             --failover"
+        ),
         (true, true) => format!(
             "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
         ),

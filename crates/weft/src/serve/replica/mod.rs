@@ -36,6 +36,7 @@ use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
 use self::setup::{Ask, Found, Join, Tell};
+use self::stopped::Said;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
 use crate::args::Serve;
@@ -268,9 +269,13 @@ impl Replicas {
             Ask::Grow { partnership, sizes } => {
                 self.make_longer(&partnership, &sizes).await.map(|()| Tell::Done)
             }
-            Ask::Stopped { partnership, why, mark } => {
+            Ask::Epoch { partnership } => {
+                let group = self.of_partnership(&partnership);
+                Ok(Tell::Epoch(group.map_or(0, |group| group.latest_epoch())))
+            }
+            Ask::Stopped { partnership, why, cause, host, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
-                    group.hear_stopped(mark, why);
+                    group.hear_stopped(mark, Said { why, cause, host });
                 }
                 Ok(Tell::Done)
             }
