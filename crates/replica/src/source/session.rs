@@ -448,6 +448,13 @@ impl Source {
         // It is not to be relied on until this is over.
         self.lost(n).await;
         self.in_time(link.begin(base, kind)).await?;
+        // Bits are cleared from now on: they do not name what it lacks, should it come back as it was before.
+        let begun = |state: &mut crate::state::State| {
+            if let Some(Some(peer)) = state.peers.get_mut(n) {
+                peer.covered = peer.covered.max(base);
+            }
+        };
+        self.persist(begun).await?;
         self.core().known = true;
         let damaged = match self.core().peer(n) {
             Ok((partner, _)) => {

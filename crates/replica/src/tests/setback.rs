@@ -142,6 +142,30 @@ fn a_log_of_an_earlier_day_is_not_replayed_into_volumes_that_are_newer() {
 }
 
 #[test]
+fn a_copy_that_is_as_it_was_before_a_resync_is_compared() {
+    tell(async {
+        let world = pair(start(Mode::Asynchronous), First::Copy).await;
+        let block = world.source(0).block(0);
+        world.kill(1);
+        let then = image(&world, 1);
+        // More than the log holds, which does not name what was written first.
+        for n in 0..300u64 {
+            let at = if n < 40 { 256 * K } else { 0 };
+            write(&block, at + (n % 8) * 4096, 4096, n as u8).await;
+        }
+        world.start_destination(1).await;
+        world.until_follows(0).await;
+        world.kill(1);
+        set_back(&world, 1, &then);
+        world.start_destination(1).await;
+        // It is noticed by the next beat.
+        rt::sleep(Duration::from_secs(10)).await;
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+    });
+}
+
+#[test]
 fn a_journal_that_is_begun_anew_is_later_than_what_its_partners_know_and_does_not_become_a_copy() {
     tell(async {
         let world = pair(start(Mode::Synchronous), First::Copy).await;
