@@ -11,7 +11,7 @@ use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
 use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
-use weft_replica::status::{Mode, Phase, Role};
+use weft_replica::status::{Mode, Phase, Role, Status};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
@@ -405,6 +405,11 @@ fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> Str
     }
 }
 
+/// Whether a destination has what it is sent.
+fn follows(status: &Status, name: &str) -> bool {
+    status.peers.iter().any(|peer| peer.name == name && peer.phase == Phase::ContinuouslyReplicating)
+}
+
 async fn remove(
     replicas: &Arc<Replicas>,
     name: &str,
@@ -421,6 +426,16 @@ async fn remove(
                 group.config().partners.into_iter().filter(|partner| partner.name == name).collect()
             }
         };
+        if force
+            && !partners.is_empty()
+            && let Some(status) = group.status()
+            && partners.iter().all(|partner| follows(&status, &partner.name))
+        {
+            return Err(format!(
+                "{} is not stopped, and its other side follows: without --force `weft replica remove {}` ends replication on both",
+                group.name, group.name
+            ));
+        }
         let mut unheard = Vec::new();
         for partner in &partners {
             let ask = Ask::Leave { partnership: group.partnership_hex() };
