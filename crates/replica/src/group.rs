@@ -433,6 +433,7 @@ impl Group {
                 why: self.was_set_back(&source, &why),
                 source: Some(source),
             }),
+            Phase::Failed => Err(self.failed_source(&why)),
             _ => Err(self.failed(why)),
         }
     }
@@ -490,6 +491,15 @@ impl Group {
             self.name
         );
         Unusable { cause: Cause::Failed, why }.into()
+    }
+
+    /// A disk of a source has failed: what was answered is in its log, and at its copy.
+    pub(crate) fn failed_source(&self, why: &str) -> Stopped {
+        self.failed(format!(
+            "{why}. A destination that has what was answered here takes over: `weft replica switch {} --failover` there; this side becomes \
+             its copy when it is started again on a disk that works",
+            self.name
+        ))
     }
 
     fn damaged_log(&self, e: &Error) -> String {

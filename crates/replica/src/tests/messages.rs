@@ -107,6 +107,15 @@ fn a_group_that_does_not_open_says_for_how_long_it_was_waited_for() {
 }
 
 #[test]
+fn a_source_whose_disk_fails_says_that_its_copy_takes_over() {
+    let stopped = Group::new("db", Vec::new()).failed_source("volume vol1: input/output error");
+    assert!(stopped.why.starts_with("volume vol1: input/output error. "), "{}", stopped.why);
+    for said in ["`weft replica switch db --failover` there", "start the server again"] {
+        assert!(stopped.why.contains(said), "{said}: {}", stopped.why);
+    }
+}
+
+#[test]
 fn a_copy_whose_disk_fails_names_its_group_and_its_source() {
     let lines = logged(async {
         let world = following().await;

@@ -381,7 +381,10 @@ impl Group {
             members: self.members.iter().map(|member| member.bare.clone()).collect(),
             pool: replicas.pool.clone(),
             wall: Wall::new(now.as_millis() as u64),
-            names: Names::new(&self.name, self.members.iter().map(|member| member.name.clone())),
+            names: Names::new(
+                &self.name,
+                self.members.iter().map(|member| format!("{} ({})", member.name, member.place)),
+            ),
             draw: random().map_or(now.as_nanos() as u64, u64::from_le_bytes),
         }
     }

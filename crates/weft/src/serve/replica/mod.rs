@@ -71,6 +71,8 @@ struct Member {
     medium: Medium,
     front: Arc<Front>,
     bare: Arc<dyn weft_store::block::Block>,
+    /// Where it lies, for people.
+    place: String,
     growth: Growth,
 }
 
@@ -115,6 +117,7 @@ impl Replicas {
                 name: volume.name.clone(),
                 id: door::hex(&volume.superblock.id),
                 medium: volume.superblock.medium,
+                place: crate::volume::place(&volume.superblock),
                 front: front.clone(),
                 bare: volume.block.clone(),
                 growth: volume.growth.clone(),
