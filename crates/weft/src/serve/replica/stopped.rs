@@ -73,7 +73,8 @@ impl Said {
             "split" => "both sides were written to",
             "set-back" => "it was set back, by a backup or a snapshot, and lacks what its copy has",
             "full" => "a disk is full there, and it goes on by itself when there is room",
-            "failed" => "something there has failed",
+            // Its reason names what is to be mended.
+            "failed" if !host.is_empty() => return format!("{host}: where \"here\" is {host}, {why}"),
             _ => return why.clone(),
         };
         let host = if host.is_empty() { "the other host" } else { host };
