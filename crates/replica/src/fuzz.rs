@@ -310,6 +310,7 @@ impl Room {
                 offset,
                 unix_ms: if script.rarely(16) { script.edge() } else { 1_790_000_000_000 },
                 settled: if script.rarely(16) { script.edge() } else { 0 },
+                claimed: 0,
                 kind,
             };
             Record { header, payload }.emit(&mut chain);
@@ -700,6 +701,7 @@ fn side(journal: &Disk, members: &[Disk], pool: &Pool) -> Side {
         pool: pool.clone(),
         wall: Wall::new(1_790_000_000_000),
         names: Names::new("db", []),
+        draw: 1,
     }
 }
 

@@ -57,6 +57,8 @@ pub trait Host {
     fn side(&self) -> LocalBoxFuture<'_, Result<Side, Unusable>>;
     /// The same with a new journal in place of one that is lost, not laid out yet, and how it is to be laid out.
     fn renew(&self) -> LocalBoxFuture<'_, Result<(Side, journal::Format), String>>;
+    /// The latest epoch that is known here without the journal, or to a partner that can be reached.
+    fn latest_epoch(&self) -> LocalBoxFuture<'_, u64>;
     /// Its partners; the first of a destination is its source.
     fn partners(&self) -> Vec<Partner>;
     /// How a source behaves.
@@ -141,6 +143,8 @@ pub enum Cause {
     Log,
     /// Both sides were written to.
     Split,
+    /// It is a source that was set back: a destination has what was written here and is here no more.
+    SetBack,
     /// A disk is full: it is opened anew until there is room.
     Full,
     /// Something else is to be mended first.
@@ -346,14 +350,8 @@ impl Group {
         state: &Remembered,
     ) -> Result<Arc<Source>, Stopped> {
         let config = source::Config { group: self.name.clone(), ..host.source() };
-        let opened = Source::open(side.clone(), config).await;
-        let source = opened.map_err(|e| {
-            let why = match &e {
-                Error::Log(_) => self.damaged_log(&e),
-                other => other.to_string(),
-            };
-            self.stopped(&e, why)
-        })?;
+        let opened = Source::open_unreplayed(side.clone(), config).await;
+        let source = opened.map_err(|e| self.cannot_open(&e))?;
         *lock(&self.running) = Some(source.clone());
         host.lead(Behind::Source(source.clone()));
         if let Err(e) = self.send_to_partners(host, &source, state).await {
@@ -393,6 +391,13 @@ impl Group {
 
     async fn live_as_source(&self, host: &dyn Host, side: Side, source: Arc<Source>) -> Result<(), Stopped> {
         source.greeted().await;
+        if source.halted().is_none()
+            && !self.is_ending()
+            && let Err(e) = source.replay().await
+        {
+            let _closed = source.close().await;
+            return Err(self.cannot_open(&e));
+        }
         if source.halted().is_none() && !self.is_ending() {
             for (member, front) in self.fronts.iter().enumerate() {
                 front.open(source.block(member)).await;
@@ -423,8 +428,39 @@ impl Group {
                 ),
                 source: Some(source),
             }),
+            Phase::SetBack => Err(Stopped {
+                cause: Cause::SetBack,
+                why: self.was_set_back(&source, &why),
+                source: Some(source),
+            }),
+            Phase::Failed => Err(self.failed_source(&why)),
             _ => Err(self.failed(why)),
         }
+    }
+
+    fn cannot_open(&self, e: &Error) -> Stopped {
+        let why = match e {
+            Error::Log(_) => self.damaged_log(e),
+            other => other.to_string(),
+        };
+        self.stopped(e, why)
+    }
+
+    fn was_set_back(&self, source: &Source, why: &str) -> String {
+        let (last, name) = (source.status().last, &self.name);
+        let both = source.set_back().map_or(last, |(both, _)| both);
+        let alone = match last.saturating_sub(both) {
+            0 => String::new(),
+            own => format!(
+                " Records {} to {last} were written here since, {own} of them, and go then.",
+                both.saturating_add(1)
+            ),
+        };
+        format!(
+            "this side was set back (a backup, or a snapshot?): {why}. The copy counts: `weft replica switch {name} --failover` there, \
+             unless it is the source already, then `weft replica resolve {name} --keep there` here.{alone} To go on with what is here, \
+             and lose what only the copy has: `weft replica resolve {name} --keep here --force`"
+        )
     }
 
     fn stopped(&self, e: &Error, why: String) -> Stopped {
@@ -445,7 +481,7 @@ impl Group {
                 Unusable { cause, why }.into()
             }
             Cause::Failed => self.failed(why),
-            Cause::Log | Cause::Volume | Cause::Split => Unusable { cause, why }.into(),
+            Cause::Log | Cause::Volume | Cause::Split | Cause::SetBack => Unusable { cause, why }.into(),
         }
     }
 
@@ -455,6 +491,15 @@ impl Group {
             self.name
         );
         Unusable { cause: Cause::Failed, why }.into()
+    }
+
+    /// A disk of a source has failed: what was answered is in its log, and at its copy.
+    pub(crate) fn failed_source(&self, why: &str) -> Stopped {
+        self.failed(format!(
+            "{why}. A destination that has what was answered here takes over: `weft replica switch {} --failover` there; this side becomes \
+             its copy when it is started again on a disk that works",
+            self.name
+        ))
     }
 
     fn damaged_log(&self, e: &Error) -> String {
@@ -560,14 +605,30 @@ impl Group {
     }
 
     /// Decides which side counts; this one is what follows from that when this returns.
-    pub async fn resolve(&self, host: &dyn Host, keep_here: bool, tag: u64) -> Result<(), String> {
+    /// Without `force` this side does not count where it was set back, and a copy has what it has had.
+    pub async fn resolve(
+        &self,
+        host: &dyn Host,
+        keep_here: bool,
+        force: bool,
+        tag: u64,
+    ) -> Result<(), String> {
         let nothing =
             || Err(format!("{} has nothing to decide: `weft replica status` says how it is", self.name));
         match self.state() {
             State::Stopped(stopped) => {
                 let decided = match (stopped.cause, &stopped.source) {
-                    (Cause::Split, Some(source)) if keep_here => source.overrule(tag).await,
-                    (Cause::Split, Some(source)) => source.demote().await,
+                    (Cause::SetBack, Some(source)) if keep_here && !force => {
+                        let (both, copy) = source.set_back().unwrap_or_default();
+                        return Err(format!(
+                            "{} records that only the copy has would be overwritten, {} to {copy}: --force does that. {}",
+                            copy.saturating_sub(both),
+                            both.saturating_add(1),
+                            stopped.why
+                        ));
+                    }
+                    (Cause::Split | Cause::SetBack, Some(source)) if keep_here => source.overrule(tag).await,
+                    (Cause::Split | Cause::SetBack, Some(source)) => source.demote().await,
                     (Cause::Log, _) => {
                         let side = host.side().await.map_err(|unusable| unusable.why)?;
                         let decided = match keep_here {
@@ -579,8 +640,8 @@ impl Group {
                     (Cause::Journal | Cause::Volume, _) => {
                         let (side, mut format) = host.renew().await?;
                         format.tag = tag;
-                        let peers = host.partners();
-                        rescue::renew(&side, &format, &peers, keep_here).await
+                        let (peers, known) = (host.partners(), host.latest_epoch().await);
+                        rescue::renew(&side, &format, &peers, keep_here, known).await
                     }
                     _ => return nothing(),
                 };
@@ -593,6 +654,13 @@ impl Group {
             }
             State::Destination(copy) if !keep_here && copy.is_disputed() => {
                 return copy.give_up().await.map_err(|e| e.to_string());
+            }
+            State::Destination(_) if keep_here => {
+                return Err(format!(
+                    "{name} is a copy here: `weft replica switch {name} --failover` makes it the source when its source is silent \
+                     or stopped",
+                    name = self.name
+                ));
             }
             _ => return nothing(),
         }
@@ -620,6 +688,13 @@ impl Group {
 
     /// Ends it for good: the volumes are volumes like any others, of which `bare` are the blocks.
     pub async fn end(&self, bare: &[Arc<dyn Block>]) -> Result<(), String> {
+        if let State::Stopped(stopped) = self.state()
+            && stopped.cause == Cause::Split
+            && let Some(source) = &stopped.source
+        {
+            // It may have been refused before that was done, and nobody does it later.
+            source.replay().await.map_err(|e| format!("{}: its log cannot be replayed: {e}", self.name))?;
+        }
         self.close().await;
         if !self.has_ended() {
             return Err(format!("{} is still being opened: try again in a moment", self.name));

@@ -68,6 +68,8 @@ pub struct Side {
     pub wall: Wall,
     /// What messages call it.
     pub names: Names,
+    /// A random number, another one whenever the side is opened.
+    pub draw: u64,
 }
 
 /// What messages call a group and its volumes.
@@ -179,6 +181,8 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
         damaged: false,
         ahead: false,
         unfinished: false,
+        claimed: 0,
+        set_back: None,
         log: format.tag,
         life: 1,
         tail: Tail { position: 0, sequence: 1, life: 1 },

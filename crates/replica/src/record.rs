@@ -116,6 +116,7 @@ mod tests {
             offset: 512,
             unix_ms: 0,
             settled: 0,
+            claimed: 0,
             kind,
         };
         Record { header, payload }

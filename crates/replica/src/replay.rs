@@ -26,6 +26,29 @@ pub(crate) struct Opened {
 /// Opens a side that has to play this role. That some of its log was applied before does no harm: the last word on every byte
 /// is the same.
 pub(crate) async fn open(side: &Side, wanted: Role, recent_bytes: usize) -> Result<Opened, Error> {
+    open_with(side, wanted, recent_bytes, async |record: Record| apply(side, &record).await).await
+}
+
+/// The same with the volumes as they are.
+pub(crate) async fn read(side: &Side, wanted: Role, recent_bytes: usize) -> Result<Opened, Error> {
+    open_with(side, wanted, recent_bytes, async |_| Ok(())).await
+}
+
+/// Applies what the log of a side that was read holds. Nothing has left it since.
+pub(crate) async fn again(side: &Side, state: &State) -> Result<(), Error> {
+    let each = async |record: Record| apply(side, &record).await;
+    match Log::open(side, state, state.life, 0, each).await? {
+        (_, Some(damage)) => Err(Error::Log(damage)),
+        (_, None) => Ok(()),
+    }
+}
+
+async fn open_with(
+    side: &Side,
+    wanted: Role,
+    recent_bytes: usize,
+    each: impl AsyncFnMut(Record) -> Result<(), Error>,
+) -> Result<Opened, Error> {
     let mut state = look(&side.journal, &side.pool).await?;
     if state.role != wanted {
         return Err(Error::Role { is: state.role, wanted });
@@ -33,9 +56,7 @@ pub(crate) async fn open(side: &Side, wanted: Role, recent_bytes: usize) -> Resu
     check_members(side, &state)?;
     let journal = Journal::new(side, &state);
     state.life = state.life.checked_add(1).ok_or(Error::State("its journal counts no further"))?;
-    let opened =
-        Log::open(side, &state, state.life, recent_bytes, async |record: Record| apply(side, &record).await);
-    let (log, damage) = opened.await?;
+    let (log, damage) = Log::open(side, &state, state.life, recent_bytes, each).await?;
     state.closed = false;
     Ok(Opened { state, journal, log, damage })
 }

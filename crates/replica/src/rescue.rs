@@ -3,6 +3,7 @@
 //! What: [`salvage`], [`give_up`], [`renew`], on a journal that nobody has open. Spec: docs/replication.md, "Damage".
 //! Owns: nothing. Does not: decide between the two.
 
+use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::Era;
 
 use crate::bitmap::Bitmap;
@@ -57,8 +58,14 @@ pub async fn salvage(side: &Side, tag: u64) -> Result<State, Error> {
 }
 
 /// A journal that is lost is begun anew. Where this side counts it is a source of what its volumes hold, under an era that is later
-/// than any other is likely to be, and its destinations are compared as a whole; else it is a destination that is.
-pub async fn renew(side: &Side, new: &Format, partners: &[Partner], keep_here: bool) -> Result<(), Error> {
+/// than any other is likely to be, and than `known`, and its destinations are compared as a whole; else it is a destination that is.
+pub async fn renew(
+    side: &Side,
+    new: &Format,
+    partners: &[Partner],
+    keep_here: bool,
+    known: u64,
+) -> Result<(), Error> {
     let role = if keep_here { Role::Source } else { Role::Destination };
     let mut state = format(&side.journal, &Format { role, ..new.clone() }).await?;
     let journal = Journal::new(side, &state);
@@ -66,8 +73,9 @@ pub async fn renew(side: &Side, new: &Format, partners: &[Partner], keep_here: b
         (state.holds, state.gave_up, state.damaged) = (true, true, true);
         return journal.write_state(state).await;
     }
-    // Nobody knows here how many sources there have been: epochs count them, and seconds go faster.
-    let era = Era { epoch: side.wall.now_ms() / 1000, tag: new.tag, after: 0 };
+    // Nobody may know here how many sources there have been: epochs count them, and seconds go faster, unless the clock is set back.
+    let epoch = known.max(side.wall.now_ms() / 1000).saturating_add(1).min(MAX_SEQUENCE);
+    let era = Era { epoch, tag: new.tag, after: 0 };
     (state.eras, state.promised) = (vec![era], era);
     let peer = |partner: &Partner| PeerState {
         name: partner.name.clone(),

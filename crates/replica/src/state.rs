@@ -21,9 +21,12 @@
 //!       .  volumes, 16 each: size, bytes of a granule
 //!       .  peers, 16 and a name each: flags (1 present, 2 synchronous, 4 seeded, 8 copied, 16 unprotected,
 //!          32 suspended), length of the name, 6 zero, covered
+//! 4064  8  last sequence that the source of this copy is known to have had durable
+//! 4072 16  the source was set back: last sequence that its copy has as well, and last that the copy has; zeros where it was not
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
+//! What lies at 4064 older versions neither read nor keep: to them it is part of the zeros behind the peers.
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
 //! the one that is written over.
 
@@ -32,6 +35,7 @@ use weft_wire::repl::control::{Era, MAX_ERAS};
 use weft_wire::repl::record::MAX_MEMBERS;
 
 use crate::bitmap::{MAX_BYTES, PAGE_BITS, PAGE_BYTES};
+use crate::history;
 use crate::journal::bitmap_at;
 use crate::status::{Mode, Role};
 
@@ -46,6 +50,8 @@ pub const MAX_NAME: usize = 128;
 
 const MAGIC: [u8; 8] = *b"WeftRep\0";
 const SUM_AT: usize = COPY_BYTES - 4;
+const CLAIM_AT: usize = 4064;
+const CLAIM_BYTES: usize = 24;
 // Counts and lengths take a byte each.
 const _: () = assert!(MAX_ERAS < 256 && MAX_MEMBERS < 256 && MAX_PEERS < 256 && MAX_NAME < 256);
 
@@ -72,6 +78,11 @@ pub struct State {
     pub ahead: bool,
     /// Its first copy was begun and never finished: to whoever believes that it was, this is another copy.
     pub unfinished: bool,
+    /// What its source is known to have had durable, of what this side has: a source that comes with less was set back.
+    pub claimed: u64,
+    /// It is a source that was set back, as a destination has told it: the last sequence that both have, and the last that the
+    /// destination has. Somebody has to decide.
+    pub set_back: Option<(u64, u64)>,
     /// Which log.
     pub log: u64,
     /// Openings of the log.
@@ -253,6 +264,15 @@ impl State {
         }
     }
 
+    /// A source begins an era because it is opened, behind `after`, its last record, with `lost_nothing` of what it may have sent.
+    /// What is written from now on is told by it from whatever another opening writes, should this side be set back.
+    pub(crate) fn open_era(&mut self, draw: u64, after: u64, lost_nothing: bool) -> Era {
+        let tag = history::opening_tag(draw, self.life, lost_nothing);
+        let era = Era { epoch: self.era().epoch, tag, after };
+        self.push_era(era);
+        era
+    }
+
     /// An epoch's first era stays as long as it can: whoever was away for all the later ones of a source that was opened anew again
     /// and again knows that one, and is no stranger. The era behind the forgotten one begins where that did: nobody is taken to
     /// have more in common with this history than he has.
@@ -319,7 +339,10 @@ impl State {
             out.extend(p.covered.to_le_bytes());
             out.extend(p.name.as_bytes());
         }
-        assert!(out.len() <= SUM_AT, "a state of {} bytes", out.len());
+        assert!(out.len() <= CLAIM_AT, "a state of {} bytes", out.len());
+        out.resize(CLAIM_AT, 0);
+        let (both, copy) = self.set_back.unwrap_or_default();
+        words(&mut out, &[self.claimed, both, copy]);
         let mut bytes = [0; COPY_BYTES];
         let (content, sum) = bytes.split_at_mut(SUM_AT);
         content.iter_mut().zip(&out).for_each(|(to, from)| *to = *from);
@@ -394,6 +417,13 @@ impl State {
         if !fits || tail.position >= layout.log_bytes {
             return Err(Damaged::Field("its layout"));
         }
+        let (_, mut claim) = content.split_at(CLAIM_AT);
+        claim = claim.get(..CLAIM_BYTES).unwrap_or_default();
+        let mut r = Reader(claim);
+        let (claimed, both, copy) = (r.u64()?, r.u64()?, r.u64()?);
+        if claimed > MAX_SEQUENCE || copy > MAX_SEQUENCE || both > copy {
+            return Err(Damaged::Field("what its source had"));
+        }
         Ok(State {
             generation,
             partnership,
@@ -405,6 +435,8 @@ impl State {
             damaged: flags & 32 != 0,
             ahead: flags & 64 != 0,
             unfinished: flags & 128 != 0,
+            claimed,
+            set_back: (copy > 0).then_some((both, copy)),
             log,
             life,
             tail,
@@ -453,6 +485,8 @@ mod tests {
             damaged: true,
             ahead: false,
             unfinished: false,
+            claimed: 0,
+            set_back: None,
             log: 1,
             life: 2,
             tail: Tail { position: 512, sequence: 4, life: 5 },
@@ -470,7 +504,12 @@ mod tests {
         assert_eq!(&bytes[..24], b"WeftRep\0\x01\0\0\0\x3b\0\0\0\x02\x01\0\0\0\0\0\0");
         assert_eq!(&bytes[24..48], b"0123456789abcdef\x01\0\0\0\0\0\0\0");
         assert_eq!(&bytes[128..132], b"\x02\x01\x02\0");
+        assert!(bytes[CLAIM_AT..SUM_AT].iter().all(|byte| *byte == 0));
         assert_eq!(State::parse(&bytes), Ok(state(0x0102)));
+        let claims = State { claimed: 0x11, set_back: Some((0x22, 0x33)), ..state(1) };
+        let bytes = claims.emit();
+        assert_eq!(&bytes[4064..4088], b"\x11\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0\x33\0\0\0\0\0\0\0");
+        assert_eq!(State::parse(&bytes), Ok(claims));
     }
 
     #[test]
@@ -485,6 +524,16 @@ mod tests {
         (state.ahead, state.damaged, state.unfinished) = (true, false, true);
         assert_eq!(state.restarted(), Some(again));
         assert_eq!(State::parse(&state.emit()), Ok(state));
+    }
+
+    #[test]
+    fn openings_are_told_apart() {
+        let mut state = state(1);
+        let opened = state.open_era(5, 40, true);
+        assert!(history::lost_nothing(&opened) && state.eras.len() == 3);
+        let again = state.open_era(6, 40, false);
+        assert!(!history::lost_nothing(&again) && state.eras.len() == 4);
+        assert_eq!((state.era(), again.epoch, again.after), (again, opened.epoch, 40));
     }
 
     #[test]

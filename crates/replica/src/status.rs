@@ -49,6 +49,9 @@ pub enum Phase {
     Superseded,
     /// Two sources, each with something that the other lacks. Writes fail until `weft replica resolve`.
     SplitBrain,
+    /// This side was set back, by a backup or a snapshot: a destination has what was written here and is here no more. Writes fail
+    /// until `weft replica resolve`.
+    SetBack,
     /// The destination refuses for a reason that only a person can remove; see `last_error`.
     Refused,
     /// The journal or a volume has failed; see `last_error`. Writes fail.

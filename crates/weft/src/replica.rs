@@ -55,7 +55,7 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
             Command::Remove { group: args.group.group, to: args.group.to, force: args.force }
         }
         ReplicaCommand::Resolve(args) => {
-            Command::Resolve { group: args.group, keep_here: args.keep == Keep::Here }
+            Command::Resolve { group: args.group, keep_here: args.keep == Keep::Here, force: args.force }
         }
     };
     match ask(&one(state, pid)?, command, PATIENCE)? {

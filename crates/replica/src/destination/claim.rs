@@ -9,7 +9,7 @@ use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 use super::{Destination, Force, phase_of};
 use crate::bitmap::Bitmap;
 use crate::error::Error;
-use crate::history::{Fork, fork, same};
+use crate::history::{self, Fork, fork, same};
 use crate::journal::Journal;
 use crate::peer::AHEAD_BYTES;
 use crate::state::{State, Tail};
@@ -68,6 +68,9 @@ impl Destination {
                 state.resize(&least);
             }
         };
+        if adopt {
+            self.core().forget_claims();
+        }
         {
             let _turn = self.journal.gate.enter().await;
             // Whoever was promoted meanwhile keeps the history that it began.
@@ -110,18 +113,25 @@ impl Destination {
             return Err(Refusal::Sizes(sizes.len() as u16));
         }
         if era.epoch < state.promised.epoch {
-            return Err(Refusal::Fenced(state.promised));
+            return Err(Refusal::Fenced(history::parted(state.promised, &state.eras, &hello.eras)));
         }
         if era.epoch.saturating_sub(state.promised.epoch) > MAX_EPOCHS_AHEAD {
             return Err(Refusal::Invalid);
         }
-        let goes_on = hello.eras.iter().any(|known| same(known, &state.promised));
-        if era.epoch == state.promised.epoch && !goes_on && !state.gave_up {
-            return Err(Refusal::SplitBrain(state.promised));
-        }
         // Everything that was placed becomes durable, so it counts.
         let fill = self.log.fill();
         let fresh = !state.holds;
+        if !fresh
+            && !state.gave_up
+            && let Some(both) = history::set_back(&state.eras, fill.last, core.claimed, &hello.eras)
+        {
+            return Err(Refusal::SetBack { both, copy: fill.last });
+        }
+        let goes_on = hello.eras.iter().any(|known| same(known, &state.promised))
+            || (era.epoch == state.era().epoch && history::goes_on(&state.eras, &hello.eras));
+        if era.epoch == state.promised.epoch && !goes_on && !state.gave_up {
+            return Err(Refusal::SplitBrain(state.promised));
+        }
         if (fresh || state.unfinished) && !hello.adopt {
             // The copy that it speaks of was removed here. Of this one, which another destination of that source may be by now, it
             // knows nothing, and would call it consistent without what it lacks.
@@ -180,7 +190,12 @@ impl Destination {
             let goes_on = base == self.log.fill().last;
             (core.offered.clone(), core.offered_sizes.clone(), core.first_copy, goes_on)
         };
-        let life = self.core().state.life.saturating_add(1);
+        let life = {
+            let mut core = self.core();
+            core.claimed = core.claimed.min(base);
+            core.forget_claims();
+            core.state.life.saturating_add(1)
+        };
         let position = self.log.tail_after(u64::MAX).position;
         let tail = Tail { position, sequence: base.saturating_add(1), life };
         // Nothing stays that would be applied once more over the blocks to come; and the source, who is here, has all of it.

@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::journal::{Journal, Side, read};
 use crate::log::Log;
 use crate::overlay::Overlay;
-use crate::record::{Kind, Record};
+use crate::record::{Header, Kind, Record};
 use crate::replay::{self, Opened};
 use crate::scan::Damage;
 use crate::signal::{Gate, Signal};
@@ -121,6 +121,8 @@ struct Core {
     offered_sizes: Vec<u64>,
     /// It is the first copy, as the session's source knows it.
     first_copy: bool,
+    /// What its sources have said that they had durable, of what is placed here. The state has it when it is written.
+    claimed: u64,
     /// Everything through here is in the volumes.
     applied: u64,
     /// Blocks that a resync has copied may be of writes up to here.
@@ -161,6 +163,11 @@ impl Core {
         self.direct_bytes = self.direct_bytes.saturating_add(bytes);
     }
 
+    /// Another history is adopted: what was said of records that are not in it does not count.
+    fn forget_claims(&mut self) {
+        self.claimed = self.claimed.min(self.fork);
+    }
+
     /// The bitmaps of what it changed alone are as long as the volumes.
     fn fit_own(&mut self) {
         for (map, member) in self.own.iter_mut().zip(&self.state.members) {
@@ -188,6 +195,9 @@ impl Destination {
             }
         }
         let applied = log.fill().durable;
+        let headers = log.headers(log.fill().first, applied);
+        let claimed = headers.iter().map(|header| header.claimed).fold(state.claimed, u64::max);
+        state.claimed = claimed;
         if let Some(damage) = damage {
             tracing::error!(
                 "group {}: {damage}; this copy cannot be promoted until its source has made it equal again",
@@ -212,6 +222,7 @@ impl Destination {
             offered: Vec::new(),
             offered_sizes: Vec::new(),
             first_copy: false,
+            claimed,
             applied,
             whole: 0,
             applied_ms: 0,
@@ -340,6 +351,12 @@ impl Destination {
         Ok(())
     }
 
+    /// The latest epoch that it follows, or that has claimed it.
+    pub fn latest_epoch(&self) -> u64 {
+        let core = self.core();
+        core.state.promised.epoch.max(core.state.era().epoch)
+    }
+
     /// When its source was last heard of, or this side was opened.
     pub fn heard_at(&self) -> Time {
         self.core().heard
@@ -401,7 +418,7 @@ impl Destination {
         self.check(session)?;
         {
             // As long as this is locked nobody else places a record, or ends the session.
-            let core = self.core();
+            let mut core = self.core();
             if core.session != Some(session) {
                 return Err(Refusal::Session);
             }
@@ -412,10 +429,14 @@ impl Destination {
             while let Some(record) = records.peek() {
                 let sequence = record.header.sequence;
                 if sequence == end.saturating_add(1) {
-                    match self.log.place(record.clone()) {
+                    // What the source calls settled it had durable before it sent this.
+                    let claimed = record.header.settled.min(sequence);
+                    let header = Header { claimed, ..record.header };
+                    match self.log.place(Record { header, payload: record.payload.clone() }) {
                         Some(placed) => end = placed,
                         None => break,
                     }
+                    core.claimed = core.claimed.max(claimed);
                     #[cfg(any(test, fuzzing))]
                     crate::fuzz::placed(end, record);
                 } else if sequence > end {

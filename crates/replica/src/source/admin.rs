@@ -297,8 +297,11 @@ impl Source {
     /// Makes a source that was superseded, or lost the decision in a split, a destination: what only it has will be
     /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination).
     pub async fn demote(&self) -> Result<(), Error> {
-        let halted =
-            matches!(&self.core().halted, Some(Halt { phase: Phase::Superseded | Phase::SplitBrain, .. }));
+        let (halted, set_back) = match &self.core().halted {
+            Some(Halt { phase: Phase::Superseded | Phase::SplitBrain, .. }) => (true, false),
+            Some(Halt { phase: Phase::SetBack, .. }) => (true, true),
+            _ => (false, false),
+        };
         if !halted {
             return Err(Error::State(
                 "no other source has taken over: `weft replica switch` exchanges the roles",
@@ -330,6 +333,9 @@ impl Source {
             core.state.role = Role::Destination;
             core.state.gave_up = true;
             core.state.consistent = false;
+            core.state.set_back = None;
+            // The volumes may be of another day than the journal, which names what it knows.
+            core.state.damaged |= set_back;
             core.state.clone()
         };
         self.journal.write_state(state).await
@@ -352,7 +358,11 @@ impl Source {
     /// overwritten once it has been demoted. Replication has to be started anew.
     pub async fn overrule(&self, tag: u64) -> Result<(), Error> {
         let by = match &self.core().halted {
-            Some(Halt { phase: Phase::SplitBrain | Phase::Superseded, by: Some(by), .. }) => *by,
+            Some(Halt {
+                phase: Phase::SplitBrain | Phase::Superseded | Phase::SetBack,
+                by: Some(by),
+                ..
+            }) => *by,
             _ => return Err(Error::State("there is no other source to overrule")),
         };
         // The era begins behind what is there after a crash, too.
@@ -367,6 +377,7 @@ impl Source {
             let era = Era { epoch, tag, after };
             state.push_era(era);
             state.promised = era;
+            state.set_back = None;
         };
         self.persist(begin).await?;
         self.core().halted = None;

@@ -51,6 +51,10 @@ impl Source {
     async fn try_reclaim(&self, all: bool) -> Result<(), Error> {
         let (through, fill) = {
             let core = self.core();
+            if !core.replayed {
+                // What the log holds is not in the volumes.
+                return Ok(());
+            }
             let fill = self.log.fill();
             let applied = core.applied(fill.durable).min(fill.durable);
             // What every destination has goes; of the rest, as much as has to.

@@ -201,6 +201,7 @@ mod tests {
                     pool: Pool::new(1 << 20),
                     wall: Wall::new(0),
                     names: Names::new("db", []),
+                    draw: 1,
                 };
                 Journal::new(&side, &state).write_state(state).await.unwrap();
                 let source = Source::open(side.clone(), Config::default()).await.unwrap();

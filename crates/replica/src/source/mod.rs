@@ -145,6 +145,8 @@ struct Core {
     /// They fail: this side is no source any more.
     given_up: bool,
     closing: bool,
+    /// The volumes are what the log says. Before, nothing leaves the log, and nobody is sent anything.
+    replayed: bool,
     /// Records may be sent before they are durable here: the state says so, durably.
     ahead: bool,
     /// Writes that were answered though a synchronous destination did not have them.
@@ -273,6 +275,11 @@ impl Core {
         matches!(&self.halted, Some(Halt { phase: Phase::SplitBrain, .. }))
     }
 
+    /// A destination has what this side has had and has no more, and nobody has decided.
+    fn is_set_back(&self) -> bool {
+        matches!(&self.halted, Some(Halt { phase: Phase::SetBack, .. }))
+    }
+
     /// Whether there are synchronous destinations, and one of them does not have it.
     fn is_alone(&self, sequence: u64) -> bool {
         self.peers.iter().zip(&self.state.peers).any(|pair| match pair {
@@ -300,27 +307,39 @@ impl Source {
     /// Opens a side that is a source: what its log holds is applied to the volumes once more. One whose log is damaged is not
     /// opened ([`Error::Log`]): it may have answered what it has no more.
     pub async fn open(side: Side, config: Config) -> Result<Arc<Source>, Error> {
+        let source = Source::open_unreplayed(side, config).await?;
+        source.replay().await?;
+        Ok(source)
+    }
+
+    /// The same, with the volumes as they are until [`Source::replay`] is called. Destinations are asked meanwhile whether this side
+    /// is their source: the log of one that was set back would be replayed into volumes that are newer.
+    pub async fn open_unreplayed(side: Side, config: Config) -> Result<Arc<Source>, Error> {
         let space = Space::default();
         let side = space.of(&side);
-        let opened = replay::open(&side, Role::Source, config.memory_bytes).await?;
+        let opened = replay::read(&side, Role::Source, config.memory_bytes).await?;
         let Opened { mut state, journal, log, damage } = opened;
         if let Some(damage) = damage {
             return Err(Error::Log(damage));
         }
         // A later source was heard of, which nobody has decided about.
         let fenced = (!same(&state.promised, &state.era())).then_some(state.promised);
-        if std::mem::take(&mut state.ahead) {
-            // What comes now has the numbers of what was lost, which destinations may have.
-            let Era { epoch, .. } = state.era();
-            let era = Era { epoch, tag: restarted(state.log, state.life), after: log.fill().durable };
-            state.push_era(era);
-            state.promised = fenced.unwrap_or(era);
-        }
-        let halted = fenced.map(|by| Halt {
+        // What comes now may have the numbers of what was sent and is not here: lost where that was not durable yet, or written by
+        // this side before it was set back.
+        let ahead = std::mem::take(&mut state.ahead);
+        let era = state.open_era(side.draw, log.fill().durable, !ahead);
+        state.promised = fenced.unwrap_or(era);
+        let set_back = state.set_back.map(|(both, copy)| Halt {
+            phase: Phase::SetBack,
+            why: Refusal::SetBack { both, copy }.to_string(),
+            by: Some(state.era()),
+        });
+        let fenced = fenced.map(|by| Halt {
             phase: Phase::SplitBrain,
             why: format!("another source, of epoch {}, has taken over", by.epoch),
             by: Some(by),
         });
+        let halted = fenced.or(set_back);
         let now = side.wall.now_ms();
         let mut peers = Vec::new();
         for (n, peer) in state.peers.iter().enumerate() {
@@ -345,6 +364,7 @@ impl Source {
             quiet: false,
             given_up: false,
             closing: false,
+            replayed: log.fill().first > log.fill().last,
             ahead: false,
             answered_alone: 0,
             known: false,
@@ -363,6 +383,17 @@ impl Source {
             space,
             longest,
         }))
+    }
+
+    /// Makes the volumes what the log says. Nobody may use them before.
+    pub async fn replay(&self) -> Result<(), Error> {
+        if !self.core().replayed {
+            let state = self.core().state.clone();
+            replay::again(&self.side, &state).await?;
+            self.core().replayed = true;
+            self.changed.notify();
+        }
+        Ok(())
     }
 
     /// A volume of the group as it is to be used: everything written here is replicated.
@@ -393,6 +424,7 @@ impl Source {
                 Response::Refused(Refusal::Partnership)
             }
             Request::Hello(_) if core.is_split() => Response::Refused(Refusal::Undecided),
+            Request::Hello(_) if core.is_set_back() => Response::Refused(Refusal::Stopped),
             Request::Hello(hello) => Response::Refused(history::refusal(&core.state.eras, &hello.eras)),
             _ => Response::Refused(Refusal::Session),
         }
@@ -421,6 +453,11 @@ impl Source {
                 silent.join(", ")
             );
         }
+    }
+
+    /// Up to which record this side has what a destination has, and how far that goes on, where this side was set back.
+    pub fn set_back(&self) -> Option<(u64, u64)> {
+        self.core().state.set_back
     }
 
     /// Why nothing is written any more, if that is so.
@@ -477,14 +514,6 @@ impl Source {
         self.changed.notify();
         self.log.changed.notify();
     }
-}
-
-/// The tag of an era that a source begins because it was opened anew: as random as the log's identity is (splitmix64).
-fn restarted(log: u64, life: u64) -> u64 {
-    let mut mixed = log ^ life.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// A volume of a source.

@@ -22,7 +22,7 @@ use weft_wire::repl::control::{Hello, Refusal, Sync, Welcome};
 use super::admin::GIVEN_UP;
 use super::{OnLoss, Partner, Source};
 use crate::error::Error;
-use crate::history::same;
+use crate::history::{lost_nothing, same};
 use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
 use crate::record::Record;
 use crate::scan::Damage;
@@ -212,6 +212,13 @@ impl Source {
             partner.disputed = split;
         }
         let own = self.core().state.era();
+        if let Refusal::SetBack { both, copy } = *refusal {
+            self.core().state.set_back = Some((both, copy));
+            self.halt(Phase::SetBack, refusal.to_string(), Some(own));
+            // Opened anew, it does not go on before somebody has decided. A journal that fails says so itself.
+            let _failed = self.persist(|_| ()).await;
+            return Phase::SetBack;
+        }
         let (by, certain) = match refusal {
             Refusal::Fenced(era) => (*era, false),
             // Of two sources the later one goes on. The other is told so when it asks, and gives up or is given up for.
@@ -235,7 +242,9 @@ impl Source {
                 }
                 _ => false,
             });
-            certain || (fill.last > after && !strict)
+            // One that has never had a copy of what is here, refuses: this side was decided for, and does not become a copy by itself.
+            let copied = matches!(core.state.peers.get(n), Some(Some(state)) if state.copied);
+            certain || !copied || (fill.last > after && !strict)
         };
         let phase = if split { Phase::SplitBrain } else { Phase::Superseded };
         let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
@@ -253,6 +262,10 @@ impl Source {
 
     /// A destination is away: synchronous writes may be answered without it, where that is allowed.
     async fn lost(&self, n: usize) {
+        if self.core().halted.is_some() {
+            // Nothing is answered any more.
+            return;
+        }
         let unprotected = match self.core().peer(n) {
             Ok((partner, state)) if state.mode == Mode::Synchronous && !partner.lone => {
                 state.suspended || self.config.on_loss == OnLoss::Continue
@@ -306,6 +319,12 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.heard_ms = self.side.wall.now_ms();
         }
+        if !self.core().replayed {
+            // It knows no other source, and nothing that this side lacks. What it is sent comes from the volumes, too.
+            self.greet(n);
+            self.until_replayed(n).await;
+            return Err(End::Again);
+        }
         let cursor = self.prepare(n, &link, &welcome, first_copy).await?;
         let stream = pin!(self.stream(n, link, cursor));
         let copy = pin!(self.resync(n, link));
@@ -317,6 +336,16 @@ impl Source {
         }
     }
 
+    /// Waits until the volumes are what the log says, or nobody needs that any more.
+    async fn until_replayed(&self, n: usize) {
+        let ready = || {
+            let mut core = self.core();
+            let over = core.halted.is_some() || core.closing;
+            over || core.replayed || core.peer(n).map_or(true, |(_, state)| state.suspended)
+        };
+        self.changed.until(|| ready().then_some(())).await;
+    }
+
     /// Decides what the destination needs, and begins a resync where it needs one. The first sequence to be sent.
     async fn prepare(
         self: &Arc<Self>,
@@ -326,6 +355,14 @@ impl Source {
         first_copy: bool,
     ) -> Result<u64, End> {
         let diverged = match welcome.diverged {
+            true if self.has_had(welcome.last) => {
+                let report = self.in_time(link.beat()).await?;
+                if report.epoch == self.core().state.era().epoch && report.last > welcome.last {
+                    let refusal = Refusal::SetBack { both: welcome.last, copy: report.last };
+                    return Err(peer::Error::Refused(refusal).into());
+                }
+                self.diverged(link).await?
+            }
             true => self.diverged(link).await?,
             false => Vec::new(),
         };
@@ -339,7 +376,8 @@ impl Source {
             let members = core.state.members.clone();
             if last > fill.durable {
                 // Only a disk that forgets, or an older copy of this side, makes that possible.
-                return Err(peer::Error::Refused(Refusal::SplitBrain(core.state.era())).into());
+                let refusal = Refusal::SetBack { both: fill.durable, copy: last };
+                return Err(peer::Error::Refused(refusal).into());
             }
             let (partner, state) = core.peer(n)?;
             if welcome.fresh && !first_copy {
@@ -410,6 +448,13 @@ impl Source {
         // It is not to be relied on until this is over.
         self.lost(n).await;
         self.in_time(link.begin(base, kind)).await?;
+        // Bits are cleared from now on: they do not name what it lacks, should it come back as it was before.
+        let begun = |state: &mut crate::state::State| {
+            if let Some(Some(peer)) = state.peers.get_mut(n) {
+                peer.covered = peer.covered.max(base);
+            }
+        };
+        self.persist(begun).await?;
         self.core().known = true;
         let damaged = match self.core().peer(n) {
             Ok((partner, _)) => {
@@ -432,6 +477,17 @@ impl Source {
             None,
         );
         Ok(base.saturating_add(1))
+    }
+
+    /// Whether what a destination of this history has behind `last` was written here, and lost: this side was opened there with
+    /// everything that it had sent. A destination of an older version does not say so itself.
+    fn has_had(&self, last: u64) -> bool {
+        let core = self.core();
+        let epoch = core.state.era().epoch;
+        let mut own = core.state.eras.iter().filter(|era| era.epoch == epoch);
+        // Before the first of them another side was the source.
+        own.next().is_some_and(|first| first.after < last)
+            && own.find(|era| era.after == last).is_some_and(lost_nothing)
     }
 
     async fn diverged(&self, link: &Link<'_>) -> Result<Vec<(usize, u64, u64)>, End> {
@@ -577,7 +633,7 @@ impl Source {
         let durable = self.log.fill().durable;
         let (mut records, mut bytes) = (Vec::new(), 0);
         for sequence in cursor..=last {
-            let next = match sequence <= durable {
+            let mut next = match sequence <= durable {
                 true => self.log.record(sequence).await?,
                 false => match self.log.recent(sequence) {
                     Some(next) => next,
@@ -588,6 +644,8 @@ impl Source {
             if !records.is_empty() && bytes > APPEND_BYTES {
                 break;
             }
+            // What is durable here by now: should this side come back with less, it was set back.
+            (next.header.settled, next.header.claimed) = (durable, 0);
             records.push(next);
             if records.len() == APPEND_RECORDS {
                 break;

@@ -116,6 +116,7 @@ impl Source {
                 offset,
                 unix_ms: self.side.wall.now_ms(),
                 settled: 0,
+                claimed: 0,
                 kind,
             };
             let range = offset..offset.saturating_add(header.range_len());

@@ -32,6 +32,8 @@ fn state(tail: Tail, life: u64) -> State {
         damaged: false,
         ahead: false,
         unfinished: false,
+        claimed: 0,
+        set_back: None,
         log: 5,
         life,
         tail,
@@ -64,6 +66,7 @@ impl Ring {
             pool: self.pool.clone(),
             wall: Wall::new(0),
             names: Names::new("db", []),
+            draw: 1,
         }
     }
 
@@ -97,8 +100,18 @@ impl Ring {
 fn record(byte: u8, sectors: usize) -> Record {
     let payload = vec![Bytes::from(vec![byte; sectors * SECTOR])];
     let kind = Kind::Write { len: (sectors * SECTOR) as u32, sum: sum_of(&payload) };
-    let header =
-        Header { log: 0, life: 0, epoch: 1, sequence: 0, member: 0, offset: 0, unix_ms: 0, settled: 0, kind };
+    let header = Header {
+        log: 0,
+        life: 0,
+        epoch: 1,
+        sequence: 0,
+        member: 0,
+        offset: 0,
+        unix_ms: 0,
+        settled: 0,
+        claimed: 0,
+        kind,
+    };
     Record { header, payload }
 }
 

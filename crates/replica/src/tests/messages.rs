@@ -107,11 +107,22 @@ fn a_group_that_does_not_open_says_for_how_long_it_was_waited_for() {
 }
 
 #[test]
+fn a_source_whose_disk_fails_says_that_its_copy_takes_over() {
+    let stopped = Group::new("db", Vec::new()).failed_source("volume vol1: input/output error");
+    assert!(stopped.why.starts_with("volume vol1: input/output error. "), "{}", stopped.why);
+    for said in ["`weft replica switch db --failover` there", "start the server again"] {
+        assert!(stopped.why.contains(said), "{said}: {}", stopped.why);
+    }
+}
+
+#[test]
 fn a_copy_whose_disk_fails_names_its_group_and_its_source() {
     let lines = logged(async {
         let world = following().await;
         let block = world.source(0).block(0);
         write(&block, 0, 4096, 1).await;
+        let copy = world.destination(1);
+        world.until("it is applied", || copy.status().applied == copy.status().last).await;
         world.nodes[1].members[0].fail(0);
         let compared = world.source(0).verify(0, false).await;
         compared.expect_err("one of its sectors cannot be read");

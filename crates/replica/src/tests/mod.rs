@@ -6,6 +6,7 @@ mod logs;
 mod messages;
 mod seeds;
 mod servers;
+mod setback;
 mod stories;
 mod world;
 

@@ -8,6 +8,7 @@
 
 mod create;
 mod invariants;
+mod setback;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -116,6 +117,8 @@ struct Servers {
     claims: RefCell<invariants::Claims>,
     /// All sources that there were: they are known by where they lie.
     sources: RefCell<Vec<Arc<Source>>>,
+    /// Servers whose disks are of an earlier day, until they follow the other one.
+    stale: [Cell<bool>; 2],
     promotions: Cell<u64>,
     answered: Cell<u64>,
     broken: RefCell<Option<String>>,
@@ -177,6 +180,13 @@ impl Host for At {
             self.servers.world.nodes[self.n].journal.replace(vec![0xee; bytes]);
             self.servers.lost[self.n].set(None);
             Ok((side, format))
+        })
+    }
+
+    fn latest_epoch(&self) -> LocalBoxFuture<'_, u64> {
+        Box::pin(async move {
+            let other = self.servers.running(1 - self.n).filter(|_| self.servers.world.cable.up.get());
+            other.and_then(|other| other.group.status()).map_or(0, |status| status.epoch)
         })
     }
 
@@ -276,6 +286,7 @@ impl Servers {
             unsure: Default::default(),
             claims: RefCell::default(),
             sources: RefCell::default(),
+            stale: Default::default(),
             promotions: Cell::default(),
             answered: Cell::default(),
             broken: RefCell::default(),
@@ -470,6 +481,7 @@ impl Servers {
         if promoted.is_ok() {
             self.promotions.set(self.promotions.get() + 1);
             match was_consistent {
+                true if self.stale[n].get() => self.count(&self.versions(n)),
                 true => self.check(n, "promoted"),
                 false if force.inconsistent => self.count(&self.versions(n)),
                 false => self.fail(format!("server {n} was promoted in the middle of a resync, unforced")),
@@ -595,8 +607,9 @@ impl Servers {
         let lost =
             matches!(running.group.state(), State::Stopped(stopped) if stopped.cause == Cause::Journal);
         let versions = self.versions(n);
-        let resolved = running.group.resolve(&self.at(n), here, self.next_tag()).await;
-        if lost && here && self.lost[n].get().is_none() {
+        let resolved = running.group.resolve(&self.at(n), here, true, self.next_tag()).await;
+        let stale = self.stale[n].get() && resolved.is_ok();
+        if here && (stale || lost && self.lost[n].get().is_none()) {
             // What only the log held is gone, as was said, whether or not the group has opened by now.
             self.count(&versions);
         }
@@ -666,8 +679,7 @@ impl Servers {
     /// The operators come to their senses: each side is told what its reason says, in either order.
     async fn decide(self: &Rc<Self>) {
         let states = self.states();
-        let lost =
-            |n: usize| matches!(&states[n], State::Stopped(stopped) if stopped.cause == Cause::Journal);
+        let lost = |n: usize| matches!(&states[n], State::Stopped(stopped) if matches!(stopped.cause, Cause::Journal | Cause::SetBack));
         let is_copy = |n: usize| matches!(states[n], State::Destination(_));
         if is_copy(0) && is_copy(1) {
             // Both have given up: one is taken as it is.
@@ -698,6 +710,45 @@ impl Servers {
                 && needs
             {
                 self.fail(format!("server {n} does not keep {here}: {why}\n{}", self.describe()));
+            }
+        }
+    }
+
+    /// Somebody decides, unless a side is stopped for another reason than is expected.
+    async fn decide_unless_stopped(self: &Rc<Self>, expected: impl Fn(Cause) -> bool) {
+        let stopped = |state: &State| match state {
+            State::Stopped(stopped) if !expected(stopped.cause) => Some(stopped.why.clone()),
+            _ => None,
+        };
+        match self.states().iter().find_map(stopped) {
+            Some(why) => self.fail(format!("stopped for no reason: {why}")),
+            None => self.decide().await,
+        }
+        self.invariants();
+    }
+
+    /// The servers become equal, and hold what was promised.
+    async fn converges(self: &Rc<Self>) {
+        if self.broken.borrow().is_some() {
+            // One of them may not even run.
+            return;
+        }
+        let source = self.settles().await;
+        self.stop.set(true);
+        rt::sleep(Duration::from_secs(5)).await;
+        match source {
+            None if self.broken.borrow().is_none() => {
+                self.fail(format!("they never become equal:\n{}", self.describe()));
+            }
+            None => {}
+            Some(source) => {
+                self.learn();
+                rt::sleep(Duration::from_secs(5)).await;
+                (0..2).for_each(|n| self.check(n, "in the end"));
+                let volumes = self.world.volumes(source);
+                if self.settled() == Some(source) && volumes != self.world.volumes(1 - source) {
+                    self.fail("they are not equal".into());
+                }
             }
         }
     }
@@ -753,34 +804,9 @@ async fn story(hasty: bool) -> (Option<String>, u64, u64) {
             break;
         }
         let expected = |cause| matches!(cause, Cause::Split | Cause::Journal);
-        let stopped = |state: &State| match state {
-            State::Stopped(stopped) if !expected(stopped.cause) => Some(stopped.why.clone()),
-            _ => None,
-        };
-        match servers.states().iter().find_map(stopped) {
-            Some(why) => servers.fail(format!("stopped for no reason: {why}")),
-            None => servers.decide().await,
-        }
-        servers.invariants();
+        servers.decide_unless_stopped(expected).await;
     }
-    let source = servers.settles().await;
-    servers.stop.set(true);
-    rt::sleep(Duration::from_secs(5)).await;
-    match source {
-        None if servers.broken.borrow().is_none() => {
-            servers.fail(format!("they never become equal:\n{}", servers.describe()));
-        }
-        None => {}
-        Some(source) => {
-            servers.learn();
-            rt::sleep(Duration::from_secs(5)).await;
-            (0..2).for_each(|n| servers.check(n, "in the end"));
-            let volumes = servers.world.volumes(source);
-            if servers.settled() == Some(source) && volumes != servers.world.volumes(1 - source) {
-                servers.fail("they are not equal".into());
-            }
-        }
-    }
+    servers.converges().await;
     let broken = servers.broken.borrow().clone();
     (broken, servers.promotions.get(), servers.answered.get())
 }

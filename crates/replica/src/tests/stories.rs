@@ -578,6 +578,7 @@ fn what_is_answered_after_a_resync_that_was_given_up_half_way_is_there() {
             offset: 0,
             unix_ms: 0,
             settled: 0,
+            claimed: 0,
             kind: Kind::Write { len: 512, sum: sum_of(&payload) },
         };
         let answered = copy.append(session, vec![Record { header, payload }]).await;
@@ -802,6 +803,7 @@ fn volumes_of_real_memory_replicate_on_a_real_loop() {
                 pool: pool.clone(),
                 wall: Wall::new(1),
                 names: Names::new("db", []),
+                draw: 1,
             }
         };
         let (here, there) = (side(Role::Source).await, side(Role::Destination).await);

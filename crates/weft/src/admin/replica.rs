@@ -67,6 +67,9 @@ pub(crate) enum Command {
         group: String,
         /// This side counts; otherwise the other.
         keep_here: bool,
+        /// Also where this side was set back, and a copy has what it has had.
+        #[serde(default)]
+        force: bool,
     },
     /// A writable picture of a copy begins, or ends.
     TestFailover {

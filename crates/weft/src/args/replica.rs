@@ -282,6 +282,9 @@ pub(crate) struct ReplicaResolve {
     /// Which side counts
     #[arg(long, value_enum)]
     pub keep: Keep,
+    /// With `--keep here`: also where this side was set back, and the copy has records that this side has no more
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// A range of addresses.

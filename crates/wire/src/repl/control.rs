@@ -238,6 +238,14 @@ pub enum Refusal {
     /// Its group is stopped: somebody has to decide or mend something there.
     #[error("it is stopped there: `weft replica status` on that host says why, and what to type")]
     Stopped,
+    /// The source was set back: what the destination has behind `both` the source has had, durable, and has no more.
+    #[error("both sides have the same up to record {both}, the copy goes on to record {copy}")]
+    SetBack {
+        /// The last sequence that both have.
+        both: u64,
+        /// The last that the destination has.
+        copy: u64,
+    },
     /// It speaks this version.
     #[error("it speaks version {0}")]
     Version(u16),
@@ -472,6 +480,7 @@ impl Refusal {
             Refusal::Version(n) => (12, number(n.into())),
             Refusal::Undecided => (13, number(0)),
             Refusal::Stopped => (14, number(0)),
+            Refusal::SetBack { both, copy } => (15, Era { epoch: copy, tag: 0, after: both }),
         }
     }
 
@@ -492,6 +501,7 @@ impl Refusal {
             12 => Refusal::Version(small?),
             13 => Refusal::Undecided,
             14 => Refusal::Stopped,
+            15 => Refusal::SetBack { both: era.after, copy: era.epoch },
             _ => return Err(Malformed::Field("the reason")),
         })
     }

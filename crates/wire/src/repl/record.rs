@@ -21,7 +21,9 @@
 //!  72   8  settled: the last sequence that was durable in this log before this record was written
 //!  80   4  CRC32C of the payload
 //!  84   4  CRC32C of the 84 bytes before
-//!  88      zeros up to 512, then the payload, padded to a multiple of 512
+//!  88   8  claimed: the last sequence that the source had durable when it sent this record, as a destination's log remembers
+//!  96   4  CRC32C of the 96 bytes before, unless there is no claim
+//! 100      zeros up to 512, then the payload, padded to a multiple of 512
 //! ```
 //!
 //! Everything in a log starts on a multiple of 512, the unit that disks write whole or not at all: a torn write of one record
@@ -29,8 +31,9 @@
 //! tells those that an earlier opening left behind a record that was lost from those that belong behind its successor.
 //! What a record calls settled tells an end that was torn, and never relied on, from damage in the middle: where a record is
 //! missing that a later one calls settled, it was there.
-//! A source sends records as they lie in its log; the destination puts its own log, life and settled in, and nothing else
-//! changes.
+//! A source sends records as they lie in its log, and calls settled what is durable there by then; the destination puts its own
+//! log, life and settled in, remembers what the source had as claimed, and nothing else changes. Older versions neither write a
+//! claim nor read it.
 
 use super::{Malformed, Reader};
 
@@ -46,6 +49,7 @@ pub const MAX_MEMBERS: usize = 64;
 const MAGIC: [u8; 4] = *b"WfLR";
 const LEN: usize = 88;
 const SUM_AT: usize = 84;
+const CLAIM_SUM_AT: usize = LEN + 8;
 const FLAG_KEEP_SPACE: u8 = 1;
 
 /// What a record does.
@@ -88,6 +92,8 @@ pub struct Header {
     pub unix_ms: u64,
     /// Last sequence that was durable in its log before it was written; filled in there.
     pub settled: u64,
+    /// Last sequence that its source had durable when it sent it, as a destination remembers; 0 where that is not known.
+    pub claimed: u64,
     /// What it does.
     pub kind: Kind,
 }
@@ -140,6 +146,11 @@ impl Header {
         bytes[80..84].copy_from_slice(&sum.to_le_bytes());
         let own = crc32c::crc32c(&bytes[..SUM_AT]);
         bytes[SUM_AT..LEN].copy_from_slice(&own.to_le_bytes());
+        if self.claimed > 0 {
+            bytes[LEN..CLAIM_SUM_AT].copy_from_slice(&self.claimed.to_le_bytes());
+            let sum = crc32c::crc32c(&bytes[..CLAIM_SUM_AT]);
+            bytes[CLAIM_SUM_AT..CLAIM_SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+        }
         bytes
     }
 
@@ -180,6 +191,10 @@ impl Header {
         if usize::from(member) >= MAX_MEMBERS || zero != 0 || offset.checked_add(len).is_none() {
             return Err(Malformed::Field("its place"));
         }
-        Ok(Header { log, life, epoch, sequence, member, offset, unix_ms, settled, kind })
+        // One that is damaged, or not there, claims nothing.
+        let mut r = Reader(&bytes[LEN..CLAIM_SUM_AT + 4]);
+        let (claimed, sum) = (r.u64()?, r.u32()?);
+        let claimed = if sum == crc32c::crc32c(&bytes[..CLAIM_SUM_AT]) { claimed } else { 0 };
+        Ok(Header { log, life, epoch, sequence, member, offset, unix_ms, settled, claimed, kind })
     }
 }

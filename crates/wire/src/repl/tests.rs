@@ -12,6 +12,7 @@ fn header(kind: Kind) -> Header {
         offset: 0x4000,
         unix_ms: 1_790_000_000_000,
         settled: 0x27,
+        claimed: 0,
         kind,
     }
 }
@@ -73,6 +74,7 @@ fn responses() -> Vec<Response> {
         Refusal::Version(9),
         Refusal::Undecided,
         Refusal::Stopped,
+        Refusal::SetBack { both: 206, copy: 691 },
     ];
     all.extend(refusals.map(Response::Refused));
     all
@@ -89,10 +91,26 @@ fn a_record_lies_in_the_log_as_it_always_did() {
 }
 
 #[test]
+fn what_a_source_had_lies_behind_what_older_versions_read() {
+    let kind = Kind::Write { len: 4096, sum: 0xdead_beef };
+    let bytes = Header { claimed: 0x28, ..header(kind) }.emit();
+    assert_eq!(bytes[..88], header(kind).emit()[..88]);
+    assert_eq!(&bytes[88..96], b"\x28\0\0\0\0\0\0\0");
+    // Damaged, it says nothing, and the record is what it was.
+    for bit in 8 * 88..8 * 100 {
+        let mut damaged = bytes;
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Header::parse(&damaged), Ok(header(kind)), "bit {bit}");
+    }
+}
+
+#[test]
 fn records_are_read_as_they_were_written() {
     let zeroes = Kind::Zeroes { len: 1 << 40, keep_space: true };
     for kind in [Kind::Write { len: 1, sum: 5 }, zeroes, Kind::Pad] {
         assert_eq!(Header::parse(&header(kind).emit()), Ok(header(kind)));
+        let claims = Header { claimed: 0x28, ..header(kind) };
+        assert_eq!(Header::parse(&claims.emit()), Ok(claims));
     }
     assert_eq!(header(Kind::Write { len: 513, sum: 0 }).record_len(), 3 * SECTOR);
     assert_eq!(header(Kind::Pad).record_len(), SECTOR);

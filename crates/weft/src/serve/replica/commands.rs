@@ -11,7 +11,7 @@ use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
 use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
-use weft_replica::status::{Mode, Phase, Role};
+use weft_replica::status::{Mode, Phase, Role, Status};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
@@ -47,7 +47,7 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             Ok(Reply::Verified { bytes: found.bytes, different: found.different })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
-        Command::Resolve { group, keep_here } => resolve(replicas, &group, keep_here).await,
+        Command::Resolve { group, keep_here, force } => resolve(replicas, &group, keep_here, force).await,
         Command::TestFailover { group, end } => test_failover(replicas, &group, end).await,
         Command::Resize { group, size } => resize(replicas, &group, size).await,
     }
@@ -342,7 +342,7 @@ fn way_back(replicas: &Replicas, wanted: &Create) -> Result<Address, String> {
     })
 }
 
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -413,6 +413,11 @@ fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> Str
     }
 }
 
+/// Whether a destination has what it is sent.
+fn follows(status: &Status, name: &str) -> bool {
+    status.peers.iter().any(|peer| peer.name == name && peer.phase == Phase::ContinuouslyReplicating)
+}
+
 async fn remove(
     replicas: &Arc<Replicas>,
     name: &str,
@@ -429,6 +434,16 @@ async fn remove(
                 group.config().partners.into_iter().filter(|partner| partner.name == name).collect()
             }
         };
+        if force
+            && !partners.is_empty()
+            && let Some(status) = group.status()
+            && partners.iter().all(|partner| follows(&status, &partner.name))
+        {
+            return Err(format!(
+                "{} is not stopped, and its other side follows: without --force `weft replica remove {}` ends replication on both",
+                group.name, group.name
+            ));
+        }
         let mut unheard = Vec::new();
         for partner in &partners {
             let ask = Ask::Leave { partnership: group.partnership_hex() };
@@ -502,7 +517,12 @@ async fn remove(
     )))
 }
 
-async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Result<Reply, String> {
+async fn resolve(
+    replicas: &Arc<Replicas>,
+    name: &str,
+    keep_here: bool,
+    force: bool,
+) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
@@ -512,10 +532,14 @@ async fn resolve(replicas: &Arc<Replicas>, name: &str, keep_here: bool) -> Resul
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
     };
-    group.engine().resolve(&home, keep_here, tag).await?;
+    group.engine().resolve(&home, keep_here, force, tag).await?;
     let name = &group.name;
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));
     Ok(Reply::Done(match (keep_here, compared) {
+        (false, false) if cause == Some(Cause::SetBack) => format!(
+            "{name} is a copy now, and is compared as a whole when {host} is the source; unless it is, there: weft replica switch {name} \
+             --failover"
+        ),
         (true, true) => format!(
             "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
         ),

@@ -45,6 +45,9 @@ pub(super) struct Group {
     /// A random number of this side, by which partners know who speaks. Zero in a file of an older version.
     #[serde(default)]
     pub speaker: u64,
+    /// The latest epoch that was seen here: known where the journal is lost. Zero in a file of an older version.
+    #[serde(default)]
+    pub epoch: u64,
     /// What a source does when a destination is away, or slow.
     #[serde(default, flatten)]
     pub policy: Policy,
@@ -350,6 +353,7 @@ impl Group {
             log_bytes,
             in_memory,
             speaker: 0,
+            epoch: 0,
             policy,
             partners,
             kept,

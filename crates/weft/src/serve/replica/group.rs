@@ -12,31 +12,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join_all};
 use rustix::fs::FlockOperation;
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::source::{self, Source};
-use weft_replica::status::{Role, Status};
+use weft_replica::status::{PeerStatus, Phase, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Before, Create, Error as VolumeError, Place, Store, Volume, Volumes, free_bytes};
 
 use super::carrier::{self, Carrier, Report};
+use super::commands::host_name;
 use super::config::{self, Partner};
 use super::kept::Kept;
 use super::names::GroupName;
 use super::picture::Picture;
-use super::setup::{self, Ask, Join, LOG_UNIT};
-use super::stopped::{self, Mark, Now};
+use super::setup::{self, Ask, Join, LOG_UNIT, Tell};
+use super::stopped::{self, Mark, Now, Reason};
 use super::{Absent, Member, Replicas, door, random};
-use crate::out::Said;
 
 pub(super) use engine::State;
 
 /// Extents that are asked for at a time.
 const EXTENTS: usize = 1024;
+
+/// How long a partner that is asked for its epoch may take.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(super) struct Group {
@@ -259,8 +262,27 @@ impl Host for Home {
                 let (stopped, stops) = (stopped.clone(), group.stops.fetch_add(1, Ordering::Relaxed));
                 rt::spawn(async move { group.say_stopped(&replicas, &stopped, stops).await }).detach();
             }
-            State::Source(_) | State::Destination(_) => {}
+            State::Source(source) => self.group.know_epoch(&self.replicas, source.status().epoch),
+            State::Destination(copy) => self.group.know_epoch(&self.replicas, copy.latest_epoch()),
         }
+    }
+
+    fn latest_epoch(&self) -> LocalBoxFuture<'_, u64> {
+        Box::pin(async move {
+            let partnership = self.group.partnership_hex();
+            let ask = Ask::Epoch { partnership };
+            let partners = self.group.config().partners;
+            let told = partners.iter().map(|partner| async {
+                let told =
+                    rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &self.replicas.pool, &ask));
+                match told.await {
+                    Ok(Ok(Tell::Epoch(epoch))) => epoch,
+                    // It cannot be reached, or is of an older version.
+                    _ => 0,
+                }
+            });
+            join_all(told).await.into_iter().fold(self.group.config().epoch, u64::max)
+        })
     }
 }
 
@@ -378,7 +400,11 @@ impl Group {
             members: self.members.iter().map(|member| member.bare.clone()).collect(),
             pool: replicas.pool.clone(),
             wall: Wall::new(now.as_millis() as u64),
-            names: Names::new(&self.name, self.members.iter().map(|member| member.name.clone())),
+            names: Names::new(
+                &self.name,
+                self.members.iter().map(|member| format!("{} ({})", member.name, member.place)),
+            ),
+            draw: random().map_or(now.as_nanos() as u64, u64::from_le_bytes),
         }
     }
 
@@ -611,11 +637,12 @@ impl Group {
         let speaker = self.config().speaker;
         let mark = |number| Mark { speaker, number };
         let ask = match now {
-            Now::Stopped => Ask::Stopped {
-                partnership,
-                why: stopped.why.clone().into(),
-                mark: mark(stops.saturating_mul(2)),
-            },
+            Now::Stopped => {
+                let cause = stopped::word_of(stopped.cause).to_owned().into();
+                let mark = mark(stops.saturating_mul(2));
+                let why = stopped.why.clone().into();
+                Ask::Stopped { partnership, why, cause, host: host_name().into(), mark }
+            }
             Now::Goes => Ask::Goes { partnership, mark: mark(stops.saturating_mul(2).saturating_add(1)) },
             Now::Starting | Now::Over => return false,
         };
@@ -627,8 +654,8 @@ impl Group {
     }
 
     /// A partner says that it is stopped, and why.
-    pub fn hear_stopped(&self, mark: Mark, why: Said) {
-        lock(&self.heard).stopped(mark, why.into(), rt::now());
+    pub fn hear_stopped(&self, mark: Mark, said: Reason) {
+        lock(&self.heard).stopped(mark, said, rt::now());
     }
 
     /// A partner says that it is stopped no more.
@@ -638,7 +665,32 @@ impl Group {
 
     /// Why a partner is stopped, where it said so a moment ago.
     pub fn partner_stopped(&self) -> Option<String> {
-        lock(&self.heard).why(rt::now())
+        let (said, age) = lock(&self.heard).latest(rt::now())?;
+        let status = self.status();
+        if status.as_ref().is_some_and(|status| has_heard_since(status, age)) {
+            // A hello was accepted since then: it is well.
+            return None;
+        }
+        let is_copy = status.is_some_and(|status| status.role == Role::Destination);
+        Some(said.told(&self.name, is_copy))
+    }
+
+    /// The latest epoch that this side knows of.
+    pub fn latest_epoch(&self) -> u64 {
+        let known = self.config().epoch;
+        match self.state() {
+            State::Destination(copy) => copy.latest_epoch().max(known),
+            _ => self.status().map_or(known, |status| status.epoch.max(known)),
+        }
+    }
+
+    /// Remembers an epoch, should the journal be lost.
+    fn know_epoch(&self, replicas: &Replicas, epoch: u64) {
+        if self.config().epoch < epoch
+            && let Err(why) = self.change(replicas, |config| config.epoch = epoch)
+        {
+            tracing::warn!("{why}; until then epoch {epoch} is not known should the journal be lost");
+        }
     }
 
     /// Where the pictures of an open test failover are served.
@@ -716,6 +768,24 @@ impl Group {
     pub async fn close(&self) {
         self.engine.close().await;
     }
+}
+
+/// Whether every partner was heard of, in a session, since something was said so long ago.
+fn has_heard_since(status: &Status, age: Duration) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let said = u64::try_from(now.saturating_sub(age).as_millis()).unwrap_or(u64::MAX);
+    let is_well = |peer: &PeerStatus| {
+        let talks = matches!(
+            peer.phase,
+            Phase::InitialBlockCopy
+                | Phase::SeededCopy
+                | Phase::ReplayingLog
+                | Phase::Resyncing
+                | Phase::ContinuouslyReplicating
+        );
+        talks && peer.heard_ms > said
+    };
+    !status.peers.is_empty() && status.peers.iter().all(is_well)
 }
 
 /// Lets volumes grow, and tells what those had that did; where one cannot, none has. Blocks.

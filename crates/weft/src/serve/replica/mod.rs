@@ -41,6 +41,7 @@ use self::door::Doors;
 use self::group::{Group, Home, State};
 use self::names::GroupName;
 use self::setup::{Ask, Found, Join, Tell};
+use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
 use crate::args::Serve;
@@ -82,6 +83,8 @@ struct Member {
     medium: Medium,
     front: Arc<Front>,
     bare: Arc<dyn weft_store::block::Block>,
+    /// Where it lies, for people.
+    place: String,
     growth: Growth,
 }
 
@@ -136,6 +139,7 @@ impl Replicas {
             Arc::new(Member {
                 name: volume.name.clone(),
                 medium: volume.superblock.medium,
+                place: crate::volume::place(&volume.superblock),
                 front: front.clone(),
                 bare: volume.block.clone(),
                 growth: volume.growth.clone(),
@@ -298,9 +302,16 @@ impl Replicas {
             Ask::Grow { partnership, sizes } => {
                 self.make_longer(&partnership, &sizes).await.map(|()| Tell::Done)
             }
-            Ask::Stopped { partnership, why, mark } => {
+            Ask::Epoch { partnership } => {
+                let group = self.of_partnership(&partnership);
+                Ok(Tell::Epoch(group.map_or(0, |group| group.latest_epoch())))
+            }
+            Ask::Stopped { partnership, why, cause, host, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
-                    group.hear_stopped(mark, why);
+                    group.hear_stopped(
+                        mark,
+                        Reason { why: why.into(), cause: cause.into(), host: host.into() },
+                    );
                 }
                 Ok(Tell::Done)
             }

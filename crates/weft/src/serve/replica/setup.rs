@@ -51,12 +51,23 @@ pub(super) enum Ask {
         /// Bytes of the source's volumes.
         sizes: Vec<u64>,
     },
+    /// Which epoch is the latest there: [`Tell::Epoch`]. A server that does not know this answers with an error.
+    Epoch {
+        /// 32 hexadecimal digits.
+        partnership: String,
+    },
     /// The group is stopped on the side that says so, which shows in the status of the other.
     Stopped {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// A sentence.
+        /// A sentence, as it is told there. It is shown where the cause is not known.
         why: Said,
+        /// What kind of reason it is, to be worded by whoever shows it.
+        #[serde(default)]
+        cause: Said,
+        /// The host that says it.
+        #[serde(default)]
+        host: Said,
         /// Who says it, and when.
         #[serde(default, flatten)]
         mark: Mark,
@@ -175,6 +186,8 @@ pub(super) enum Tell {
         #[serde(default)]
         server: u64,
     },
+    /// To [`Ask::Epoch`].
+    Epoch(u64),
     /// It is done.
     Done,
     /// It is not, and this sentence says why.

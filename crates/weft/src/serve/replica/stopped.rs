@@ -10,6 +10,7 @@ use futures_util::future::{Either, join_all, select};
 use serde::{Deserialize, Serialize};
 use weft_machine::clock::Time;
 use weft_machine::rt;
+use weft_replica::group::Cause;
 
 /// How often a stopped group says so to its partners, and how long that counts there.
 const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);
@@ -18,6 +19,8 @@ const STOPPED_COUNTS: Duration = Duration::from_secs(35);
 const SAY_GOES_EVERY: Duration = Duration::from_secs(1);
 /// The longest reason of another server that is kept, bytes.
 const MOST_REASON: usize = 1024;
+/// The same of its name, and of its cause.
+const MOST_NAME: usize = 255;
 /// Speakers that are remembered: a source and its other destinations.
 const MOST_SPEAKERS: usize = 32;
 
@@ -35,20 +38,76 @@ pub(super) struct Mark {
 #[derive(Debug, Default)]
 pub(super) struct Heard(BTreeMap<u64, Word>);
 
+/// Why a partner is stopped, as it says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reason {
+    /// In its own words, where "here" is that host.
+    pub why: String,
+    /// One of [`word_of`]; empty from a server that does not tell.
+    pub cause: String,
+    /// Which host it is; empty from a server that does not tell.
+    pub host: String,
+}
+
+/// What partners call a cause.
+pub(super) fn word_of(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Journal => "journal",
+        Cause::Volume => "volume",
+        Cause::Log => "log",
+        Cause::Split => "split",
+        Cause::SetBack => "set-back",
+        Cause::Full => "full",
+        Cause::Failed => "failed",
+    }
+}
+
+impl Reason {
+    /// In this side's words, which is a copy, or not.
+    pub fn told(&self, group: &str, is_copy: bool) -> String {
+        let Reason { why, cause, host } = self;
+        let what = match cause.as_str() {
+            "journal" => "its journal is lost, or cannot be believed",
+            "volume" => "the file of a volume is another one",
+            "log" => "its log is damaged",
+            "split" => "both sides were written to",
+            "set-back" => "it was set back, by a backup or a snapshot, and lacks what its copy has",
+            "full" => "a disk is full there, and it goes on by itself when there is room",
+            // Its reason names what is to be mended.
+            "failed" if !host.is_empty() => return format!("{host}: where \"here\" is {host}, {why}"),
+            _ => return why.clone(),
+        };
+        let host = if host.is_empty() { "the other host" } else { host };
+        let there = format!("`weft replica status` on {host} says what to type");
+        match cause.as_str() {
+            "journal" | "volume" | "log" | "set-back" if is_copy => format!(
+                "{host}: {what}; to go on with this copy: `weft replica switch {group} --failover` here, then `weft replica resolve \
+                 {group} --keep there` on {host}. {there}"
+            ),
+            _ => format!("{host}: {what}. {there}"),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Word {
     number: u64,
     at: Time,
     /// `None`: it goes.
-    why: Option<String>,
+    said: Option<Reason>,
 }
 
 impl Heard {
     /// A partner says that it is stopped, and why.
-    pub fn stopped(&mut self, mark: Mark, mut why: String, now: Time) {
-        let most = (0..=MOST_REASON.min(why.len())).rev().find(|at| why.is_char_boundary(*at));
-        why.truncate(most.unwrap_or_default());
-        self.hear(mark, Some(why), now);
+    pub fn stopped(&mut self, mark: Mark, mut said: Reason, now: Time) {
+        for (text, most) in
+            [(&mut said.why, MOST_REASON), (&mut said.cause, MOST_NAME), (&mut said.host, MOST_NAME)]
+        {
+            let most = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+            text.truncate(most.unwrap_or_default());
+        }
+        said.host.retain(|letter| !letter.is_control());
+        self.hear(mark, Some(said), now);
     }
 
     /// A partner says that it is stopped no more.
@@ -56,13 +115,13 @@ impl Heard {
         self.hear(mark, None, now);
     }
 
-    fn hear(&mut self, mark: Mark, why: Option<String>, now: Time) {
+    fn hear(&mut self, mark: Mark, said: Option<Reason>, now: Time) {
         // What was said later may arrive first.
         let newer = |word: &Word| word.number > mark.number && now.since(word.at) < STOPPED_COUNTS;
         if self.0.get(&mark.speaker).is_some_and(newer) {
             return;
         }
-        self.0.insert(mark.speaker, Word { number: mark.number, at: now, why });
+        self.0.insert(mark.speaker, Word { number: mark.number, at: now, said });
         if self.0.len() > MOST_SPEAKERS
             && let Some(oldest) = self.0.iter().min_by_key(|(_, word)| word.at).map(|(speaker, _)| *speaker)
         {
@@ -70,10 +129,12 @@ impl Heard {
         }
     }
 
-    /// Why a partner is stopped, where one said so a moment ago: the last one that did.
-    pub fn why(&self, now: Time) -> Option<String> {
-        let counts = self.0.values().filter(|word| now.since(word.at) < STOPPED_COUNTS && word.why.is_some());
-        counts.max_by_key(|word| word.at).and_then(|word| word.why.clone())
+    /// Why a partner is stopped, where one said so a moment ago, and how long ago: the last one that did.
+    pub fn latest(&self, now: Time) -> Option<(Reason, Duration)> {
+        let counts =
+            self.0.values().filter(|word| now.since(word.at) < STOPPED_COUNTS && word.said.is_some());
+        let last = counts.max_by_key(|word| word.at)?;
+        Some((last.said.clone()?, now.since(last.at)))
     }
 }
 
@@ -150,6 +211,42 @@ mod tests {
     const A: u64 = 7;
     const B: u64 = 8;
 
+    fn says(why: &str) -> Reason {
+        Reason { why: why.into(), cause: String::new(), host: "ä".repeat(MOST_NAME) }
+    }
+
+    fn why(heard: &Heard, now: Time) -> Option<String> {
+        heard.latest(now).map(|(said, _)| said.told("db", false))
+    }
+
+    #[test]
+    fn a_reason_is_told_in_the_words_of_whoever_reads_it() {
+        let mut said =
+            Reason { why: "`--keep there` here".into(), cause: "set-back".into(), host: "alpha".into() };
+        let copy = said.told("db", true);
+        assert!(
+            copy.contains("`weft replica switch db --failover` here")
+                && copy.contains("--keep there` on alpha"),
+            "{copy}"
+        );
+        assert!(!copy.contains(&said.why), "{copy}");
+        for cause in [
+            Cause::Journal,
+            Cause::Volume,
+            Cause::Log,
+            Cause::Split,
+            Cause::SetBack,
+            Cause::Full,
+            Cause::Failed,
+        ] {
+            said.cause = word_of(cause).into();
+            assert!(said.told("db", false).starts_with("alpha: "), "{cause:?}");
+        }
+        // Of another version.
+        said.cause = "moon".into();
+        assert_eq!(said.told("db", true), said.why);
+    }
+
     fn mark(speaker: u64, number: u64) -> Mark {
         Mark { speaker, number }
     }
@@ -157,42 +254,42 @@ mod tests {
     #[test]
     fn one_partner_that_goes_leaves_what_another_has_said() {
         let (mut heard, now) = (Heard::default(), rt::now());
-        heard.stopped(mark(A, 0), "a disk is full".into(), now);
-        heard.stopped(mark(B, 0), "a journal is lost".into(), now);
+        heard.stopped(mark(A, 0), says("a disk is full"), now);
+        heard.stopped(mark(B, 0), says("a journal is lost"), now);
         heard.goes(mark(B, 1), now);
-        assert_eq!(heard.why(now).as_deref(), Some("a disk is full"));
-        assert_eq!(heard.why(now + STOPPED_COUNTS), None);
+        assert_eq!(why(&heard, now).as_deref(), Some("a disk is full"));
+        assert_eq!(why(&heard, now + STOPPED_COUNTS), None);
         heard.goes(mark(A, 1), now);
-        assert_eq!(heard.why(now), None);
+        assert_eq!(why(&heard, now), None);
     }
 
     #[test]
     fn what_arrives_late_does_not_count() {
         let (mut heard, now) = (Heard::default(), rt::now());
-        heard.stopped(mark(A, 2), "again".into(), now);
+        heard.stopped(mark(A, 2), says("again"), now);
         heard.goes(mark(A, 1), now);
-        heard.stopped(mark(A, 0), "before".into(), now);
-        assert_eq!(heard.why(now).as_deref(), Some("again"));
+        heard.stopped(mark(A, 0), says("before"), now);
+        assert_eq!(why(&heard, now).as_deref(), Some("again"));
         // A server whose clock was set back numbers from there on.
         let later = now + STOPPED_COUNTS;
         heard.goes(mark(A, 1), later);
-        assert_eq!(heard.why(later), None);
-        heard.stopped(mark(A, 2), "again".into(), now);
+        assert_eq!(why(&heard, later), None);
+        heard.stopped(mark(A, 2), says("again"), now);
         // A server that does not number what it says.
-        heard.stopped(mark(0, 0), "an older one".into(), now + SAY_GOES_EVERY);
-        assert_eq!(heard.why(now + SAY_GOES_EVERY).as_deref(), Some("an older one"));
+        heard.stopped(mark(0, 0), says("an older one"), now + SAY_GOES_EVERY);
+        assert_eq!(why(&heard, now + SAY_GOES_EVERY).as_deref(), Some("an older one"));
         heard.goes(mark(0, 0), now + SAY_GOES_EVERY);
-        assert_eq!(heard.why(now).as_deref(), Some("again"));
+        assert_eq!(why(&heard, now).as_deref(), Some("again"));
     }
 
     #[test]
     fn speakers_and_reasons_are_bounded() {
         let (mut heard, now) = (Heard::default(), rt::now());
         for speaker in 0..1000 {
-            heard.stopped(mark(speaker, 0), "ä".repeat(MOST_REASON), now);
+            heard.stopped(mark(speaker, 0), says(&"ä".repeat(MOST_REASON)), now);
         }
         assert_eq!(heard.0.len(), MOST_SPEAKERS);
-        assert!(heard.why(now).is_some_and(|why| why.len() <= MOST_REASON));
+        assert!(why(&heard, now).is_some_and(|why| why.len() <= MOST_REASON));
     }
 
     /// What is said to a partner that hears from `hears_after` on, by a group that goes after 25 s, and is `then` after 40 s.

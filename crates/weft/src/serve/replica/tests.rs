@@ -36,6 +36,7 @@ impl Host {
             Arc::new(Member {
                 name,
                 medium,
+                place: crate::volume::place(&volume.superblock),
                 front,
                 bare: volume.block.clone(),
                 growth: volume.growth.clone(),
@@ -69,7 +70,7 @@ impl Host {
         let message = serde_json::to_vec(message).unwrap();
         match rt::block_on(self.replicas.setup(&message)).unwrap() {
             Tell::Error(why) => Err(why.into()),
-            Tell::Done | Tell::Looked { .. } => Ok(()),
+            Tell::Done | Tell::Looked { .. } | Tell::Epoch(_) => Ok(()),
         }
     }
 

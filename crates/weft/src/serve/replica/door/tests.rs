@@ -55,6 +55,7 @@ async fn doors() -> (Doors, Arc<Destination>) {
         pool: Pool::new(16 << 20),
         wall: Wall::new(1),
         names: Names::new("db", []),
+        draw: 1,
     };
     let destination = Destination::open(side, destination::Config::default()).await.unwrap();
     doors.lead(PARTNERSHIP, Behind::Destination(destination.clone()));
@@ -92,8 +93,18 @@ async fn claim(doors: &Doors, epoch: u64) -> Welcome {
 
 fn append(sequence: u64) -> Vec<Bytes> {
     let kind = Kind::Zeroes { len: 512, keep_space: false };
-    let header =
-        Header { log: 1, life: 1, epoch: 1, sequence, member: 0, offset: 0, unix_ms: 0, settled: 0, kind };
+    let header = Header {
+        log: 1,
+        life: 1,
+        epoch: 1,
+        sequence,
+        member: 0,
+        offset: 0,
+        unix_ms: 0,
+        settled: 0,
+        claimed: 0,
+        kind,
+    };
     peer::append_bytes(&[Record { header, payload: Vec::new() }])
 }
 
