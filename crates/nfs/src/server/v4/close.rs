@@ -2,6 +2,8 @@
 //!
 //! Spec: RFC 7530 9.10, RFC 8881 9.9. Owns: nothing. Does not: decide that something ends.
 
+use std::sync::Arc;
+
 use weft_store::Kind as NodeKind;
 use weft_store::opens::{Open, Removal};
 use weft_store::{Error, Vfs};
@@ -53,6 +55,12 @@ pub(super) async fn give_up(server: &Server, taken: Taken) {
     for state in &taken.0 {
         close(server, state).await;
     }
+}
+
+/// Closes what a client has not got after all.
+pub(super) async fn give_back(server: &Server, state: Arc<State>) {
+    server.states.leave(&state);
+    give_up(server, Taken(vec![state])).await;
 }
 
 /// The last close of a file that somebody (SMB) wanted deleted.

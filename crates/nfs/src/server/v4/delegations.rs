@@ -147,10 +147,13 @@ async fn enter(
     };
     let kind = Kind::Delegation { held: RwLock::new(held), right: right.clone() };
     let state = states.enter(client.lease.clone(), node.number, node.id, kind, charge);
-    client.mine().states.insert(state.other, state.clone());
     states.delegated.enter(&state);
     right.entered(client, &state);
-    Ok(Some(state))
+    if client.hold(&state) {
+        return Ok(Some(state));
+    }
+    super::close::give_back(c.cx.server, state).await;
+    Ok(None)
 }
 
 /// The delegation that a client opens a file under (CLAIM_DELEGATE_CUR).

@@ -15,6 +15,7 @@ use weft_wire::nfs4::{
     Stateid, Status, share,
 };
 
+use super::super::close::give_back;
 use super::super::compound::Compound;
 use super::super::io;
 use super::super::place::{Place, no_file};
@@ -109,9 +110,13 @@ async fn first(
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
                 let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind, charge);
-                open.held_mut().locks.push(state.clone());
-                client.mine().states.insert(state.other, state.clone());
-                Ok(state.stateid())
+                if client.hold(&state) {
+                    open.held_mut().locks.push(state.clone());
+                    Ok(state.stateid())
+                } else {
+                    give_back(c.cx.server, state).await;
+                    Err(Status::EXPIRED.into())
+                }
             }
         };
         if c.minor == 0 {

@@ -15,7 +15,7 @@ use weft_wire::nfs4::{
 
 use super::super::acl;
 use super::super::attributes::{Changes, change, changes};
-use super::super::close::{close, give_up};
+use super::super::close::{close, give_back, give_up};
 use super::super::compound::Compound;
 use super::super::delegations;
 use super::super::named;
@@ -192,13 +192,14 @@ impl Room {
     fn take(c: &Compound<'_>, client: &Client) -> Result<Room, Status> {
         let states = &c.cx.server.states;
         states.remember(client)?;
-        let charges = || {
-            if client.mine().states.len() >= states.limits.states {
-                return Err(Full);
-            }
-            Ok(Room { state: client.state_room()?, descriptors: states.descriptors(client)? })
-        };
-        charges().map_err(|full| no_room(full, c.minor))
+        // Others give memory back. Of states and descriptors a client has as many as it may, and would ask again until it closes
+        // something, which the program that waits for this OPEN may be the one to do.
+        let too_many = |full| if c.minor == 0 { no_room(full, c.minor) } else { Status::NOSPC };
+        if client.mine().states.len() >= states.limits.states {
+            return Err(too_many(Full));
+        }
+        let state = client.state_room().map_err(|full| no_room(full, c.minor))?;
+        Ok(Room { state, descriptors: states.descriptors(client).map_err(too_many)? })
     }
 }
 
@@ -458,7 +459,10 @@ async fn acquire(
             let held = enter(c, client, found, wanted, room.descriptors).await?;
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
             let state = states.enter(client.lease.clone(), node.number, node.id, kind, room.state);
-            client.mine().states.insert(state.other, state.clone());
+            if !client.hold(&state) {
+                give_back(c.cx.server, state).await;
+                return Err(Status::EXPIRED);
+            }
             turn.opened(&state);
             Ok(state)
         }

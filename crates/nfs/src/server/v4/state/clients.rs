@@ -221,6 +221,21 @@ pub struct Table {
     forgotten: Vec<Who>,
 }
 
+impl Client {
+    /// Whether the client has this now. It has not where all that it had was taken from it while a request of it was carried out:
+    /// nobody would look for this any more.
+    #[must_use]
+    pub fn hold(&self, state: &Arc<State>) -> bool {
+        let mut mine = self.mine();
+        // Whoever takes ends the lease first, and then waits for this lock.
+        let holds = !self.lease.has_ended();
+        if holds {
+            mine.states.insert(state.other, state.clone());
+        }
+        holds
+    }
+}
+
 /// What was taken from clients; whoever gets it closes it.
 #[derive(Default)]
 #[must_use = "files stay open until they are closed"]

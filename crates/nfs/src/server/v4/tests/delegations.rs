@@ -149,6 +149,38 @@ fn who_does_not_give_back_in_time_loses_it_and_is_told() {
     });
 }
 
+/// A client's host restarts while a request of it is carried out: nobody would ever close what that gets.
+#[test]
+fn a_client_that_was_replaced_gets_nothing_more() {
+    use super::super::close::give_back;
+    use super::super::state::Speaker;
+
+    story(async {
+        let server = server();
+        let (a, b) = (Live::new(&server, "a").await, Live::new(&server, "b").await);
+        let denies = |deny| {
+            let owner = Owner { client: 0, owner: Opaque(Bytes::from_static(b"alone")) };
+            let how = Some(CreateHow::Unchecked(Fattr::default()));
+            let claim = Claim::Null(text("f"));
+            Op::Open(Open { seqid: 0, access: share::WRITE, deny, owner, how, claim })
+        };
+        assert_eq!(b.run(&[Op::Putfh(root(&server)), denies(0)]).await.status, Status::OK);
+        let session = server.states.session(&b.session, &origin(PEER)).unwrap();
+        let client = server.states.client(Speaker::Session(&session), 0).unwrap();
+        let state = client.mine().states.values().next().unwrap().clone();
+        assert!(client.hold(&state), "its own");
+        let wire = super::live::Connection::new(&server);
+        let known: ExchangeIdOk =
+            wire.compound(2, &[exchange_id("b", *b"another!", 0)]).await.ok(opnum::EXCHANGE_ID);
+        let create = create_session(known.client, known.sequence, channel());
+        assert_eq!(wire.compound(2, &[create]).await.status, Status::OK);
+        assert!(!client.hold(&state) && client.mine().states.is_empty());
+        give_back(&server, state).await;
+        let alone = [Op::Putfh(root(&server)), denies(share::BOTH)];
+        assert_eq!(a.run(&alone).await.status, Status::OK, "nobody else has it open");
+    });
+}
+
 #[test]
 fn a_recall_outlives_its_connection() {
     story(async {
