@@ -1,7 +1,7 @@
 //! What libgssapi_krb5 lays out in memory, and its calls: those that are used, and no others.
 //!
 //! Spec: RFC 2744 appendix A; `gssapi/gssapi.h` and `gssapi/gssapi_ext.h` of MIT krb5 1.11 and later; names are theirs.
-//! Owns: nothing. Does not: call anything (see `library`).
+//! Does not: call anything (see `library`).
 
 #![allow(non_camel_case_types)]
 

@@ -1,6 +1,6 @@
 //! The name of somebody in a realm.
 //!
-//! Spec: RFC 1964 2.1.1, RFC 4120 6.2 (how it is written). Owns: nothing.
+//! Spec: RFC 1964 2.1.1, RFC 4120 6.2 (how it is written).
 //! Does not: take names with instances (`alice/admin`) or quoted characters for users.
 
 /// Who a ticket is of.

@@ -2,7 +2,7 @@
 //!
 //! Virtual machines often hide the hardware cycle counters, so "cycles" here are CPU time times the nominal (TSC)
 //! frequency; every report says so.
-//! Owns: nothing. Does not: estimate; what cannot be read is an error.
+//! Does not: estimate; what cannot be read is an error.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! Bounds that a measurement must keep, as ratios of two points of one run.
 //!
-//! Owns: nothing. Does not: measure.
+//! Does not: measure.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! What a host does: interrupts, context switches and idle time of each core, from /proc.
 //!
-//! Owns: nothing. Does not: tell whose they were; every process of the host is in these figures. What the system does not
+//! Does not: tell whose they were; every process of the host is in these figures. What the system does not
 //! tell is an error, never zero.
 
 use std::fs;

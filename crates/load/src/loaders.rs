@@ -1,7 +1,7 @@
 //! Command lines of other loaders, taken as they are written in papers and turned into jobs.
 //!
 //! What: each reader takes the flags that change what is measured, says of harmless ones that they change nothing here, and
-//! refuses every other by its name. Owns: nothing. Does not: run anything, or look for the files that are named.
+//! refuses every other by its name. Does not: run anything, or look for the files that are named.
 
 pub mod diskspd;
 pub mod iozone;

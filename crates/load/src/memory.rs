@@ -1,6 +1,6 @@
 //! Memory that a process keeps.
 //!
-//! Owns: nothing. Does not: see memory that the kernel keeps for it (socket buffers, page tables).
+//! Does not: see memory that the kernel keeps for it (socket buffers, page tables).
 
 use std::fs;
 use std::io;

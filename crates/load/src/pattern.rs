@@ -1,7 +1,7 @@
 //! What files hold while they are measured: bytes that follow from the file and the place in it, so that every read can be
 //! compared, whoever wrote last.
 //!
-//! Owns: nothing. Does not: compress (no two words are alike), or protect against a server that means ill.
+//! Does not: compress (no two words are alike), or protect against a server that means ill.
 
 /// Bytes of a word; a place in the middle of one is fine.
 const WORD: u64 = 8;

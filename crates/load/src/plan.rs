@@ -1,7 +1,7 @@
 //! A budget of time, and how a run of many measurements keeps to it.
 //!
 //! What: a [`Part`] says what it will measure; a [`Pace`] gives each part, before it begins, the longest timing with which all
-//! that is left still fits, by what the parts before it have really taken. Owns: nothing. Does not: look at a clock.
+//! that is left still fits, by what the parts before it have really taken. Does not: look at a clock.
 
 use std::time::Duration;
 

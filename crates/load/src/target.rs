@@ -1,6 +1,6 @@
 //! What a workload runs against: an open remote file, whatever the protocol and transport.
 //!
-//! Owns: nothing. Does not: open the file; the caller hands over the clients' own handles.
+//! Does not: open the file; the caller hands over the clients' own handles.
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;

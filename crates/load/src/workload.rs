@@ -1,6 +1,6 @@
 //! What a measurement does: operation, size, depth, order.
 //!
-//! Owns: nothing. Does not: run.
+//! Does not: run.
 
 use std::fmt;
 use std::time::Duration;

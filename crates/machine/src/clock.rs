@@ -1,6 +1,6 @@
 //! Monotonic time as a value that is passed in, so that protocol code never asks a clock.
 //!
-//! Owns: nothing. Does not: sleep (see [`crate::rt`]).
+//! Does not: sleep (see [`crate::rt`]).
 
 use std::fmt;
 use std::ops::{Add, Sub};

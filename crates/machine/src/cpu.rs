@@ -1,7 +1,7 @@
 //! CPU time of a process, this one or another, as its own clock tells it (clock_getcpuclockid(3)).
 //!
 //! The clock counts every thread that the process ever had. The sum over `/proc/PID/task` does not: it goes back when a thread ends.
-//! Owns: nothing. Does not: estimate; what cannot be read is an error.
+//! Does not: estimate; what cannot be read is an error.
 
 use std::io;
 use std::time::Duration;

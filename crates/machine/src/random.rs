@@ -1,6 +1,6 @@
 //! Random numbers of the system, which nobody guesses.
 //!
-//! Spec: getrandom(2). Owns: nothing. Does not: offer numbers that are the same again under simulation; what has to be so is given
+//! Spec: getrandom(2). Does not: offer numbers that are the same again under simulation; what has to be so is given
 //! its numbers as an argument.
 
 use std::io;

@@ -1,6 +1,6 @@
 //! One request: whether it is allowed, what the volume makes of it, and the reply.
 //!
-//! Spec: doc/proto.md "Request types", "Command flags", "Error values". Owns: nothing.
+//! Spec: doc/proto.md "Request types", "Command flags", "Error values".
 //! Does not: receive or send.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! What must survive any bytes: MPA set-up, the FPDU stream, the rings of shared memory. One function each.
 //!
 //! Spec: none. The fuzzers of `fuzz/` run them for hours; the test below runs them for a second over the same corpus, so
-//! that they stay alive. Owns: nothing. Does not: exist in a build that is neither a test nor a fuzzer's.
+//! that they stay alive. Does not: exist in a build that is neither a test nor a fuzzer's.
 //!
 //! An input is a [`Script`]: its bytes decide what happens, one after the other.
 

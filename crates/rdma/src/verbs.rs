@@ -1,7 +1,7 @@
 //! The contract between providers and their users: the types, and the three traits.
 //!
 //! Spec: RFC 5040 section 5 (message formats), 8 (error semantics); design decisions in ARCHITECTURE.md.
-//! Owns: nothing. Does not: implement; see `iwarp` and `shm`.
+//! Does not: implement; see `iwarp` and `shm`.
 
 use std::fmt;
 use std::io;

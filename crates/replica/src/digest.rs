@@ -1,6 +1,6 @@
 //! Digests by which two sides find out whether they hold the same bytes.
 //!
-//! What: the first 16 bytes of SHA-256 over each piece of a range. Spec: FIPS 180-4. Owns: nothing.
+//! What: the first 16 bytes of SHA-256 over each piece of a range. Spec: FIPS 180-4.
 //! Does not: protect against somebody who chooses the bytes of both sides.
 
 use bytes::Bytes;

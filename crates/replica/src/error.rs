@@ -1,6 +1,6 @@
 //! Why something could not be done with a replica.
 //!
-//! What: [`Error`]. Spec: none. Owns: nothing. Does not: name a peer's reasons (see `wire::repl::control::Refusal`).
+//! What: [`Error`]. Spec: none. Does not: name a peer's reasons (see `wire::repl::control::Refusal`).
 
 use crate::peer;
 use crate::scan::Damage;

@@ -1,6 +1,6 @@
 //! Two rows of eras beside each other: where they part, and what a source says to another.
 //!
-//! Spec: the crate's page, "Histories". Owns: nothing. Does not: know what was written in an era.
+//! Spec: the crate's page, "Histories". Does not: know what was written in an era.
 
 use weft_wire::repl::control::{Era, MAX_ERAS, Refusal};
 

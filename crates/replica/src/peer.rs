@@ -1,7 +1,7 @@
 //! What a source asks of a destination, wherever that is.
 //!
 //! What: the contract [`Peer`], and [`Link`], its requests by name. Spec: `wire::repl`.
-//! Owns: nothing. Does not: know a transport, or retry (see `source`).
+//! Does not: know a transport, or retry (see `source`).
 //!
 //! Operation: three calls carry everything. `control` is one exchange of a small message. `append` and `write_blocks` move
 //! payload: over SMB each is a WRITE, whose payload goes by RDMA where there is any. Several calls may be under way at a

@@ -1,6 +1,6 @@
 //! What opening either side has in common: a journal of this role, volumes that fit it, and a log that is applied once more.
 //!
-//! What: [`Opened`]. Spec: none. Owns: nothing. Does not: decide what a side makes of damage.
+//! What: [`Opened`]. Spec: none. Does not: decide what a side makes of damage.
 
 use weft_store::block::BlockOp;
 

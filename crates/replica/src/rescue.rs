@@ -1,7 +1,7 @@
 //! A source whose log is damaged: it has answered what it has no more, and somebody has to say what counts.
 //!
 //! What: [`salvage`], [`give_up`], [`renew`], on a journal that nobody has open. Spec: docs/replication.md, "Damage".
-//! Owns: nothing. Does not: decide between the two.
+//! Does not: decide between the two.
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::Era;

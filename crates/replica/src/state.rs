@@ -1,7 +1,7 @@
 //! What a side of a partnership knows of itself: two copies of one page, of which a torn write leaves one.
 //!
 //! What: [`State`], parse and emit, and which copy counts. Spec: this file; layout version 1, little-endian.
-//! Owns: nothing. Does not: read or write the journal (see [`crate::journal`]).
+//! Does not: read or write the journal (see [`crate::journal`]).
 //!
 //! ```text
 //!   0   8  "WeftRep\0"

@@ -1,7 +1,7 @@
 //! How replication is doing, as people and programs are told.
 //!
 //! What: [`Status`] and its parts, serializable. Spec: the phases are those of Storage Replica's documentation where it has
-//! a name for them. Owns: nothing. Does not: format text (the command line does).
+//! a name for them. Does not: format text (the command line does).
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! Tables by numbers that this side has chosen: session, tree and message ids.
 //!
 //! What: [`IdMap`], a hash map whose hash is one multiplication. Spec: none.
-//! Owns: nothing. Does not: withstand keys chosen by a peer; a peer may look ids up, but enters none.
+//! Does not: withstand keys chosen by a peer; a peer may look ids up, but enters none.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,7 +1,7 @@
 //! The Block contract: a row of bytes behind one submit function.
 //!
 //! What: [`Block`], [`BlockOp`], [`Outcome`]. Spec: ours; NBD's transmission phase fits it, and so does a SCSI disk.
-//! Owns: nothing. Does not: name volumes, or remember them (see [`crate::volume`]).
+//! Does not: name volumes, or remember them (see [`crate::volume`]).
 //!
 //! Operation: a block is given whole requests that own their buffers, and may carry out several at a time, in any order.
 //! A block may be made of blocks: what replicates appends an operation to a log, sends it away, and submits it to the

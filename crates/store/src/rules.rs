@@ -1,7 +1,7 @@
 //! What a share asks of those who use it.
 //!
 //! What: [`Rules`]; [`Export`] is the part that protocols without a logon (NFS) keep to. Spec: none; after exports(5).
-//! Owns: nothing. Does not: keep the rules; each protocol does.
+//! Does not: keep the rules; each protocol does.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! The contract between protocols and backends: one enum of operations, one of outcomes, one of errors.
 //!
-//! Owns: nothing. Does not: implement; see `backend`. Nor call: [`Vfs`] has a typed call for each operation.
+//! Does not: implement; see `backend`. Nor call: [`Vfs`] has a typed call for each operation.
 //! Errors: [`Error`] is what both protocols map to their own codes.
 
 mod calls;

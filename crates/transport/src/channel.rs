@@ -1,7 +1,7 @@
 //! The contract between transports and protocols: a message comes in whole, a reply goes out as a list of parts.
 //!
 //! Spec: [MS-SMBD] 3.1.4; RFC 8166 3.4 (DDP-eligible data), 4.4 (chunks).
-//! Owns: nothing. Does not: implement; see the siblings.
+//! Does not: implement; see the siblings.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -85,7 +85,7 @@ pub enum Part {
     Bytes(Bytes),
     /// Payload. RPC transports treat it as the content of an XDR opaque: they add the pad when it travels inline.
     Payload {
-        /// What.
+        /// The bytes.
         data: Payload,
         /// Where.
         to: To,

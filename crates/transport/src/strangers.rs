@@ -2,7 +2,7 @@
 //!
 //! Everybody can connect, so what a connection takes before a log-on (SMB) or before its first call (RPC, which has no
 //! log-on) comes out of a budget of its own, grows only as bytes arrive, and ends by itself.
-//! Owns: nothing. Does not: decide who is known; the protocol says so ([`crate::Channel::authenticated`]).
+//! Does not: decide who is known; the protocol says so ([`crate::Channel::authenticated`]).
 
 use std::time::Duration;
 

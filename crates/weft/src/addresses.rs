@@ -1,6 +1,6 @@
 //! `--listen`: the addresses that a server listens on, each with the same ports.
 //!
-//! Spec: RFC 6761 6.3 (`localhost` is loopback, whatever a resolver says). Owns: nothing. Does not: bind by itself; whoever
+//! Spec: RFC 6761 6.3 (`localhost` is loopback, whatever a resolver says). Does not: bind by itself; whoever
 //! knows what is to be bound passes a function.
 
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! Layout: `STATE/run/PID.sock`, a Unix socket per server; STATE is the state directory, `run` is closed to other users.
 //! A connection carries lines: each request is a JSON object with a field `do`, each answer one with `ok` or `error`, in
-//! the order of the requests. Owns: nothing. Does not: carry requests out (see [`endpoint`]).
+//! the order of the requests. Does not: carry requests out (see [`endpoint`]).
 
 pub(crate) mod endpoint;
 pub(crate) mod replica;

@@ -1,6 +1,6 @@
 //! `weft cat` and `weft put`: a remote file to standard output, standard input to a remote file.
 //!
-//! Owns: nothing. Does not: seek, verify or resume: there is nothing to read again in a pipe.
+//! Does not: seek, verify or resume: there is nothing to read again in a pipe.
 
 use std::io::{self, Read, Write};
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! A copy works on a local file and a server's in turn. An error keeps its end from where it arises, so that the message
 //! names the object that is at fault. There is no conversion from `io::Error`: who meets one says whose it is.
-//! Owns: nothing. Does not: print.
+//! Does not: print.
 
 use std::fmt;
 use std::io;

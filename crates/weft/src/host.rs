@@ -1,6 +1,6 @@
 //! `HOST[:PORT]` as commands take it: a name, an IPv4 address, or an IPv6 address in brackets when a port follows.
 //!
-//! Owns: nothing. Does not: guess; what names no host is an error that shows how to write one.
+//! Does not: guess; what names no host is an error that shows how to write one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

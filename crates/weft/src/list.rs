@@ -1,6 +1,4 @@
 //! `weft ls`: the names in a folder of a server, or its shares.
-//!
-//! Owns: nothing.
 
 use std::process::ExitCode;
 

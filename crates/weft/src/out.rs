@@ -5,7 +5,7 @@
 //! left to be told.
 //! Names and sentences of servers are among what is printed. So nothing in a line moves the cursor, colours the terminal, names
 //! its window or turns text round: such a character is shown by its number, as JSON writes it.
-//! Owns: nothing. Does not: panic, as `println!` and `eprintln!` do.
+//! Does not: panic, as `println!` and `eprintln!` do.
 
 use std::fmt::{self, Arguments};
 use std::io::{self, Write};

@@ -1,6 +1,4 @@
 //! The table of RDMA providers: adding one is one line here.
-//!
-//! Owns: nothing.
 
 use weft_machine::Pool;
 use weft_machine::net::SourcePort;

@@ -1,6 +1,6 @@
 //! `weft replica`: has the running server replicate volumes, and says how that goes.
 //!
-//! Owns: nothing. Does not: replicate: the server does (see `serve::replica`), and it must run.
+//! Does not: replicate: the server does (see `serve::replica`), and it must run.
 
 mod check;
 pub(crate) mod print;

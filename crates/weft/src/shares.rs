@@ -1,6 +1,6 @@
 //! From the command line's folders and ramdisks to shares.
 //!
-//! Owns: nothing. Errors name the argument and what to do.
+//! Errors name the argument and what to do.
 
 use std::path::Path;
 use std::sync::Arc;

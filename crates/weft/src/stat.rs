@@ -1,6 +1,4 @@
 //! `weft stat`: what a server knows of a file or folder.
-//!
-//! Owns: nothing.
 
 use std::process::ExitCode;
 

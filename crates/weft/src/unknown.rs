@@ -1,6 +1,6 @@
 //! Commands of other programs, typed here: what to type instead.
 //!
-//! Owns: nothing. Does not: carry them out.
+//! Does not: carry them out.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 

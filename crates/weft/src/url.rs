@@ -1,6 +1,6 @@
 //! Names of remote files: `smb://USER@HOST:PORT/SHARE/PATH` and `nfs://HOST:PORT/EXPORT/PATH?vers=4.1&mountport=N&rdmaport=N`.
 //!
-//! Owns: nothing. Does not: resolve or connect.
+//! Does not: resolve or connect.
 
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -1,6 +1,6 @@
 //! A moment, and how it is written: `2026-11-21 23:40:05`, in UTC.
 //!
-//! Owns: nothing. Does not: read a clock, or know time zones.
+//! Does not: read a clock, or know time zones.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,6 +1,6 @@
 //! DDP segment headers: where a segment's payload goes.
 //!
-//! Spec: RFC 5041 4. Owns: nothing. Does not: check that the place exists; the region table and the receive queue do.
+//! Spec: RFC 5041 4. Does not: check that the place exists; the region table and the receive queue do.
 //!
 //! Tagged, 14 bytes (the ULP byte is RDMAP's control field):
 //!

@@ -1,7 +1,7 @@
 //! Every byte layout that Weft speaks, and nothing else: parse and emit. No state, no I/O, no unsafe.
 //!
 //! What: one module per header or message family, named as its specification names it.
-//! Owns: nothing. Does not: decide; a value that parsed is well-formed, not necessarily allowed.
+//! Does not: decide; a value that parsed is well-formed, not necessarily allowed.
 #![forbid(unsafe_code)]
 // Nothing that a peer sent reaches an index, or a sum that could overflow.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]

@@ -1,6 +1,6 @@
 //! MOUNT version 3: from an export's path to its root handle.
 //!
-//! Spec: RFC 1813 section 5 (appendix I). Owns: nothing. Does not: decide who may mount.
+//! Spec: RFC 1813 section 5 (appendix I). Does not: decide who may mount.
 
 use std::fmt;
 

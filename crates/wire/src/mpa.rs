@@ -1,7 +1,7 @@
 //! MPA: the two set-up frames, and the rules that make an FPDU out of a DDP segment.
 //!
 //! Spec: RFC 5044 4 (FPDU, markers, CRC), 7.1.1 (set-up frames); RFC 6581 6 and 9 (enhanced set-up).
-//! Owns: nothing. Does not: negotiate; the `iwarp` provider decides what the bits of both sides add up to.
+//! Does not: negotiate; the `iwarp` provider decides what the bits of both sides add up to.
 //!
 //! Request and Reply frame (the key says which):
 //!

@@ -2,7 +2,7 @@
 //!
 //! What: [`handshake`] and [`transmission`], parse and emit. Spec: the NBD project's doc/proto.md, "Protocol phases" and
 //! "Values" (newstyle fixed only; oldstyle, which cannot refuse anything, is not here).
-//! Owns: nothing. Does not: know exports, limit lengths, or hold the state of a handshake (see `nbd::negotiation`).
+//! Does not: know exports, limit lengths, or hold the state of a handshake (see `nbd::negotiation`).
 
 pub mod handshake;
 pub mod transmission;

@@ -2,7 +2,7 @@
 //!
 //! What: [`Header`], parse and emit. Spec: [MS-SMB2] 2.1 (Direct TCP); RFC 1002 4.3.6 (session keepalive), which
 //! some peers send on port 445 too.
-//! Owns: nothing. Does not: limit the length (a transport does, by what it is willing to buffer).
+//! Does not: limit the length (a transport does, by what it is willing to buffer).
 //!
 //! ```text
 //!  0               1               2               3

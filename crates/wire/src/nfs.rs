@@ -1,6 +1,6 @@
 //! What the versions of NFS have in common on the wire: handles, verifiers, how durable a WRITE is, bits of ACCESS.
 //!
-//! Spec: RFC 1813 2.3.3, 3.3.4, 3.3.7; RFC 7530 2.1, RFC 8881 3.2, 18.1, 18.32. Owns: nothing.
+//! Spec: RFC 1813 2.3.3, 3.3.4, 3.3.7; RFC 7530 2.1, RFC 8881 3.2, 18.1, 18.32.
 //! Does not: know a procedure or an operation; `nfs3` and `nfs4` do, and name these as their own.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! NSM version 1: hosts tell each other that they have restarted, so that locks are given back or taken again.
 //!
 //! What: arguments of NOTIFY, the one procedure that goes over a network, and of those that a host asks itself.
-//! Spec: X/Open XNFS chapter 11 (Network Status Monitor). Owns: nothing. Does not: remember hosts.
+//! Spec: X/Open XNFS chapter 11 (Network Status Monitor). Does not: remember hosts.
 
 use crate::nlm::Object;
 use crate::xdr::xdr_struct;

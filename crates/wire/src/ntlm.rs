@@ -1,7 +1,7 @@
 //! NTLM messages: NEGOTIATE, CHALLENGE, AUTHENTICATE, their AV pairs, and the NTLMv2 response inside them.
 //!
 //! Spec: [MS-NLMP] 2.2. Names are Unicode (UTF-16LE) only; OEM strings are not read.
-//! Owns: nothing. Does not: compute any key or decide who may log on (see `smb::auth`).
+//! Does not: compute any key or decide who may log on (see `smb::auth`).
 //!
 //! Every message starts alike; variable fields are described by (length, room, offset from byte 0):
 //!

@@ -1,6 +1,6 @@
 //! Names that are not UTF-8, as text: protocols whose names are text can show, open, rename and remove such files.
 //!
-//! Spec: none; the mapping is MirOS's OPTU-16, an entry of the ConScript registry. Owns: nothing. Does not: touch what a protocol reserves
+//! Spec: none; the mapping is MirOS's OPTU-16, an entry of the ConScript registry. Does not: touch what a protocol reserves
 //! (see `smb2::spelling`).
 //!
 //! A byte from 0x80 to 0xFF that belongs to no character travels as the private-use character U+EF80 to U+EFFF. So does each byte of a real

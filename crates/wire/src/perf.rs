@@ -1,7 +1,7 @@
 //! What the two sides of `weft rdma perf` tell each other: a plan in the private data, then a few messages.
 //!
 //! What: [`Plan`], [`Welcome`], [`Refusal`] travel at set-up, [`Message`] by Send. Spec: our own; big-endian.
-//! Owns: nothing. Does not: judge a plan by any limit (the server does), or carry payload.
+//! Does not: judge a plan by any limit (the server does), or carry payload.
 //!
 //! ```text
 //! private data:    8 "WeftPerf" | 2 version | then, in a

@@ -1,6 +1,6 @@
 //! RDMAP: the control byte in every DDP header, and the two messages that have a header of their own.
 //!
-//! Spec: RFC 5040 4. Owns: nothing. Does not: give Terminate codes a meaning; `iwarp::terminate` does, in one table.
+//! Spec: RFC 5040 4. Does not: give Terminate codes a meaning; `iwarp::terminate` does, in one table.
 //!
 //! Control byte: `RV (2, always 01) | reserved (2) | opcode (4)`.
 //!

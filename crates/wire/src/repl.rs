@@ -1,7 +1,7 @@
 //! Replication of volumes: records of a log, and the control messages of a source and its destination, little-endian.
 //!
 //! What: [`record`] and [`control`], parse and emit. Spec: ours, version 1 of each, drawn in the two files.
-//! Owns: nothing. Does not: say what a side does with them (see the `replica` crate), or carry payload: a record's follows
+//! Does not: say what a side does with them (see the `replica` crate), or carry payload: a record's follows
 //! its header, and blocks that are copied travel as plain writes of the protocol below.
 
 pub mod control;

@@ -2,7 +2,7 @@
 //!
 //! What: [`Call`] and [`Reply`], AUTH_NONE and AUTH_SYS credentials; arguments and results follow in the stream.
 //! Spec: RFC 5531 section 8 (messages), 9 and appendix A (authentication), 11 (record marking).
-//! Owns: nothing. Does not: match replies to calls, decide who may call.
+//! Does not: match replies to calls, decide who may call.
 
 use bytes::Bytes;
 

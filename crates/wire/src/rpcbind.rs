@@ -1,7 +1,7 @@
 //! rpcbind: which program answers at which address. Version 2 is the port mapper.
 //!
 //! What: [`Mapping`] of version 2, [`Binding`] of versions 3 and 4, universal addresses. Spec: RFC 1833 sections 2 and 3.
-//! Owns: nothing. Does not: keep a table; carry calls on for others (CALLIT, BCAST, INDIRECT).
+//! Does not: keep a table; carry calls on for others (CALLIT, BCAST, INDIRECT).
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,7 @@
 //! RPC-over-RDMA version 1: the header in front of an RPC message, and the private data of its set-up.
 //!
 //! What: [`Header`] with its chunk lists parsed once into typed lists; [`PrivateData`].
-//! Spec: RFC 8166 section 4; RFC 8797 section 4. Owns: nothing.
+//! Spec: RFC 8166 section 4; RFC 8797 section 4.
 //! Does not: judge whether a chunk may be read or written (the region's owner does).
 //!
 //! ```text

@@ -2,7 +2,7 @@
 //!
 //! What: [`Advert`], parse and emit. Spec: none but the program: rping(1) of rdma-core describes its rounds, and every
 //! message of a round is this one structure in network byte order.
-//! Owns: nothing. Does not: know whose turn it is (see `load::verbs::ping`).
+//! Does not: know whose turn it is (see `load::verbs::ping`).
 //!
 //! ```text
 //! 0                               8               12              16

@@ -2,7 +2,7 @@
 //! of iWARP private data.
 //!
 //! What: one type per layout, parse and emit. Spec: [MS-SMBD] 2.2, and section 6 for [`ReadDepths`].
-//! Owns: nothing. Does not: judge values; which sizes and credits are acceptable is `transport::smbd`'s business.
+//! Does not: judge values; which sizes and credits are acceptable is `transport::smbd`'s business.
 //! All fields are little-endian unless noted.
 
 use std::ops::Range;

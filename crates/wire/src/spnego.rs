@@ -1,7 +1,7 @@
 //! SPNEGO tokens: NegTokenInit (and Microsoft's NegTokenInit2) and NegTokenResp.
 //!
 //! Spec: RFC 4178 4.2; [MS-SPNG] 2.2.1; RFC 2743 3.1 for the frame of the first token.
-//! Owns: nothing. Does not: choose a mechanism or compute the mechListMIC (see `smb::auth`).
+//! Does not: choose a mechanism or compute the mechListMIC (see `smb::auth`).
 //!
 //! ```text
 //! 60 len  06 06 2b0601050502  a0 len  30 len         NegTokenInit, framed

@@ -1,6 +1,6 @@
 //! iozone's command line in its throughput mode: `-i 0 -i 1 -r 64k -s 1g -t 16 -F nfs://HOST/EXPORT/f1 ...`.
 //!
-//! Follows iozone's own description of its flags. Owns: nothing. Does not: go through each file once, as iozone does: all
+//! Follows iozone's own description of its flags. Does not: go through each file once, as iozone does: all
 //! streams run for the same time.
 
 use std::time::Duration;

@@ -1,6 +1,4 @@
 //! Comparisons as a table for a terminal.
-//!
-//! Owns: nothing.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 

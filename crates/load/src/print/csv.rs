@@ -1,7 +1,7 @@
 //! The result as CSV (RFC 4180): a line for each point, every measure and every percentile with its range.
 //!
 //! Units are in the names of the columns; an empty field was not measured.
-//! Owns: nothing. Does not: hold histograms or seconds; those are in the JSON.
+//! Does not: hold histograms or seconds; those are in the JSON.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! Two results held against each other, for a terminal and as a page.
 //!
-//! Owns: nothing. Does not: judge; see [`crate::difference`].
+//! Does not: judge; see [`crate::difference`].
 
 use std::fmt::Write as _;
 

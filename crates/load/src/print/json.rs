@@ -1,6 +1,4 @@
 //! The result as JSON: the fields of [`Report`] as they are; figures in SI units (bytes, seconds, nanoseconds, cycles).
-//!
-//! Owns: nothing.
 
 use std::io;
 

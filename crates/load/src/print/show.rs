@@ -1,6 +1,6 @@
 //! Figures in words: units, sizes and names that all printers share.
 //!
-//! Owns: nothing. Does not: compute.
+//! Does not: compute.
 
 use crate::result::{Spread, Unit};
 

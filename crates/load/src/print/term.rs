@@ -1,6 +1,6 @@
 //! The result as tables for a terminal: as many columns as fit, colour only where somebody looks.
 //!
-//! Owns: nothing. Does not: cut a figure; a column that has no room is left out, and the last line says where all are.
+//! Does not: cut a figure; a column that has no room is left out, and the last line says where all are.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;

@@ -3,7 +3,7 @@
 //! Where received payload is to be placed has left the caches. While its checksum is computed the memory system has
 //! little else to do; asking for the destination meanwhile made the copy behind the checksum two to three times faster
 //! here. (What is read in sequence needs no hint: the processor's own prefetcher sees it.)
-//! Owns: nothing. Does not: change, or even look at, a byte.
+//! Does not: change, or even look at, a byte.
 
 /// What the processor fetches at a time.
 const LINE: usize = 64;

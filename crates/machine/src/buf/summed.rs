@@ -3,7 +3,7 @@
 //! A copy out of cold memory waits for memory most of the time; the CRC32C of what passes costs nothing then, and a
 //! second pass over half a megabyte is saved. Four pieces are copied at once: one stream of reads leaves the memory
 //! system idle at each page's end, and the CRC instruction answers three cycles after it was asked.
-//! Owns: nothing. Does not: know what the sums are for.
+//! Does not: know what the sums are for.
 
 /// Pieces copied at once.
 const STREAMS: usize = 4;

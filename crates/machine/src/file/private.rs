@@ -1,6 +1,6 @@
 //! Files and folders of the server's own: keys, passwords' verifiers, who had what open. Nobody else reads them.
 //!
-//! Owns: nothing. Does not: choose the place.
+//! Does not: choose the place.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! The space of a file: reserving, holes, zeros, which ranges hold data, and copies that the kernel makes.
 //!
 //! Spec: fallocate(2), lseek(2) SEEK_DATA, copy_file_range(2), ioctl_ficlonerange(2).
-//! Owns: nothing. Everything that can take long runs on a worker thread.
+//! Everything that can take long runs on a worker thread.
 //! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! The network interfaces of this host: which addresses they have, how fast they are, over how many queues they spread.
 //!
 //! Spec: getifaddrs(3), if_nametoindex(3); speed and queues from /sys/class/net.
-//! Owns: nothing. Does not: watch them: whoever wants to know what changed asks again; nor know what is served where.
+//! Does not: watch them: whoever wants to know what changed asks again; nor know what is served where.
 
 use std::ffi::CStr;
 use std::io;

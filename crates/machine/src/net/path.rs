@@ -1,7 +1,7 @@
 //! What the kernel knows about the path of a TCP connection.
 //!
 //! Spec: tcp(7) TCP_MAXSEG, ip(7) IP_MTU, ipv6(7) IPV6_MTU.
-//! Owns: nothing. Does not: probe; the kernel learns the MTU from the route and from what comes back.
+//! Does not: probe; the kernel learns the MTU from the route and from what comes back.
 
 use std::io;
 use std::mem::size_of;

@@ -1,6 +1,6 @@
 //! The other end of a connection.
 //!
-//! Owns: nothing. Does not: ask a socket later: the address is what accept(2), connect(2) or the RDMA connection manager
+//! Does not: ask a socket later: the address is what accept(2), connect(2) or the RDMA connection manager
 //! said when the connection was made. A socket that its peer has reset meanwhile has no address any more (getpeername(2):
 //! ENOTCONN), and rules about addresses must not depend on who resets how fast.
 

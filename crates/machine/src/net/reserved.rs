@@ -1,7 +1,7 @@
 //! Connections from reserved ports, which a host gives to root alone: NFS servers take them for a sign that the caller is what
 //! root of its host lets it be (exports(5), `secure`).
 //!
-//! Spec: none; after bindresvport(3), and nfs(5) on `resvport`. Owns: nothing.
+//! Spec: none; after bindresvport(3), and nfs(5) on `resvport`.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;

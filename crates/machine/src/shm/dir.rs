@@ -1,7 +1,7 @@
 //! Where the sockets of shared memory peers live: a directory that only this user can enter.
 //!
 //! Spec: XDG Base Directory Specification (`XDG_RUNTIME_DIR`: owned by the user, mode 0700).
-//! Owns: nothing. Does not: remove the directory; it is shared by every Weft process of the user.
+//! Does not: remove the directory; it is shared by every Weft process of the user.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

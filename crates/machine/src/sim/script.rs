@@ -1,7 +1,7 @@
 //! Decisions that are read from bytes: what a fuzzer, or a seed, makes a world do.
 //!
 //! An end of the bytes reads as zeros. So every input means something, and a small change of it is a small change of what
-//! happens. Owns: nothing. Does not: decide how many decisions there are; whoever asks stops when it is over.
+//! happens. Does not: decide how many decisions there are; whoever asks stops when it is over.
 
 /// Decisions, read from bytes.
 #[derive(Debug)]

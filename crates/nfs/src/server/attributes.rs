@@ -1,6 +1,6 @@
 //! Between the store's words and those of NFS: attributes, times, errors.
 //!
-//! Spec: RFC 1813 2.5, 2.6. Owns: nothing. Does not: ask the store.
+//! Spec: RFC 1813 2.5, 2.6. Does not: ask the store.
 
 use super::ops::MAX_FILE_SIZE;
 use weft_store::{self as store, Attr, Kind, SetAttr, Special, Timestamp};

@@ -1,6 +1,6 @@
 //! Who asks, and what the mode bits of a node let them do.
 //!
-//! Spec: RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs); POSIX file access permissions. Owns: nothing.
+//! Spec: RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs); POSIX file access permissions.
 //! Does not: act as somebody else. A server that is root decides here before it acts; any other acts as itself, and the
 //! kernel decides.
 

@@ -1,7 +1,7 @@
 //! What a security descriptor adds to the mode bits: it denies what it does not grant, whichever protocol set it.
 //!
 //! Spec: [MS-DTYP] 2.5.3.2 by way of `weft_store::access`; RFC 8881 6.2.1 for the same in the words of NFS.
-//! Owns: nothing. Does not: decide by itself; files without a descriptor are judged by their mode bits alone.
+//! Does not: decide by itself; files without a descriptor are judged by their mode bits alone.
 //!
 //! Root, where it is not squashed, passes, as it does with mode bits.
 

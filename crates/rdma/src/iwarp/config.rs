@@ -1,7 +1,7 @@
 //! What an iWARP provider is told at its making.
 //!
 //! Spec: RFC 5044 4.4 (CRC), 4.5 (FPDU size), 7.1.2 (time-outs); RFC 6581 9 (IRD, ORD, peer-to-peer).
-//! Owns: nothing. Does not: change after the provider was made.
+//! Does not: change after the provider was made.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What libibverbs and librdmacm lay out in memory: the structures and constants that are used, and no others.
 //!
 //! Spec: `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core (ABI IBVERBS_1.1, RDMACM_1.0); names are theirs.
-//! Owns: nothing. Does not: call anything (see `library`).
+//! Does not: call anything (see `library`).
 //! A structure that the libraries allocate is bound up to the last field that is used; `layout` checks every offset,
 //! and the size of those that we allocate, against the installed headers.
 

@@ -11,7 +11,7 @@
 //!      4 slab      number of the slab    slab
 //! ```
 //!
-//! Owns: nothing. Does not: check the descriptors; `weft_machine::shm::adopt` does.
+//! Does not: check the descriptors; `weft_machine::shm::adopt` does.
 
 use bytes::Bytes;
 

@@ -9,7 +9,7 @@
 //! closed           3:8                          0                      0
 //! ```
 //!
-//! Owns: nothing. Does not: know whether a slot or an STag exists; whoever holds the table checks that.
+//! Does not: know whether a slot or an STag exists; whoever holds the table checks that.
 
 use super::layout::{RECV_SLOTS, SLOT_WORDS};
 use crate::{Refusal, Stag};

@@ -1,6 +1,6 @@
 //! Applying the log to the volumes, in order, and making room in it.
 //!
-//! Spec: the crate's page. Owns: nothing. Does not: answer anybody.
+//! Spec: the crate's page. Does not: answer anybody.
 
 use std::ops::Range;
 

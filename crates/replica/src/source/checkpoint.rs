@@ -1,7 +1,7 @@
 //! Making room in the log: volumes are made durable, and what a destination lacks of what goes is marked in its bitmap.
 //!
 //! Spec: the order of the steps is the contract of `journal`: bitmaps, then the state with the new tail, then the space.
-//! Owns: nothing. Does not: write records.
+//! Does not: write records.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Growing the volumes of a group while they are in use.
 //!
-//! Spec: the crate's page, "Growing". Owns: nothing. Does not: make the volumes themselves longer, on either side: that
+//! Spec: the crate's page, "Growing". Does not: make the volumes themselves longer, on either side: that
 //! comes first, and what they have more than the group is nobody's.
 //!
 //! The size in the state is the one that counts, and it is durable before anybody is shown it. A destination tells the

@@ -1,6 +1,6 @@
 //! How a source is doing, in figures.
 //!
-//! Spec: [`crate::status`]. Owns: nothing. Does not: ask destinations.
+//! Spec: [`crate::status`]. Does not: ask destinations.
 
 use weft_machine::rt;
 

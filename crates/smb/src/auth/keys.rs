@@ -1,7 +1,7 @@
 //! The arithmetic of NTLMv2: response keys, proofs, session keys, integrity codes.
 //!
 //! Spec: [MS-NLMP] 3.3.2 (NTLMv2), 3.4.4.2 (MAC), 3.4.5 (SIGNKEY, SEALKEY), 3.1.5.1.2 (MIC).
-//! Owns: nothing. Does not: compare; callers do that in constant time.
+//! Does not: compare; callers do that in constant time.
 
 use md4::Md4;
 use md5::{Digest, Md5};

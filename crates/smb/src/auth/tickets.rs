@@ -1,6 +1,6 @@
 //! A mechanism beside NTLM, as SPNEGO sees it: tokens go in and out until it knows who the client is.
 //!
-//! Spec: RFC 4178 3.2, 5. Owns: nothing. Does not: look into tokens. Kerberos is the one such mechanism; tests have
+//! Spec: RFC 4178 3.2, 5. Does not: look into tokens. Kerberos is the one such mechanism; tests have
 //! another, so that what SPNEGO does with it is tried where there is no realm.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Copies from one open file to another, by the server itself where it can.
 //!
-//! Spec: [MS-SMB2] 2.2.31.1, 2.2.32.1, 2.2.32.3 and 3.3.5.15.6 (server-side copy). Owns: nothing. Does not: copy anything
+//! Spec: [MS-SMB2] 2.2.31.1, 2.2.32.1, 2.2.32.3 and 3.3.5.15.6 (server-side copy). Does not: copy anything
 //! but content, or set the target's length.
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! What can go wrong for a client, by fault, with advice.
 //!
-//! Owns: nothing. Does not: retry. Every error clones, because the end of a connection is told to all who wait on it.
+//! Does not: retry. Every error clones, because the end of a connection is told to all who wait on it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Payload that moves by RDMA on a protected session: signed or encrypted like the messages, or it does not move so.
 //!
 //! Spec: [MS-SMB2] 2.2.43, 3.2.4.7 (writing), 3.2.5.11 (reading).
-//! Owns: nothing. Does not: choose: NEGOTIATE has. A server that leaves out what was agreed on breaks a rule, whatever
+//! Does not: choose: NEGOTIATE has. A server that leaves out what was agreed on breaks a rule, whatever
 //! the payload is.
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! LZ77+Huffman: blocks of 64 KiB, each with a canonical code of its own for literals and matches.
 //!
-//! Spec: [MS-XCA] 2.1 (compression), 2.2 (decompression), 3.2 (examples). Owns: nothing.
+//! Spec: [MS-XCA] 2.1 (compression), 2.2 (decompression), 3.2 (examples).
 //!
 //! ```text
 //! block:  256 bytes: the lengths of 512 codes, four bits each, even ones low

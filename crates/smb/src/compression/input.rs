@@ -1,6 +1,6 @@
 //! Compressed bytes, taken off the front.
 //!
-//! Owns: nothing. Does not: panic, whatever is there.
+//! Does not: panic, whatever is there.
 
 use super::Corrupt;
 

@@ -1,6 +1,6 @@
 //! Plain LZ77: flags in words of 32, literals as they are, matches in two bytes and more.
 //!
-//! Spec: [MS-XCA] 2.3 (compression), 2.4 (decompression), 3.1 (examples). Owns: nothing.
+//! Spec: [MS-XCA] 2.3 (compression), 2.4 (decompression), 3.1 (examples).
 //! Does not: know how long the result is to be: the message says so.
 
 use super::Corrupt;

@@ -1,6 +1,6 @@
 //! LZNT1: chunks of 4096 bytes, each by itself, with matches whose fields move as the chunk grows.
 //!
-//! Spec: [MS-XCA] 2.5, 3.3 (example). Owns: nothing. Does not: write an end of the buffer, which 2.5.1.2 leaves open and
+//! Spec: [MS-XCA] 2.5, 3.3 (example). Does not: write an end of the buffer, which 2.5.1.2 leaves open and
 //! the length makes superfluous.
 
 use super::Corrupt;

@@ -1,7 +1,7 @@
 //! Compressed messages: what two sides agree on, how a message becomes shorter, and how it becomes itself again.
 //!
 //! Spec: [MS-SMB2] 3.1.4.4 (compressing), 3.1.5.3 (chains), 2.2.3.1.3 (agreeing); [MS-XCA]; LZ4's block format.
-//! Owns: nothing. Does not: sign or encrypt: a message is signed, then compressed, then encrypted. Nor trust lengths: the
+//! Does not: sign or encrypt: a message is signed, then compressed, then encrypted. Nor trust lengths: the
 //! receiver says how long a message may become, and nothing is written beyond what it says itself.
 
 mod huffman;

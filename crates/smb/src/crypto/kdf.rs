@@ -1,7 +1,7 @@
 //! Session keys from the key that authentication agreed on.
 //!
 //! Spec: [MS-SMB2] 3.1.4.2 (SP800-108 in counter mode, HMAC-SHA256, r = 32), 3.2.5.3.1 and 3.3.5.5.3 (labels).
-//! Owns: nothing. Does not: keep raw key bytes longer than it takes to expand them.
+//! Does not: keep raw key bytes longer than it takes to expand them.
 
 use std::sync::Arc;
 

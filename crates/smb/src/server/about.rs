@@ -1,6 +1,6 @@
 //! What a connection is, for whoever runs the server: dialect, sessions, protection, and what its client has asked for.
 //!
-//! Spec: [MS-SMB2] 3.3.1.7, 3.3.1.8 (state), 3.3.4.21 (query server information). Owns: nothing.
+//! Spec: [MS-SMB2] 3.3.1.7, 3.3.1.8 (state), 3.3.4.21 (query server information).
 //! Does not: count payload; the channel does. Nothing here is kept for this purpose on the way of a request, but for two
 //! flags of questions that a client asks once.
 

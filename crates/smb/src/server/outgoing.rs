@@ -1,7 +1,7 @@
 //! From answers to a message: headers, padding, signatures, encryption.
 //!
 //! Spec: [MS-SMB2] 3.3.4.1 (signing, compounding, compressing, encrypting), 3.3.4.4 (errors).
-//! Owns: nothing. Does not: decide what is signed or encrypted; an [`Answered`] says so.
+//! Does not: decide what is signed or encrypted; an [`Answered`] says so.
 //!
 //! Buffers: a plain answer's payload stays what it is, also an unread file range. To be signed it is read into a pool
 //! buffer; to be encrypted it is read into its place in the one buffer of the whole message, so that neither copies

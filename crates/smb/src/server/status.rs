@@ -1,6 +1,6 @@
 //! Status codes that the core answers and that are not among [`NtStatus`]'s own.
 //!
-//! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5. Owns: nothing.
+//! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5.
 
 use weft_wire::smb2::NtStatus;
 

@@ -1,6 +1,6 @@
 //! Permissions that are set on a file that has a descriptor: the descriptor says the same from then on.
 //!
-//! Spec: RFC 8881 6.4.1.1 (setting the mode and not the list), 6.3.2 (the mode of a list). Owns: nothing.
+//! Spec: RFC 8881 6.4.1.1 (setting the mode and not the list), 6.3.2 (the mode of a list).
 //! Does not: ask who may; touch files without a descriptor, whose permissions are all there is.
 //!
 //! The three classes get entries of their own in front of and behind the others, as a list of a mode has them. Of what

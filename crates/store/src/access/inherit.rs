@@ -1,7 +1,7 @@
 //! What a new file or directory gets from the directory that it is made in, and what a client's list becomes when it is
 //! set.
 //!
-//! Spec: [MS-DTYP] 2.5.3.4 (creating a descriptor), 2.5.3.4.4 (the table of flags). Owns: nothing.
+//! Spec: [MS-DTYP] 2.5.3.4 (creating a descriptor), 2.5.3.4.4 (the table of flags).
 //! Does not: spread later changes to what exists already: clients do that, entry by entry.
 
 use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};

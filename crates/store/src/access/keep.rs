@@ -1,6 +1,6 @@
 //! Descriptors beside their files.
 //!
-//! Spec: [MS-DTYP] 2.4.6 (the self-relative form). Owns: nothing. Does not: keep SACLs, or descriptors where the file
+//! Spec: [MS-DTYP] 2.4.6 (the self-relative form). Does not: keep SACLs, or descriptors where the file
 //! system has no extended attributes: there, setting one fails.
 //!
 //! Kept in the extended attribute `user.weft.security`:

@@ -1,7 +1,7 @@
 //! Who may do what: the one decision about it, for whichever protocol asks.
 //!
 //! Spec: [MS-DTYP] 2.5.3.2 (access check), [MS-FSA] 2.1.5.1.2.1 (what the directory above adds).
-//! Owns: nothing. Does not: prove who somebody is, or replace the file system's own decision: what Unix denies to the
+//! Does not: prove who somebody is, or replace the file system's own decision: what Unix denies to the
 //! server's process stays denied.
 //!
 //! A file has the descriptor that a client has set, or that it inherited when it was made; see [`keep`]. A file without

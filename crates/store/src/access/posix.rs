@@ -1,6 +1,6 @@
 //! Descriptors and Unix permissions: each as the other sees it.
 //!
-//! Spec: none; the mapping is ours, and docs/guide.md tells users of it. Owns: nothing.
+//! Spec: none; the mapping is ours, and docs/guide.md tells users of it.
 //! Does not: map single entries to POSIX ACLs. Whoever the server lets in acts as the server's own Unix user, whose
 //! permissions are therefore never taken away.
 //!

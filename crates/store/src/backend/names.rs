@@ -1,6 +1,6 @@
 //! What a name may be, and when two names are the same but for their case.
 //!
-//! Owns: nothing. Does not: know what SMB forbids beyond this (`smb` does).
+//! Does not: know what SMB forbids beyond this (`smb` does).
 
 use crate::vfs::{Error, MAX_XATTR_NAME};
 

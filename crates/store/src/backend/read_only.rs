@@ -1,6 +1,6 @@
 //! A file system that nobody changes through it, over one that others may change.
 //!
-//! What: [`ReadOnly`], in front of any backend. Owns: nothing. Does not: keep the host, or whoever serves the backend besides,
+//! What: [`ReadOnly`], in front of any backend. Does not: keep the host, or whoever serves the backend besides,
 //! from changing it.
 
 use std::any::Any;

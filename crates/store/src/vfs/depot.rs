@@ -31,7 +31,7 @@
 //! Only files on the device of the share's root have large streams: the number of any other may change with a restart of the host, and
 //! with it the name of the folder. Elsewhere a stream that outgrows its attribute is refused as if the disk were full, and so is what
 //! would replace an attribute that leads to a file: earlier versions made such.
-//! Owns: nothing. Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes.
+//! Does not: decide which stream is large (see [`super::stream`]), or find what the host deletes.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::sync::{Arc, Mutex, PoisonError};

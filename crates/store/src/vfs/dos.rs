@@ -1,6 +1,6 @@
 //! What SMB keeps of a file that Unix has no place for: DOS attributes and a birth time that a client has set.
 //!
-//! Spec: [MS-FSCC] 2.6 (the attributes). Owns: nothing. Does not: decide which attributes mean what.
+//! Spec: [MS-FSCC] 2.6 (the attributes). Does not: decide which attributes mean what.
 //!
 //! Kept in the extended attribute `user.weft.dos`, 32 bytes, little-endian:
 //!

@@ -1,6 +1,6 @@
 //! Why an operation failed, and which of the kernel's errors say so.
 //!
-//! Owns: nothing. Does not: know the codes of a protocol; each maps these to its own.
+//! Does not: know the codes of a protocol; each maps these to its own.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! What takes the changes of a file that is more than a file: a volume, or a door to something that no file system knows.
 //!
-//! Owns: nothing. Does not: read. Reads go to the file beside which a sink is put, so that they cost what those of any
+//! Does not: read. Reads go to the file beside which a sink is put, so that they cost what those of any
 //! file cost; a sink without bytes to read stands beside an empty one.
 
 use std::fmt::Debug;

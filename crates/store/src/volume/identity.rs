@@ -1,6 +1,6 @@
 //! Which file it is that a volume lies on, so that another one of the same name is not taken for it.
 //!
-//! Spec: statx(2), statfs(2). Owns: nothing. Does not: look at content, or remember (see `superblock`).
+//! Spec: statx(2), statfs(2). Does not: look at content, or remember (see `superblock`).
 //!
 //! An inode number is given out again soon after its file is gone, so the time of birth counts where the file system tells it. The
 //! device does not: its number may be another one after a reboot.

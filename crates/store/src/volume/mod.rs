@@ -110,7 +110,7 @@ pub enum Error {
     Io {
         /// "cannot open", ...
         doing: &'static str,
-        /// What.
+        /// The file that the call was about.
         path: PathBuf,
         /// Why.
         #[source]

@@ -1,7 +1,7 @@
 //! What a volume is, on disk: two copies of one page, of which a torn write leaves one.
 //!
 //! What: [`Superblock`], parse and emit, and which copy counts. Spec: this file; layout version 1, little-endian.
-//! Owns: nothing. Does not: read or write files (see `store`, in the parent).
+//! Does not: read or write files (see `store`, in the parent).
 //!
 //! ```text
 //!   0   8  "WeftVol\0"

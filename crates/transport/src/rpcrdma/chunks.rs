@@ -1,7 +1,7 @@
 //! Chunks: from lists on the wire to work on a queue pair, and back.
 //!
 //! What: grouping of a Read list, filling of a Write chunk, cutting of payload. Spec: RFC 8166 3.4.4 to 3.4.6.
-//! Owns: nothing. Does not: post.
+//! Does not: post.
 
 use std::collections::VecDeque;
 

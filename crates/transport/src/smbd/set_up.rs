@@ -1,7 +1,7 @@
 //! Set-up of SMB Direct connections, and the read depths that travel in iWARP private data.
 //!
 //! What: [`connect`], [`accept`]. Spec: [MS-SMBD] 3.1.4.1, 3.1.7.2, section 6.
-//! Owns: nothing. Does not: listen, or choose a provider.
+//! Does not: listen, or choose a provider.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

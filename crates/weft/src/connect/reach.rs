@@ -1,6 +1,6 @@
 //! Reaching a host: all of its addresses in turn, and waits that end and are told.
 //!
-//! Spec: RFC 8305 section 4 (families take turns) and 5 (attempts overlap). Owns: nothing. Does not: know a protocol.
+//! Spec: RFC 8305 section 4 (families take turns) and 5 (attempts overlap). Does not: know a protocol.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};

@@ -1,7 +1,7 @@
 //! Why a Windows or Linux client of this server stays on TCP, and what to do about it: the question that is asked most.
 //!
 //! Spec: [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (port 5445 on iWARP), RFC 8267 section 6 (port 20049).
-//! Owns: nothing. Does not: look; it judges what the examination has found from here, and says what only the client can tell.
+//! Does not: look; it judges what the examination has found from here, and says what only the client can tell.
 
 use super::report::Report;
 use crate::args::Service;

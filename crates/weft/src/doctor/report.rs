@@ -1,6 +1,6 @@
 //! A checklist and its verdict: for people and as JSON.
 //!
-//! Owns: nothing. Does not: examine.
+//! Does not: examine.
 
 use std::fmt::Write as _;
 

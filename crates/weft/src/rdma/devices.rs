@@ -1,6 +1,6 @@
 //! `weft rdma devices`: the providers of this host, and what they can do.
 //!
-//! Owns: nothing. Does not: find them (see `providers`).
+//! Does not: find them (see `providers`).
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,6 +1,4 @@
 //! Groups for people.
-//!
-//! Owns: nothing.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};

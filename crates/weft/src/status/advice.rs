@@ -1,7 +1,7 @@
 //! Why a client is on TCP although the server has RDMA, and what to type: the question that is asked most.
 //!
 //! Spec: [MS-SMB2] 3.2.4.1.2.2 (how a client finds RDMA), [MS-SMBD] 1.9 (ports), RFC 8267 section 6 (port of NFS/RDMA).
-//! Owns: nothing. Does not: look; it judges what the server has seen of the client.
+//! Does not: look; it judges what the server has seen of the client.
 
 use super::{Advice, Connection, Seen};
 

@@ -1,6 +1,4 @@
 //! A status for people.
-//!
-//! Owns: nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

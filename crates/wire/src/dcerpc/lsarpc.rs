@@ -1,6 +1,6 @@
 //! The local security authority: what the host's account domain is, names to SIDs and back.
 //!
-//! Spec: [MS-LSAT] 2.2 (structures), 3.1.4 (translation); [MS-LSAD] 3.1.4 (policy, account rights). Owns: nothing.
+//! Spec: [MS-LSAT] 2.2 (structures), 3.1.4 (translation); [MS-LSAD] 3.1.4 (policy, account rights).
 //! Does not: know accounts, or change anything.
 
 use super::ndr::{Handle, Reader, Writer};

@@ -1,7 +1,7 @@
 //! DCE/RPC over named pipes: packets, NDR, and the calls of the interfaces that file clients use.
 //!
 //! Spec: C706 (DCE 1.1 RPC) chapters 12 and 14, [MS-RPCE] 2.2; one module per interface names its own.
-//! Owns: nothing. Does not: keep bindings or handles, or answer calls (the SMB server's pipes do); speak NDR64,
+//! Does not: keep bindings or handles, or answer calls (the SMB server's pipes do); speak NDR64,
 //! big-endian NDR, or authenticate: a pipe's session has done that.
 
 pub mod lsarpc;

@@ -1,7 +1,7 @@
 //! NDR, the 32-bit little-endian transfer syntax: what the stub of a call is written in.
 //!
 //! Spec: C706 14.2 (primitive types), 14.3 (constructed types, pointers, strings); [MS-DTYP] 2.3.10, 2.4.2.3.
-//! Owns: nothing. Does not: know calls. Lengths that a peer states are believed only as far as its bytes reach, so
+//! Does not: know calls. Lengths that a peer states are believed only as far as its bytes reach, so
 //! nothing is allocated that was not sent.
 //!
 //! Pointers: a referent id stands where the pointer is, what it points to follows the outermost structure, in the order

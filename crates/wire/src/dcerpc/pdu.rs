@@ -1,6 +1,6 @@
 //! Packets of connection-oriented RPC: bind, request, response, fault.
 //!
-//! Spec: C706 12.6 (connection-oriented PDUs), [MS-RPCE] 2.2.2. Owns: nothing. Buffers: a parsed request's stub is a
+//! Spec: C706 12.6 (connection-oriented PDUs), [MS-RPCE] 2.2.2. Buffers: a parsed request's stub is a
 //! slice of the packet. Does not: reassemble fragments or keep bindings.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! The security account manager: the host's domains and users, for clients to show.
 //!
-//! Spec: [MS-SAMR] 2.2 (structures), 3.1.5 (calls). Owns: nothing.
+//! Spec: [MS-SAMR] 2.2 (structures), 3.1.5 (calls).
 //! Does not: know accounts or change them; it has no groups and aliases, so their lists are empty.
 
 use super::ndr::{Handle, Reader, Writer};

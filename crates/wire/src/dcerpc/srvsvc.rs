@@ -1,6 +1,6 @@
 //! The server service: shares, sessions, what the server is, its clock.
 //!
-//! Spec: [MS-SRVS] 2.2.4 (structures), 3.1.4 (calls). Owns: nothing.
+//! Spec: [MS-SRVS] 2.2.4 (structures), 3.1.4 (calls).
 //! Does not: decide what there is to list. Answers are built whole and at once: whoever answers bounds the lists.
 
 use super::ndr::{Reader, Writer};

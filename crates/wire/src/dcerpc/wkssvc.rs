@@ -1,6 +1,6 @@
 //! The workstation service: what this host is called.
 //!
-//! Spec: [MS-WKST] 2.2.5 (structures), 3.2.4.1 (NetrWkstaGetInfo). Owns: nothing. Does not: anything else of that service.
+//! Spec: [MS-WKST] 2.2.5 (structures), 3.2.4.1 (NetrWkstaGetInfo). Does not: anything else of that service.
 
 use super::ndr::Writer;
 use super::srvsvc::ServerInfo;

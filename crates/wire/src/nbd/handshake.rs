@@ -1,7 +1,7 @@
 //! The handshake: a greeting, the client's flags, then options and their replies until the client chooses an export.
 //!
 //! What: [`Greeting`], [`OptionHeader`], [`Choice`], [`Reply`], [`Chosen`]. Spec: doc/proto.md "Newstyle negotiation",
-//! "Option types", "Option reply types". Owns: nothing. Does not: bound an option's length: a server does, before it reads.
+//! "Option types", "Option reply types". Does not: bound an option's length: a server does, before it reads.
 //!
 //! ```text
 //! S  8 "NBDMAGIC" | 8 "IHAVEOPT" | 2 flags                       the greeting

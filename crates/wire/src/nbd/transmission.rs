@@ -1,7 +1,7 @@
 //! Transmission: requests of 28 bytes, replies simple (16 bytes) or in chunks (20 bytes each), and payload behind them.
 //!
 //! What: [`Request`], [`SimpleReply`], [`Chunk`]. Spec: doc/proto.md "Request message", "Simple reply message",
-//! "Structured reply chunk message". Owns: nothing. Does not: hold payload; the headers say how much of it follows.
+//! "Structured reply chunk message". Does not: hold payload; the headers say how much of it follows.
 //!
 //! ```text
 //! request       4 0x25609513 | 2 flags | 2 type | 8 cookie | 8 offset | 4 length | data of a WRITE

@@ -1,6 +1,6 @@
 //! Attributes: fattr3, sattr3, wcc_data; GETATTR, SETATTR, ACCESS.
 //!
-//! Spec: RFC 1813 2.5, 3.3.1, 3.3.2, 3.3.4. Owns: nothing. Does not: map attributes of a file system.
+//! Spec: RFC 1813 2.5, 3.3.1, 3.3.2, 3.3.4. Does not: map attributes of a file system.
 
 use super::{Handle, Xdr, xdr_struct};
 use crate::xdr::{Decoder, Encoder, Malformed};

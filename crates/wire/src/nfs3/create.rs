@@ -1,6 +1,6 @@
 //! New objects: CREATE, MKDIR, SYMLINK, MKNOD.
 //!
-//! Spec: RFC 1813 3.3.8 to 3.3.11. Owns: nothing. Does not: create.
+//! Spec: RFC 1813 3.3.8 to 3.3.11. Does not: create.
 
 use super::{
     DirOp, FileType, Handle, Path, PostOpAttr, SetAttributes, SpecData, Verifier, WccData, Xdr, xdr_struct,
@@ -131,7 +131,7 @@ xdr_struct! {
     pub struct MknodArgs {
         /// Where.
         pub object: DirOp,
-        /// What.
+        /// Kind of node, with its attributes or device.
         pub node: Node,
     }
 }

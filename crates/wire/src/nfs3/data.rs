@@ -1,7 +1,7 @@
 //! Payload: READ, WRITE, COMMIT.
 //!
 //! Spec: RFC 1813 3.3.6, 3.3.7, 3.3.21; RFC 8267 section 3 (the data of READ and WRITE are DDP-eligible).
-//! Owns: nothing. Does not: move payload: a head ends with the opaque's length, the content follows as its own part.
+//! Does not: move payload: a head ends with the opaque's length, the content follows as its own part.
 
 use bytes::Bytes;
 

@@ -1,6 +1,6 @@
 //! Listing: READDIR, READDIRPLUS.
 //!
-//! Spec: RFC 1813 3.3.16, 3.3.17. Owns: nothing. Does not: count bytes against dircount and maxcount (the server does).
+//! Spec: RFC 1813 3.3.16, 3.3.17. Does not: count bytes against dircount and maxcount (the server does).
 
 use super::{Handle, Name, PostOpAttr, Verifier, Xdr, xdr_struct};
 use crate::xdr::{Decoder, Encoder, Malformed};

@@ -1,7 +1,7 @@
 //! NFS version 3: arguments and results of every procedure.
 //!
 //! What: basic types here; one file per group of procedures, names as the RFC has them without prefix and suffix.
-//! Spec: RFC 1813 section 2 (types), 3.3 (procedures). Owns: nothing.
+//! Spec: RFC 1813 section 2 (types), 3.3 (procedures).
 //! Does not: resolve handles, or decide which error an operation deserves.
 
 mod attributes;

@@ -1,6 +1,6 @@
 //! Names: LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK.
 //!
-//! Spec: RFC 1813 3.3.3, 3.3.5, 3.3.12 to 3.3.15. Owns: nothing. Does not: judge names.
+//! Spec: RFC 1813 3.3.3, 3.3.5, 3.3.12 to 3.3.15. Does not: judge names.
 
 use super::{Handle, Name, Path, PostOpAttr, WccData, xdr_struct};
 
@@ -63,7 +63,7 @@ xdr_struct! {
 xdr_struct! {
     /// RENAME3args.
     pub struct RenameArgs {
-        /// What.
+        /// The old name.
         pub from: DirOp,
         /// Where to.
         pub to: DirOp,

@@ -1,6 +1,6 @@
 //! The file system: FSSTAT, FSINFO, PATHCONF.
 //!
-//! Spec: RFC 1813 3.3.18 to 3.3.20. Owns: nothing. Does not: choose limits.
+//! Spec: RFC 1813 3.3.18 to 3.3.20. Does not: choose limits.
 
 use super::{Handle, PostOpAttr, Time, xdr_struct};
 

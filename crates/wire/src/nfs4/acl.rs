@@ -1,6 +1,6 @@
 //! Access control lists.
 //!
-//! Spec: RFC 8881 6.2.1, RFC 7530 6.2.1. Owns: nothing. Does not: evaluate one.
+//! Spec: RFC 8881 6.2.1, RFC 7530 6.2.1. Does not: evaluate one.
 
 use super::{Text, UpTo};
 use crate::xdr::xdr_struct;
@@ -15,7 +15,7 @@ xdr_struct! {
         pub kind: u32,
         /// Inheritance, and whether `who` is a group.
         pub flags: u32,
-        /// What.
+        /// The rights that it is about.
         pub mask: u32,
         /// "OWNER@", "GROUP@", "EVERYONE@" or somebody.
         pub who: Text,

@@ -1,7 +1,7 @@
 //! fattr4: attributes by number, as clients ask for and set them.
 //!
 //! What: [`Fattr`] as it travels, [`Attributes`] with typed values. Spec: RFC 8881 5.6 to 5.8, RFC 7862 12.2, RFC 8276 8.2, RFC 9754.
-//! Owns: nothing. Does not: decide which are supported.
+//! Does not: decide which are supported.
 //!
 //! Attributes that are not in the table below (quotas of labels, pNFS, retention) are not spoken: a mask that names one
 //! has no typed value.

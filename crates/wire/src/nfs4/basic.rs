@@ -1,6 +1,6 @@
 //! The basic types: handles, state ids, names, owners, times, lists.
 //!
-//! Spec: RFC 8881 3.2, 3.3; RFC 7530 2.1, 2.2. Owns: nothing. Does not: judge a name (the server does).
+//! Spec: RFC 8881 3.2, 3.3; RFC 7530 2.1, 2.2. Does not: judge a name (the server does).
 
 use bytes::Bytes;
 

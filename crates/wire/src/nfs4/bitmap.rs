@@ -1,6 +1,6 @@
 //! bitmap4: sets of attributes, operations and hints.
 //!
-//! Spec: RFC 8881 3.3.7. Owns: nothing. Does not: know what the bits mean.
+//! Spec: RFC 8881 3.3.7. Does not: know what the bits mean.
 //!
 //! Bits from 96 on mean nothing in any minor version here: they are read, bounded, and remembered only as [`Bitmap::beyond`].
 

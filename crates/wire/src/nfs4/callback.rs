@@ -1,6 +1,6 @@
 //! CB_COMPOUND: what a server asks of a client.
 //!
-//! Spec: RFC 8881 section 20, RFC 7530 section 17. Owns: nothing. Does not: send.
+//! Spec: RFC 8881 section 20, RFC 7530 section 17. Does not: send.
 
 use super::data::WriteResponse;
 use super::{Bitmap, Handle, Owner, SessionId, Stateid, Status, Text, UpTo};
@@ -198,7 +198,7 @@ xdr_struct! {
         pub minor: u32,
         /// From SETCLIENTID.
         pub ident: u32,
-        /// What.
+        /// Operations, in order.
         pub ops: UpTo<CbOp, 16>,
     }
 }

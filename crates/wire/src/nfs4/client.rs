@@ -1,6 +1,6 @@
 //! Who the client is, before sessions: SETCLIENTID and SETCLIENTID_CONFIRM.
 //!
-//! Spec: RFC 7530 16.33, 16.34. Owns: nothing. Does not: keep clients.
+//! Spec: RFC 7530 16.33, 16.34. Does not: keep clients.
 
 use super::{NetAddr, Opaque, Verifier};
 use crate::xdr::xdr_struct;

@@ -1,7 +1,7 @@
 //! COMPOUND: its header, the numbers of its operations, and each operation with its arguments.
 //!
 //! What: [`Op`] parses one operation at a time, so that a server carries out what comes before a broken one.
-//! Spec: RFC 8881 16.2, 18; RFC 7530 15.2; RFC 7862 section 15; RFC 8276 8.4. Owns: nothing. Does not: carry out.
+//! Spec: RFC 8881 16.2, 18; RFC 7530 15.2; RFC 7862 section 15; RFC 8276 8.4. Does not: carry out.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! READ, WRITE, COMMIT, and minor version 2's operations on ranges of a file.
 //!
-//! Spec: RFC 8881 18.22, 18.32, 18.3; RFC 7862 section 15 (ALLOCATE to CLONE). Owns: nothing. Does not: read or write.
+//! Spec: RFC 8881 18.22, 18.32, 18.3; RFC 7862 section 15 (ALLOCATE to CLONE). Does not: read or write.
 
 use super::{Bitmap, MAX_DATA, NetAddr, Stable, Stateid, Status, Text, UpTo, Verifier};
 use crate::xdr::{Data, Decoder, Encoder, Malformed, Xdr, xdr_struct};

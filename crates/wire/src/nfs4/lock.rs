@@ -1,6 +1,6 @@
 //! LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER.
 //!
-//! Spec: RFC 7530 16.10 to 16.12, 16.37; RFC 8881 18.10 to 18.12. Owns: nothing. Does not: keep state.
+//! Spec: RFC 7530 16.10 to 16.12, 16.37; RFC 8881 18.10 to 18.12. Does not: keep state.
 
 use super::{Owner, Stateid};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};

@@ -2,7 +2,7 @@
 //!
 //! What: one file per family; names as the RFCs have them without prefix and suffix.
 //! Spec: RFC 7530 and 7531 (4.0), RFC 8881 and 5662 (4.1), RFC 7862 and 7863 (4.2), RFC 8276 (extended attributes).
-//! Owns: nothing. Does not: pNFS, SSV; their operations have names and no arguments.
+//! Does not: pNFS, SSV; their operations have names and no arguments.
 
 mod acl;
 mod attributes;

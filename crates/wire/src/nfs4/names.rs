@@ -1,6 +1,6 @@
 //! Names and what they name: CREATE, LINK, RENAME, READDIR, SETATTR, ACCESS, SECINFO.
 //!
-//! Spec: RFC 8881 18.1, 18.4, 18.9, 18.23, 18.26, 18.29, 18.30; RFC 7530 section 16. Owns: nothing.
+//! Spec: RFC 8881 18.1, 18.4, 18.9, 18.23, 18.26, 18.29, 18.30; RFC 7530 section 16.
 //! Does not: resolve anything. Operations of one name alone take a [`Text`].
 
 use super::{Bitmap, ChangeInfo, Fattr, FileType, LinkText, SpecData, Stateid, Text, Verifier};
@@ -63,7 +63,7 @@ impl Xdr for CreateType {
 xdr_struct! {
     /// CREATE4args.
     pub struct Create {
-        /// What.
+        /// Kind of object; with a link its target, with a device its numbers.
         pub kind: CreateType,
         /// Its name in the current directory.
         pub name: Text,

@@ -1,6 +1,6 @@
 //! OPEN and what follows it: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE.
 //!
-//! Spec: RFC 7530 16.16, 16.18, 16.19, 16.2; RFC 8881 18.16, 18.18, 18.2. Owns: nothing. Does not: keep state.
+//! Spec: RFC 7530 16.16, 16.18, 16.19, 16.2; RFC 8881 18.16, 18.18, 18.2. Does not: keep state.
 
 use super::acl::Ace;
 use super::basic::below;

@@ -1,6 +1,6 @@
 //! Sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE, BIND_CONN_TO_SESSION and what else came with minor version 1.
 //!
-//! Spec: RFC 8881 18.33 to 18.37, 18.46, 18.48 to 18.51. Owns: nothing. Does not: keep sessions.
+//! Spec: RFC 8881 18.33 to 18.37, 18.46, 18.48 to 18.51. Does not: keep sessions.
 
 use bytes::Bytes;
 
@@ -113,7 +113,7 @@ xdr_struct! {
     pub struct ImplId {
         /// Whose.
         pub domain: Text,
-        /// What.
+        /// Name of the implementation.
         pub name: Text,
         /// When it was built.
         pub date: Time,

@@ -1,6 +1,6 @@
 //! Extended attributes: GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR.
 //!
-//! Spec: RFC 8276 8.4. Owns: nothing. Does not: know name spaces; names here have no "user." in front.
+//! Spec: RFC 8276 8.4. Does not: know name spaces; names here have no "user." in front.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! NLM version 4: byte-range locks and share modes beside NFSv3.
 //!
 //! What: arguments and results of the procedures; `_MSG` and `_RES` carry the same. Spec: RFC 1813 appendix II (6),
-//! X/Open XNFS for the procedures that it takes over. Owns: nothing. Does not: decide who gets a lock.
+//! X/Open XNFS for the procedures that it takes over. Does not: decide who gets a lock.
 
 use bytes::Bytes;
 
@@ -123,7 +123,7 @@ xdr_struct! {
         pub block: bool,
         /// Whether exclusively.
         pub exclusive: bool,
-        /// What.
+        /// The range and its owner.
         pub lock: Lock,
         /// Whether it was held before the server restarted.
         pub reclaim: bool,
@@ -141,7 +141,7 @@ xdr_struct! {
         pub block: bool,
         /// As it was asked for.
         pub exclusive: bool,
-        /// What.
+        /// The range and its owner.
         pub lock: Lock,
     }
 }
@@ -153,7 +153,7 @@ xdr_struct! {
         pub cookie: Object,
         /// Whether exclusively.
         pub exclusive: bool,
-        /// What.
+        /// The range and its owner.
         pub lock: Lock,
     }
 }
@@ -163,7 +163,7 @@ xdr_struct! {
     pub struct UnlockArgs {
         /// Comes back with the answer.
         pub cookie: Object,
-        /// What.
+        /// The range and its owner.
         pub lock: Lock,
     }
 }
@@ -229,7 +229,7 @@ xdr_struct! {
     pub struct ShareArgs {
         /// Comes back with the answer.
         pub cookie: Object,
-        /// What.
+        /// The file, the owner and the share modes.
         pub share: Share,
         /// Whether it was held before the server restarted.
         pub reclaim: bool,

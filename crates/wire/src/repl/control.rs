@@ -1,7 +1,7 @@
 //! What a source asks of a destination besides storing bytes, and what it is answered.
 //!
 //! What: [`Request`] and [`Response`]. Spec: this file; version 1, little-endian.
-//! Owns: nothing. Does not: decide anything (see `replica::destination`).
+//! Does not: decide anything (see `replica::destination`).
 //!
 //! ```text
 //! message:  4 "WfRq" or "WfRs" | 2 version | 1 kind | 1 zero | 4 bytes of the body | body | 4 CRC32C of all before

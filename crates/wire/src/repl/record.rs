@@ -1,7 +1,7 @@
 //! One record of a replication log: what a write changed, where in its history it stands, and sums over both.
 //!
 //! What: [`Header`], and how a record lies in a log and in an append. Spec: this file; version 2, little-endian.
-//! Owns: nothing. Does not: hold the payload, which follows the header and is padded with zeros to [`SECTOR`].
+//! Does not: hold the payload, which follows the header and is padded with zeros to [`SECTOR`].
 //!
 //! ```text
 //!   0   4  "WfLR"

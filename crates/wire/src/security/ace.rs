@@ -1,6 +1,6 @@
 //! Entries of access control lists, and the lists.
 //!
-//! Spec: [MS-DTYP] 2.4.4 (ACE), 2.4.5 (ACL). Owns: nothing. Does not: understand entries for objects of a directory
+//! Spec: [MS-DTYP] 2.4.4 (ACE), 2.4.5 (ACL). Does not: understand entries for objects of a directory
 //! service or with conditions: they are kept as they came and count for nothing.
 //!
 //! ```text

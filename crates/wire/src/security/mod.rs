@@ -1,6 +1,6 @@
 //! Security descriptors: who owns a thing, and what whom it lets do with it.
 //!
-//! Spec: [MS-DTYP] 2.4.6 (descriptor); [`Sid`] 2.4.2; [`Ace`] 2.4.4, 2.4.5; text 2.5.1. Owns: nothing.
+//! Spec: [MS-DTYP] 2.4.6 (descriptor); [`Sid`] 2.4.2; [`Ace`] 2.4.4, 2.4.5; text 2.5.1.
 //! Does not: keep a SACL (audits need a privilege that nobody is given; it is neither parsed nor emitted), or decide
 //! access.
 //!

@@ -1,6 +1,6 @@
 //! Descriptors as text, for logs and tests: `O:S-1-5-18G:S-1-1-0D:P(A;OICI;0x1f01ff;;;WD)`.
 //!
-//! Spec: [MS-DTYP] 2.5.1 (SDDL). Owns: nothing. Does not: read or write SACLs, entries of other kinds than allow and
+//! Spec: [MS-DTYP] 2.5.1 (SDDL). Does not: read or write SACLs, entries of other kinds than allow and
 //! deny (they are shown as their number), or the names of accounts.
 
 use std::fmt;

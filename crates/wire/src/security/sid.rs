@@ -1,6 +1,6 @@
 //! Security identifiers: who.
 //!
-//! Spec: [MS-DTYP] 2.4.2. Owns: nothing. Does not: know names.
+//! Spec: [MS-DTYP] 2.4.2. Does not: know names.
 //!
 //! ```text
 //! SID: 0 Revision=1 | 1 SubAuthorityCount | 2 authority (6, big-endian) | 8 sub-authorities

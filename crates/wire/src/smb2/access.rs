@@ -1,6 +1,6 @@
 //! Access masks, file attributes and share modes: the bits that CREATE and the information classes share.
 //!
-//! Spec: [MS-SMB2] 2.2.13.1, [MS-DTYP] 2.4.3, [MS-FSCC] 2.6. Owns: nothing. Does not: decide access.
+//! Spec: [MS-SMB2] 2.2.13.1, [MS-DTYP] 2.4.3, [MS-FSCC] 2.6. Does not: decide access.
 
 use super::field::bits;
 

@@ -1,6 +1,6 @@
 //! CHANGE_NOTIFY: waits until something changes in a directory.
 //!
-//! Spec: [MS-SMB2] 2.2.35, 2.2.36; [MS-FSCC] 2.7.1 (the entries). Owns: nothing. Does not: watch.
+//! Spec: [MS-SMB2] 2.2.35, 2.2.36; [MS-FSCC] 2.7.1 (the entries). Does not: watch.
 
 use bytes::Bytes;
 

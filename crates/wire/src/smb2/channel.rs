@@ -1,7 +1,7 @@
 //! Channel information of READ and WRITE: which memory of the client the server may reach by RDMA.
 //!
 //! Spec: [MS-SMB2] 2.2.19 and 2.2.21 (Channel), [MS-SMBD] 2.2.3.1 (SMB_DIRECT_BUFFER_DESCRIPTOR_V1).
-//! Owns: nothing. Does not: reach memory; the transport does.
+//! Does not: reach memory; the transport does.
 //!
 //! ```text
 //! descriptor: 0 Offset u64 | 8 Token u32 | 12 Length u32

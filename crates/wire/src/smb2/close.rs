@@ -1,6 +1,6 @@
 //! CLOSE: ends an open.
 //!
-//! Spec: [MS-SMB2] 2.2.15, 2.2.16. Owns: nothing. Does not: anything else.
+//! Spec: [MS-SMB2] 2.2.15, 2.2.16. Does not: anything else.
 
 use bytes::Bytes;
 

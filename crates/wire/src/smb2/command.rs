@@ -1,6 +1,6 @@
 //! The commands and their codes.
 //!
-//! Spec: [MS-SMB2] 2.2.1.1. Owns: nothing. Does not: dispatch.
+//! Spec: [MS-SMB2] 2.2.1.1. Does not: dispatch.
 
 macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {

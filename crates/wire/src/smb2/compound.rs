@@ -1,6 +1,6 @@
 //! Compounds: several messages in one, each 8-byte aligned.
 //!
-//! Spec: [MS-SMB2] 2.2.1 (NextCommand), 3.3.5.2.7. Owns: nothing.
+//! Spec: [MS-SMB2] 2.2.1 (NextCommand), 3.3.5.2.7.
 //! Does not: relate the messages; the server does that by their flags.
 
 use bytes::Bytes;

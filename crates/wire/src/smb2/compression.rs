@@ -1,6 +1,6 @@
 //! The header of a compressed message, and those of the payloads that it may be a chain of.
 //!
-//! Spec: [MS-SMB2] 2.2.42, 2.2.3.1.3 (algorithms). Owns: nothing. Does not: compress.
+//! Spec: [MS-SMB2] 2.2.42, 2.2.3.1.3 (algorithms). Does not: compress.
 //!
 //! ```text
 //! fc "SMB" | length of what is compressed 4 | algorithm 2 | 0 2 | bytes before it that are not 4 | those, then it

@@ -1,7 +1,7 @@
 //! CREATE: opening or creating a file, directory or pipe.
 //!
 //! Spec: [MS-SMB2] 2.2.13, 2.2.14. Contexts: see [`super::create_context`].
-//! Owns: nothing. Does not: check combinations of options; the server's operation does (3.3.5.9).
+//! Does not: check combinations of options; the server's operation does (3.3.5.9).
 
 use bytes::Bytes;
 

@@ -1,6 +1,6 @@
 //! DFS referrals: what FSCTL_DFS_GET_REFERRALS and its newer form carry.
 //!
-//! Spec: [MS-DFSC] 2.2.2 to 2.2.5. Owns: nothing.
+//! Spec: [MS-DFSC] 2.2.2 to 2.2.5.
 //! Does not: decide where a path leads, nor know referrals to domains and their controllers (lists of names).
 //!
 //! ```text

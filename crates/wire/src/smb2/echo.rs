@@ -1,6 +1,6 @@
 //! ECHO: is the peer there?.
 //!
-//! Spec: [MS-SMB2] 2.2.28, 2.2.29. Owns: nothing. Does not: carry anything beyond its header.
+//! Spec: [MS-SMB2] 2.2.28, 2.2.29. Does not: carry anything beyond its header.
 
 super::field::empty_body! {
     Request: "A request.";

@@ -1,6 +1,6 @@
 //! The body of a response whose status is an error.
 //!
-//! Spec: [MS-SMB2] 2.2.2. Owns: nothing. Does not: look into symbolic link or redirect data.
+//! Spec: [MS-SMB2] 2.2.2. Does not: look into symbolic link or redirect data.
 
 use bytes::Bytes;
 

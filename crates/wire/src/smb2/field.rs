@@ -1,6 +1,6 @@
 //! Reading and writing little-endian fields, and the one check of an (offset, length) pair.
 //!
-//! Owns: nothing. Does not: panic on what a peer sent: `*_at` are for arrays whose length is already known.
+//! Does not: panic on what a peer sent: `*_at` are for arrays whose length is already known.
 
 use bytes::Bytes;
 

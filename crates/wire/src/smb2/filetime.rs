@@ -1,6 +1,6 @@
 //! FILETIME: 100-nanosecond intervals since 1601-01-01 UTC.
 //!
-//! Spec: [MS-DTYP] 2.3.3, [MS-FSCC] 2.1.1 and 2.4.7 (0, -1 and -2 in set operations). Owns: nothing.
+//! Spec: [MS-DTYP] 2.3.3, [MS-FSCC] 2.1.1 and 2.4.7 (0, -1 and -2 in set operations).
 //! Does not: read a clock.
 
 /// Seconds from 1601 to 1970.

@@ -1,6 +1,6 @@
 //! FLUSH: makes what was written durable.
 //!
-//! Spec: [MS-SMB2] 2.2.17, 2.2.18. Owns: nothing. Does not: anything else.
+//! Spec: [MS-SMB2] 2.2.17, 2.2.18. Does not: anything else.
 
 use bytes::Bytes;
 

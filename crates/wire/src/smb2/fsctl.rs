@@ -1,7 +1,7 @@
 //! What control codes on files carry: copies within the server, holes, clones, trims.
 //!
 //! Spec: [MS-SMB2] 2.2.31.1, 2.2.32.1 to 2.2.32.3 (copy); [MS-FSCC] 2.3 (the rest).
-//! Owns: nothing. Does not: carry out.
+//! Does not: carry out.
 
 use super::field::{Put, Reader, array_at, len32, u32_at, u64_at};
 use super::{FileId, Malformed};

@@ -1,7 +1,7 @@
 //! The 64 bytes before every message.
 //!
 //! Spec: [MS-SMB2] 2.2.1.1 (asynchronous), 2.2.1.2 (synchronous).
-//! Owns: nothing. Does not: sign; it says where credits and signature lie so that others patch them in place.
+//! Does not: sign; it says where credits and signature lie so that others patch them in place.
 //!
 //! ```text
 //!  0 FE 'S' 'M' 'B' | 4 StructureSize=64 | 6 CreditCharge | 8 Status, or ChannelSequence and Reserved

@@ -1,7 +1,7 @@
 //! IOCTL: control codes and what they carry.
 //!
 //! Spec: [MS-SMB2] 2.2.31, 2.2.32; [MS-FSCC] 2.3 (codes).
-//! Owns: nothing. Does not: carry out.
+//! Does not: carry out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

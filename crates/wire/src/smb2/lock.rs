@@ -1,6 +1,6 @@
 //! LOCK: byte-range locks.
 //!
-//! Spec: [MS-SMB2] 2.2.26, 2.2.27. Owns: nothing. Does not: lock.
+//! Spec: [MS-SMB2] 2.2.26, 2.2.27. Does not: lock.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! NEGOTIATE: dialect, capabilities, limits and algorithms.
 //!
 //! Spec: [MS-SMB2] 2.2.3, 2.2.4; [MS-SMB2] 3.3.5.3.1 for the SMB1 form that old clients open with.
-//! Owns: nothing. Does not: choose.
+//! Does not: choose.
 
 use bytes::Bytes;
 

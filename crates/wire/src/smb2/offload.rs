@@ -1,6 +1,6 @@
 //! Copies by token: OFFLOAD_READ says which bytes are meant, OFFLOAD_WRITE has them written elsewhere.
 //!
-//! Spec: [MS-FSCC] 2.1.11 (token), 2.3.41 to 2.3.44. Owns: nothing.
+//! Spec: [MS-FSCC] 2.1.11 (token), 2.3.41 to 2.3.44.
 //! Does not: know what is in a token; that is between a server and itself.
 
 use super::Malformed;

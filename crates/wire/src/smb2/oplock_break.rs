@@ -1,7 +1,7 @@
 //! OPLOCK_BREAK: the server takes caching rights back, the client agrees.
 //!
 //! Spec: [MS-SMB2] 2.2.23 (notification), 2.2.24 (acknowledgment), 2.2.25 (response).
-//! Owns: nothing. Does not: break. The StructureSize tells oplocks from leases.
+//! Does not: break. The StructureSize tells oplocks from leases.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! What the POSIX extensions of SMB 3.1.1 add: modes, links, owners.
 //!
 //! Spec: the SMB3 POSIX Extensions ([POSIX-SMB2] 2.2.3.1.8 negotiate context, 2.2.13.2.16 and 2.2.14.2.16 create contexts;
-//! [POSIX-FSCC] 2.3.1 FilePosixInformation, class 100, and the mode). Owns: nothing.
+//! [POSIX-FSCC] 2.3.1 FilePosixInformation, class 100, and the mode).
 //! Does not: list directories (see [`super::fscc::directory`]), nor say what a mode allows.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! QUERY_DIRECTORY: a listing, a buffer at a time.
 //!
-//! Spec: [MS-SMB2] 2.2.33, 2.2.34. Owns: nothing.
+//! Spec: [MS-SMB2] 2.2.33, 2.2.34.
 //! Does not: lay out the entries (see [`super::fscc::directory`]).
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! QUERY_INFO: attributes of a file, a file system, a security descriptor, quotas.
 //!
-//! Spec: [MS-SMB2] 2.2.37, 2.2.38. Owns: nothing. Does not: lay out the classes (see [`super::fscc`]).
+//! Spec: [MS-SMB2] 2.2.37, 2.2.38. Does not: lay out the classes (see [`super::fscc`]).
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! RDMA transforms: what makes payload safe that moves beside the message.
 //!
 //! Spec: [MS-SMB2] 2.2.43 (SMB2_RDMA_TRANSFORM), 2.2.43.1 (SMB2_RDMA_CRYPTO_TRANSFORM).
-//! Owns: nothing. Does not: encrypt, sign or judge.
+//! Does not: encrypt, sign or judge.
 //!
 //! ```text
 //! transform:  0 RdmaDescriptorOffset u16 | 2 RdmaDescriptorLength u16 | 4 Channel u32 | 8 TransformCount u16 | 10 0

@@ -1,7 +1,7 @@
 //! READ: bytes of a file.
 //!
 //! Spec: [MS-SMB2] 2.2.19, 2.2.20.
-//! Owns: nothing. Buffers: a parsed response's data is a slice of the message; a response is emitted without its data,
+//! Buffers: a parsed response's data is a slice of the message; a response is emitted without its data,
 //! so that the data may be a range of a file that nobody has read, or travel by RDMA.
 //! Does not: choose how the data travels.
 

@@ -1,7 +1,7 @@
 //! Reparse points that name something else: where one leads.
 //!
 //! Spec: [MS-FSCC] 2.1.2.2 (REPARSE_DATA_BUFFER), 2.1.2.4 (symbolic links), 2.1.2.5 (mount points), 2.1.2.6 (links of NFS
-//! clients), 2.1.2.7 (links of WSL). Owns: nothing. Does not: follow them, or make sense of others.
+//! clients), 2.1.2.7 (links of WSL). Does not: follow them, or make sense of others.
 //!
 //! ```text
 //! all:             tag 4 | length 2 | 0 2 | data

@@ -1,6 +1,6 @@
 //! SESSION_SETUP: one leg of authentication.
 //!
-//! Spec: [MS-SMB2] 2.2.5, 2.2.6. Owns: nothing. Does not: look into the security token (see `spnego`, `ntlm`).
+//! Spec: [MS-SMB2] 2.2.5, 2.2.6. Does not: look into the security token (see `spnego`, `ntlm`).
 
 use bytes::Bytes;
 

@@ -1,6 +1,6 @@
 //! SET_INFO: changes attributes, names, sizes, deletes.
 //!
-//! Spec: [MS-SMB2] 2.2.39, 2.2.40. Owns: nothing. Does not: lay out the classes (see [`super::fscc`]).
+//! Spec: [MS-SMB2] 2.2.39, 2.2.40. Does not: lay out the classes (see [`super::fscc`]).
 
 use bytes::Bytes;
 

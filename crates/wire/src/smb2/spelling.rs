@@ -1,6 +1,6 @@
 //! Names that SMB cannot spell: those with `"`, `*`, `:`, `<`, `>`, `?`, `\`, `|` or a control character in them.
 //!
-//! Spec: [MS-FSCC] 2.1.5.2 (what a name may not hold); the mapping is that of Services for Macintosh. Owns: nothing.
+//! Spec: [MS-FSCC] 2.1.5.2 (what a name may not hold); the mapping is that of Services for Macintosh.
 //! Does not: touch `/`, which no name has and some callers have between names, or NUL, which has no stand-in.
 //!
 //! They travel as characters for private use (U+F001 to U+F027), as Linux's cifs (`mapposix`), macOS and Samba have it, so

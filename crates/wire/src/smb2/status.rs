@@ -1,6 +1,6 @@
 //! NTSTATUS codes: how an SMB server says what became of a request.
 //!
-//! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5 (which code where). Owns: nothing.
+//! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5 (which code where).
 //! Does not: list all 1,800; those that the server answers or that the client explains.
 
 use super::field::codes;

@@ -1,6 +1,6 @@
 //! The header of an encrypted message.
 //!
-//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. Owns: nothing. Does not: encrypt.
+//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. Does not: encrypt.
 //!
 //! ```text
 //!  0 FD 'S' 'M' 'B' | 4 Signature (16) | 20 Nonce (16) | 36 OriginalMessageSize | 40 Reserved | 42 Flags=1

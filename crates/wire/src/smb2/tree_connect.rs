@@ -1,6 +1,6 @@
 //! TREE_CONNECT: entering a share.
 //!
-//! Spec: [MS-SMB2] 2.2.9, 2.2.9.1, 2.2.10. Owns: nothing. Does not: use the tree connect contexts (remoted identity);
+//! Spec: [MS-SMB2] 2.2.9, 2.2.9.1, 2.2.10. Does not: use the tree connect contexts (remoted identity);
 //! the path of an extended request is found, the contexts are left unread.
 
 use bytes::Bytes;

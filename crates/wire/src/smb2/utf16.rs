@@ -1,6 +1,6 @@
 //! UTF-16LE strings.
 //!
-//! Spec: [MS-SMB2] 2.2 ("Unicode strings"), [MS-DTYP] 2.1.10. Owns: nothing.
+//! Spec: [MS-SMB2] 2.2 ("Unicode strings"), [MS-DTYP] 2.1.10.
 //! Does not: accept unpaired surrogates in requests: no file of a Weft share can have such a name, so [`decode`] errs.
 //! A listing of a foreign server may hold them; there [`decode_lossy`] shows U+FFFD.
 

@@ -1,7 +1,7 @@
 //! WRITE: bytes for a file.
 //!
 //! Spec: [MS-SMB2] 2.2.21, 2.2.22.
-//! Owns: nothing. Buffers: a parsed request's data is a slice of the message, never copied; a request is emitted
+//! Buffers: a parsed request's data is a slice of the message, never copied; a request is emitted
 //! without its data, which follows as its own part or travels by RDMA.
 //! Does not: choose how the data travels.
 

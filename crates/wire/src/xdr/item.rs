@@ -1,6 +1,6 @@
 //! Types that have one XDR layout, and the macro that declares a struct of them.
 //!
-//! What: [`Xdr`], its implementations for basic types, lists. Spec: RFC 4506 4. Owns: nothing.
+//! What: [`Xdr`], its implementations for basic types, lists. Spec: RFC 4506 4.
 //! Does not: know any protocol's types.
 
 use super::{Decoder, Encoder, Malformed};

@@ -2,7 +2,7 @@
 //!
 //! What: a [`Chart`] knows numbers and names; colours and both schemes are the page's style sheet, by class.
 //! Text is drawn at its own size in a small view box, so that it stays readable on a narrow screen.
-//! Owns: nothing. Does not: know a result; see [`super::figures`].
+//! Does not: know a result; see [`super::figures`].
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,4 @@
 //! The tables of the page: bounds, how the bytes travelled, every point.
-//!
-//! Owns: nothing.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! What verbs are held against: the bare things that they are made of, measured the same way.
 //!
 //! What: [`tcp`] is a plain program on TCP sockets, [`atomic`] two processes that touch a word in turns, [`copy`] memcpy.
-//! Owns: nothing. Does not: start processes or judge.
+//! Does not: start processes or judge.
 
 pub mod atomic;
 pub mod copy;

@@ -1,7 +1,7 @@
 //! What both sides of a measurement do alike: messages of the control protocol, and regions that are compared.
 //!
 //! Also the operations of a bandwidth run that are one-sided, which either side may do to the other's regions.
-//! Spec: `wire::perf`. Owns: nothing. Does not: know whose turn it is; see `client` and `server`.
+//! Spec: `wire::perf`. Does not: know whose turn it is; see `client` and `server`.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Bytes that say which operation they belong to.
 //!
-//! Owns: nothing. Does not: resist an adversary; it finds bytes that are lost, old, doubled or in the wrong place.
+//! Does not: resist an adversary; it finds bytes that are lost, old, doubled or in the wrong place.
 
 /// Fills `bytes` with the pattern of operation `n`.
 pub fn fill(bytes: &mut [u8], n: u64) {

@@ -1,6 +1,6 @@
 //! Measurements as rows: perftest's columns for a terminal, the same figures for JSON.
 //!
-//! Owns: nothing. Does not: measure.
+//! Does not: measure.
 //!
 //! perftest shows half of the round trip as the latency of a Send or a Write, and the whole of a Read; so does this.
 //! Its MB are 2^20 bytes; here they are called what they are.

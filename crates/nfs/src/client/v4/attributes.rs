@@ -1,6 +1,6 @@
 //! Attributes of version 4 as those of version 3, which the client shows for both.
 //!
-//! Spec: RFC 8881 5.8, 5.9 (owners), RFC 1813 2.5. Owns: nothing. Does not: show what version 3 has no field for.
+//! Spec: RFC 8881 5.8, 5.9 (owners), RFC 1813 2.5. Does not: show what version 3 has no field for.
 //!
 //! An owner that is no number is shown as nobody; a time that does not fit into 32 bits as the nearest that does.
 

@@ -1,6 +1,6 @@
 //! A COMPOUND put together, and its results taken apart.
 //!
-//! Spec: RFC 8881 16.2. Owns: nothing. Does not: send; know a session.
+//! Spec: RFC 8881 16.2. Does not: send; know a session.
 
 use weft_wire::nfs4::{CompoundHead, Op, ReplyHead, Sequence, Status, Text, Xdr};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};

@@ -1,4 +1,4 @@
-//! Calls of version 3, MOUNT and NLM. Spec: RFC 1813. Owns: nothing. Does not: send them.
+//! Calls of version 3, MOUNT and NLM. Spec: RFC 1813. Does not: send them.
 
 use bytes::Bytes;
 use weft_machine::sim::Script;

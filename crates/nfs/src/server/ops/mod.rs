@@ -1,6 +1,6 @@
 //! The procedures of NFS version 3, one file each.
 //!
-//! Spec: RFC 1813 3.3. Owns: nothing. Does not: parse or emit.
+//! Spec: RFC 1813 3.3. Does not: parse or emit.
 //!
 //! Every procedure is a plain `async fn` of its arguments; what several need is here.
 

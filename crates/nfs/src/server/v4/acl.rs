@@ -1,6 +1,6 @@
 //! Access control lists: security descriptors in the words of NFSv4, and back.
 //!
-//! Spec: RFC 8881 6.2.1 (nfsace4), 6.3.2 (a list of a mode), 6.4.1 (setting one); [MS-DTYP] 2.4.4 to 2.4.6. Owns: nothing.
+//! Spec: RFC 8881 6.2.1 (nfsace4), 6.3.2 (a list of a mode), 6.4.1 (setting one); [MS-DTYP] 2.4.4 to 2.4.6.
 //! Does not: decide (`guard`), keep system lists: an audit or alarm entry is refused, as `aclsupport` says.
 //!
 //! The bits of masks and of inheritance are the same numbers in both worlds. Who is meant:

@@ -1,6 +1,6 @@
 //! Attributes: what a node has, in the words of NFSv4, and what a client wants to set.
 //!
-//! Spec: RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2, RFC 9754. Owns: nothing. Does not: keep any.
+//! Spec: RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2, RFC 9754. Does not: keep any.
 //!
 //! The change attribute is the time of the last change in nanoseconds. Users go by their numbers, as Linux clients
 //! with AUTH_SYS write them.

@@ -1,6 +1,6 @@
 //! What ends with an open: its place in the table of opens, its locks, and perhaps the file's name.
 //!
-//! Spec: RFC 7530 9.10, RFC 8881 9.9. Owns: nothing. Does not: decide that something ends.
+//! Spec: RFC 7530 9.10, RFC 8881 9.9. Does not: decide that something ends.
 
 use std::sync::Arc;
 

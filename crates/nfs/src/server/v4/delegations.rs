@@ -1,7 +1,7 @@
 //! Who is granted a delegation, and what others are told of a file whose writer tells nothing.
 //!
 //! Spec: RFC 8881 10.4, 10.4.3 (attributes of a file that is delegated for writing), 18.16.3, 20.1; RFC 9754.
-//! Owns: nothing. Does not: recall; the store's table of opens does when somebody is in the way.
+//! Does not: recall; the store's table of opens does when somebody is in the way.
 //!
 //! A client gets one when it can be called, when nobody else is in the way now, and when nobody was lately: a recall
 //! costs two clients a wait, which more than one open has to earn.

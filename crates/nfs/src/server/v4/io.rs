@@ -1,6 +1,6 @@
 //! By which right data is read and written: a state id, or none.
 //!
-//! Spec: RFC 7530 9.1.4.3, 9.1.6; RFC 8881 8.2.3, 9.1.2 (special state ids, locked). Owns: nothing.
+//! Spec: RFC 7530 9.1.4.3, 9.1.6; RFC 8881 8.2.3, 9.1.2 (special state ids, locked).
 //! Does not: transfer. An open's file is at hand; who has no open asks the share modes and uses the cache of open files.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Named attributes: files in a directory that a file or directory has beside itself. They are the store's named streams:
 //! what NFS writes here, SMB reads as `file:name`.
 //!
-//! Spec: RFC 8881 5.3, 18.17; RFC 7530 5.3, 16.17. Owns: nothing. Does not: read, write or lock; to those an attribute is a
+//! Spec: RFC 8881 5.3, 18.17; RFC 7530 5.3, 16.17. Does not: read, write or lock; to those an attribute is a
 //! node like any other.
 //!
 //! The directory is there where something is in it, and for whoever asks for it to be made. Names are found without regard

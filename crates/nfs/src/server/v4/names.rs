@@ -1,7 +1,7 @@
 //! What a component may be, and how errors of the store become nfsstat4.
 //!
 //! Spec: RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1; names are UTF-8, and those that are not in the file system travel as
-//! [`octets`] has them, as over SMB. (Version 3 carries them as they are.) Owns: nothing. Does not: normalize.
+//! [`octets`] has them, as over SMB. (Version 3 carries them as they are.) Does not: normalize.
 //!
 //! Code points that are no characters (Unicode 23.7: U+FFFE, U+FFFF and the like) are not made into names. A file that
 //! another program has named so is listed, found, renamed and removed all the same.

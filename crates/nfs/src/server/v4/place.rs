@@ -1,7 +1,7 @@
 //! Where a file handle leads: a node of a share, the named attributes of one, or the pseudo file system's root, whose
 //! directories the shares are.
 //!
-//! Spec: RFC 7530 7.3, RFC 8881 7.3. Owns: nothing. Does not: change anything; the root is the server's own.
+//! Spec: RFC 7530 7.3, RFC 8881 7.3. Does not: change anything; the root is the server's own.
 
 use weft_store::{Attr, Error, Kind, Stable};
 use weft_wire::nfs4::{Handle, Status};

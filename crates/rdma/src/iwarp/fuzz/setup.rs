@@ -1,6 +1,6 @@
 //! MPA set-up against any peer: either role alone, and both against each other over a damaged line.
 //!
-//! Spec: RFC 5044 7.1, RFC 6581 9. Owns: nothing. Does not: know what a frame looks like; `setup` does.
+//! Spec: RFC 5044 7.1, RFC 6581 9. Does not: know what a frame looks like; `setup` does.
 //! Checked: that the outcome does not depend on the pieces in which a frame arrives, that no byte behind the frame is
 //! taken, that an unfinished frame always wants more, and that two sides over a clean line agree.
 

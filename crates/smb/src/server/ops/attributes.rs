@@ -1,6 +1,6 @@
 //! Attributes of the store in SMB's terms, and back.
 //!
-//! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7; [MS-FSA] 2.1.5.1.1 (those of a new file). Owns: nothing.
+//! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7; [MS-FSA] 2.1.5.1.1 (those of a new file).
 //! Does not: tell attributes by permissions, or change permissions by attributes. What a client has set lies beside the
 //! file (see `weft_store::vfs::Dos`); until then a name that begins with a dot is HIDDEN, and every file is ARCHIVE. A file
 //! without any write permission is not READONLY, which would forbid to delete it where Unix does not; it is not written

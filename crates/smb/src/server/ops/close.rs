@@ -1,6 +1,6 @@
 //! CLOSE.
 //!
-//! Spec: [MS-SMB2] 3.3.5.10. Owns: nothing.
+//! Spec: [MS-SMB2] 3.3.5.10.
 //! Does not: wait for other requests on the open: they end by themselves.
 
 use weft_store::opens::Access;

@@ -1,6 +1,6 @@
 //! Extended attributes of files.
 //!
-//! Spec: [MS-FSA] 2.1.5.12.10 (query), 2.1.5.15.6 (set); [MS-FSCC] 2.4.16. Owns: nothing.
+//! Spec: [MS-FSA] 2.1.5.12.10 (query), 2.1.5.15.6 (set); [MS-FSCC] 2.4.16.
 //! They are the extended attributes of the namespace `user.` that Linux programs and NFS see too, under the same names;
 //! to SMB case makes no difference. Does not: show Weft's own, or keep the flag FILE_NEED_EA.
 

@@ -1,6 +1,6 @@
 //! Holes: SET_SPARSE, SET_ZERO_DATA, QUERY_ALLOCATED_RANGES, FILE_LEVEL_TRIM.
 //!
-//! Spec: [MS-FSA] 2.1.5.10.36, .37, .22, 2.1.5.10.12; [MS-FSCC] 2.3. Owns: nothing.
+//! Spec: [MS-FSA] 2.1.5.10.36, .37, .22, 2.1.5.10.12; [MS-FSCC] 2.3.
 //! Does not: keep holes out of files that are not marked sparse: Unix files have them as they come. The mark is kept
 //! beside the file and shown; it decides whether zeros give space back, and whether holes are told.
 

@@ -1,6 +1,6 @@
 //! IOCTL: control codes.
 //!
-//! Spec: [MS-SMB2] 3.3.5.15. Owns: nothing. Copies and holes have files of their own (`server_copy`, `holes`).
+//! Spec: [MS-SMB2] 3.3.5.15. Copies and holes have files of their own (`server_copy`, `holes`).
 //! Does not: compression, snapshots beyond saying that there are none; each answers the
 //! status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for it.
 

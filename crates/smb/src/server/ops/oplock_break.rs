@@ -1,6 +1,6 @@
 //! OPLOCK_BREAK: the client agrees to give caching rights back.
 //!
-//! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases). Owns: nothing.
+//! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases).
 //! Does not: break; whoever is in the way of a cache starts that, in the store's table of opens.
 
 use weft_machine::rt;

@@ -1,7 +1,7 @@
 //! Paths as SMB writes them, and names as the store keeps them.
 //!
 //! Spec: [MS-FSCC] 2.1.5 (pathname, file name, stream name), [MS-SMB2] 3.3.5.9 (path name validation).
-//! Owns: nothing. Does not: look at files. `.` and `..` are taken out before anything is looked up, as Windows does it
+//! Does not: look at files. `.` and `..` are taken out before anything is looked up, as Windows does it
 //! ([MS-SMB2] 3.3.5.9, note 303): no path leads out of a share, and none goes through a file on its way.
 //!
 //! A POSIX name may hold characters that SMB reserves: see [`spelling`]; one may also hold their stand-ins themselves, and is

@@ -1,6 +1,6 @@
 //! QUERY_INFO: what is known about a file, its file system, its security.
 //!
-//! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5. Owns: nothing.
+//! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5.
 //! Does not: keep quotas, which are answered as [MS-FSA] says for an object store without them.
 
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! READ: a range of the file, not read here unless it is small and goes into the message.
 //!
-//! Spec: [MS-SMB2] 3.3.5.12. Owns: nothing. Never waits: what is not in memory is read by whoever sends it.
+//! Spec: [MS-SMB2] 3.3.5.12. Never waits: what is not in memory is read by whoever sends it.
 //! Buffers: none for a large READ. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
 //! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA where
 //! nothing would protect it: without RDMA transforms that is an invalid parameter.

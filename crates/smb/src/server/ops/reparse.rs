@@ -1,7 +1,7 @@
 //! Reparse points: names that are no files but links, pipes, sockets or devices, and making them of files and files of them.
 //!
 //! Spec: [MS-FSCC] 2.1.2.4 (links), 2.1.2.6 (what NFS clients make); [MS-FSA] 2.1.5.10.3, 2.1.5.10.14, 2.1.5.10.37
-//! (FSCTL_DELETE_, GET_ and SET_REPARSE_POINT). Owns: nothing. Does not: know other reparse points than these, or make
+//! (FSCTL_DELETE_, GET_ and SET_REPARSE_POINT). Does not: know other reparse points than these, or make
 //! devices, which no user of SMB may.
 //!
 //! The store knows such a name as another file than the one that was opened to be made into it. The handle goes over to the

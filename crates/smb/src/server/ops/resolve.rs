@@ -1,6 +1,6 @@
 //! From a path to a file: one look-up per name.
 //!
-//! Spec: [MS-FSA] 2.1.5.1, phase 6; [MS-SMB2] 3.3.5.9 (symbolic links). Owns: nothing.
+//! Spec: [MS-FSA] 2.1.5.1, phase 6; [MS-SMB2] 3.3.5.9 (symbolic links).
 //! Does not: follow links, or look for a spelling that differs by case while the exact one exists.
 
 use weft_store::vfs::{Attr, Error, Kind, NodeId, Vfs};

@@ -1,7 +1,7 @@
 //! Copies within the server: SRV_COPYCHUNK and the sharing of blocks.
 //!
 //! Spec: [MS-SMB2] 3.3.5.15.5 to 3.3.5.15.7 (resume key, copy); [MS-FSA] 2.1.5.10.4 (duplicate extents).
-//! Owns: nothing. A resume key is the FileId of the source: it opens nothing that its session does not have open.
+//! A resume key is the FileId of the source: it opens nothing that its session does not have open.
 //! Does not: copy across sessions. The kernel copies, or shares blocks where it can; payload does not come here.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! SET_INFO: times, attributes, sizes, names, deletion.
 //!
-//! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Owns: nothing.
+//! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4.
 //! Does not: decide access (see [`super::security`]). The times that Linux does not let anybody set, birth and change,
 //! are kept beside the file.
 

@@ -1,7 +1,7 @@
 //! One function maps the store's errors to NTSTATUS; others do it for what the wire and the open table refuse.
 //!
 //! Spec: [MS-ERREF] 2.3.1; [MS-FSA] 2.1.5 names the status of each failure.
-//! Owns: nothing. Does not: know which operation failed, so "not found" means the last name; whoever looks at the
+//! Does not: know which operation failed, so "not found" means the last name; whoever looks at the
 //! names before it says STATUS_OBJECT_PATH_NOT_FOUND itself.
 
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Symbolic links: where one leads, as SMB and as the store write it. The client may follow it, the server never does.
 //!
-//! Spec: [MS-SMB2] 2.2.2.2.1 (error data of STATUS_STOPPED_ON_SYMLINK), [MS-FSCC] 2.1.2.4 (reparse data). Owns: nothing.
+//! Spec: [MS-SMB2] 2.2.2.2.1 (error data of STATUS_STOPPED_ON_SYMLINK), [MS-FSCC] 2.1.2.4 (reparse data).
 //! Does not: give away absolute targets of Unix: they name places of this host, not of the share (2.2.2.2.1 says not to);
 //! the client then learns only that the name is a link. Nor make links: see [`super::reparse`].
 //!

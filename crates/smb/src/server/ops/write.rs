@@ -1,6 +1,6 @@
 //! WRITE: slices of the message, or what the transport fetches from the client's memory, into the file.
 //!
-//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Owns: nothing. Buffers: the message's, or the one that was fetched into, or
+//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Buffers: the message's, or the one that was fetched into, or
 //! none where the transport reaches the file's own memory; neither is copied, but what was encrypted for its way by RDMA is
 //! decrypted into another. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
 //! made durable, which is what was asked for.

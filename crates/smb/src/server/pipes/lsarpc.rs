@@ -1,6 +1,6 @@
 //! The local security authority: names for SIDs and SIDs for names, for whoever shows or sets permissions.
 //!
-//! Spec: [MS-LSAT] 3.1.4, [MS-LSAD] 3.1.4. Owns: nothing. Does not: trust other domains, or give anybody rights.
+//! Spec: [MS-LSAT] 3.1.4, [MS-LSAD] 3.1.4. Does not: trust other domains, or give anybody rights.
 
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::lsarpc::{self, Policy};

@@ -1,6 +1,6 @@
 //! The account manager: which domains and users there are.
 //!
-//! Spec: [MS-SAMR] 3.1.5. Owns: nothing. Does not: change accounts or passwords; there are no groups but the one that
+//! Spec: [MS-SAMR] 3.1.5. Does not: change accounts or passwords; there are no groups but the one that
 //! everybody is in, and no aliases.
 
 use weft_wire::dcerpc::FaultStatus;

@@ -1,6 +1,6 @@
 //! The server and workstation services: lists of shares and sessions, what the server is, what time it is.
 //!
-//! Spec: [MS-SRVS] 3.1.4, [MS-WKST] 3.2.4. Owns: nothing. Does not: change shares or sessions: they are configured, and
+//! Spec: [MS-SRVS] 3.1.4, [MS-WKST] 3.2.4. Does not: change shares or sessions: they are configured, and
 //! ended by their own clients. A user is told of his own sessions only.
 
 use std::time::{SystemTime, UNIX_EPOCH};

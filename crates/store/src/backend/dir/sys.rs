@@ -1,6 +1,6 @@
 //! The system calls of the `dir` backend, each on one name below one directory descriptor.
 //!
-//! Owns: nothing. Confinement: a name is one component (no `/`, checked before), descriptors are O_PATH, and every
+//! Confinement: a name is one component (no `/`, checked before), descriptors are O_PATH, and every
 //! open asks openat2 for RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS.
 //! Does not: follow a symbolic link, ever. A descriptor is opened for I/O by its number below /proc/self/fd, which
 //! names the file that was checked and not whatever has its name by now.

@@ -1,6 +1,6 @@
 //! Extended attributes of files in a folder: those of the namespace `user.`, and what lies beside a file in them.
 //!
-//! Spec: xattr(7). Owns: nothing. A file is named by its descriptor below /proc/self/fd, an entry of a listing by its
+//! Spec: xattr(7). A file is named by its descriptor below /proc/self/fd, an entry of a listing by its
 //! name below its directory's; neither follows a symbolic link.
 //! Does not: offer the other namespaces, which mean something to the kernel. Links, devices and pipes have none.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]

@@ -1,6 +1,6 @@
 //! The first message of either side, and what both derive from them.
 //!
-//! Spec: [MS-SMBD] 3.1.5.2, 3.1.5.3, 3.1.5.6, 3.1.5.7. Owns: nothing.
+//! Spec: [MS-SMBD] 3.1.5.2, 3.1.5.3, 3.1.5.6, 3.1.5.7.
 
 use weft_machine::Time;
 use weft_machine::buf::MAX_BUF;

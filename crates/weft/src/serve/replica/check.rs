@@ -1,6 +1,6 @@
 //! What a way to another server, and both sides' logs, are worth: the measures of `weft replica check`.
 //!
-//! Spec: none; the questions are those of Storage Replica's Test-SRTopology. Owns: nothing. Does not: judge.
+//! Spec: none; the questions are those of Storage Replica's Test-SRTopology. Does not: judge.
 //! It runs in the command's own process: no server is needed on this side.
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What an administrator has a server do with its groups.
 //!
-//! Owns: nothing. Does not: parse command lines (see `crate::args`), or print.
+//! Does not: parse command lines (see `crate::args`), or print.
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, PoisonError};

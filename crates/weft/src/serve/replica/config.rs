@@ -2,7 +2,7 @@
 //!
 //! Layout: `STATE/replica/GROUP.json`, one file per group, closed to other users: it holds passwords. The journal lies beside it,
 //! in `GROUP.log`, and so does `GROUP.members`, which names the group's volumes once more: they are kept closed where the first
-//! cannot be read. A file is written under another name and renamed. Owns: nothing. Does not: know how replication stands;
+//! cannot be read. A file is written under another name and renamed. Does not: know how replication stands;
 //! the journal does.
 
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 //! A group's file says which volumes it had (their identity, which file each lay on, and how long it was), so that another volume of
 //! the same name is not taken for one of them. Each volume's metadata name the group, so that it is used by nobody where the
 //! group's file is lost. The group's file is written first and forgotten last: one that finds its volumes without a mark
-//! marks them. Owns: nothing. Does not: look at content, or decide what follows (see [`super::group`]).
+//! marks them. Does not: look at content, or decide what follows (see [`super::group`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;

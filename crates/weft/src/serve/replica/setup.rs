@@ -2,7 +2,7 @@
 //!
 //! Spec: this file; JSON, because it is rare and has to be understood by other versions. Travels by FSCTL_WEFT_EXCHANGE through
 //! the door `setup`, in a session that is always encrypted: it carries passwords.
-//! Owns: nothing. Does not: carry anything out (see the parent).
+//! Does not: carry anything out (see the parent).
 
 use std::collections::BTreeSet;
 use std::ops::Deref;

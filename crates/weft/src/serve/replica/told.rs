@@ -1,6 +1,4 @@
 //! Groups as a status tells them.
-//!
-//! Owns: nothing.
 
 use serde_json::Value;
 

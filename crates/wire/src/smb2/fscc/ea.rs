@@ -1,6 +1,6 @@
 //! Extended attributes.
 //!
-//! Spec: [MS-FSCC] 2.4.16 (FileFullEaInformation), 2.4.16.1 (which are asked for). Owns: nothing.
+//! Spec: [MS-FSCC] 2.4.16 (FileFullEaInformation), 2.4.16.1 (which are asked for).
 //! Does not: keep any, or decide which names are good.
 
 use crate::smb2::Malformed;

@@ -1,6 +1,6 @@
 //! File information classes.
 //!
-//! Spec: [MS-FSCC] 2.4. Owns: nothing. Does not: list directories (see `directory`).
+//! Spec: [MS-FSCC] 2.4. Does not: list directories (see `directory`).
 
 use crate::smb2::access::{AccessMask, FileAttributes};
 use crate::smb2::create::FileSummary;

@@ -1,6 +1,6 @@
 //! File system information classes.
 //!
-//! Spec: [MS-FSCC] 2.5. Owns: nothing. Does not: ask a file system.
+//! Spec: [MS-FSCC] 2.5. Does not: ask a file system.
 
 use crate::smb2::field::{Put, Reader, bits, len32};
 use crate::smb2::{Filetime, Guid, Malformed, utf16};

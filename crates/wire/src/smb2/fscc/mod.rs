@@ -1,7 +1,7 @@
 //! Information classes: the layouts behind QUERY_INFO, SET_INFO and QUERY_DIRECTORY.
 //!
 //! Spec: [MS-FSCC] 2.4 (files), 2.5 (file systems), [MS-DTYP] 2.4.6 (security descriptors).
-//! Owns: nothing. Does not: choose; a server truncates to the client's buffer itself (see [`truncate`]).
+//! Does not: choose; a server truncates to the client's buffer itself (see [`truncate`]).
 
 pub mod directory;
 pub mod ea;

@@ -1,6 +1,6 @@
 //! What changed in a directory.
 //!
-//! Spec: [MS-FSCC] 2.7.1. Owns: nothing. Does not: watch.
+//! Spec: [MS-FSCC] 2.7.1. Does not: watch.
 
 use crate::smb2::field::{Put, Reader, chained, codes, len32, pad, patch_u32, since};
 use crate::smb2::{Malformed, utf16};

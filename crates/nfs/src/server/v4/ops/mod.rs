@@ -1,6 +1,6 @@
 //! The operations of NFS version 4, one file for each or for a family.
 //!
-//! Spec: RFC 7530 16, RFC 8881 18, RFC 7862 15, RFC 8276 8.4. Owns: nothing. Does not: parse or emit.
+//! Spec: RFC 7530 16, RFC 8881 18, RFC 7862 15, RFC 8276 8.4. Does not: parse or emit.
 //!
 //! Every operation is a function of the compound and its arguments. No borrow of state is held while it waits.
 

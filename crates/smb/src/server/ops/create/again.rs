@@ -1,6 +1,6 @@
 //! CREATE for an open that exists: a durable handle that its client wants back, and a CREATE that was carried out.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.5.9 (replay). Owns: nothing.
+//! Spec: [MS-SMB2] 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.5.9 (replay).
 //! Does not: open anything, or ask for caching rights: what the open has is told again.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One request of each kind, decided by a script. Spec: [MS-SMB2] 2.2. Owns: nothing. Does not: send it.
+//! One request of each kind, decided by a script. Spec: [MS-SMB2] 2.2. Does not: send it.
 
 use bytes::Bytes;
 use weft_machine::sim::Script;
