@@ -39,7 +39,7 @@ pub enum Ace {
     Allow {
         /// Inheritance.
         flags: AceFlags,
-        /// What.
+        /// The rights that it allows.
         mask: AccessMask,
         /// Who.
         sid: Sid,
@@ -48,7 +48,7 @@ pub enum Ace {
     Deny {
         /// Inheritance.
         flags: AceFlags,
-        /// What.
+        /// The rights that it denies.
         mask: AccessMask,
         /// Who.
         sid: Sid,

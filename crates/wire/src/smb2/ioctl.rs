@@ -98,7 +98,7 @@ bits! {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What.
+    /// The control code (FSCTL).
     pub code: CtlCode,
     /// On which file; [`FileId::RELATED`] when on none.
     pub file: FileId,
@@ -152,7 +152,7 @@ impl Request {
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What.
+    /// The control code of the request.
     pub code: CtlCode,
     /// On which file.
     pub file: FileId,
