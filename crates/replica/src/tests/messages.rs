@@ -1,10 +1,12 @@
 //! What the log says names the group and the partner that it is about.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber, span};
 
 use super::stories::{pair, start, write};
@@ -15,13 +17,21 @@ use crate::status::{Mode, Phase};
 use weft_machine::rt;
 use weft_machine::sim::Sim;
 
-/// The lines of one story.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+thread_local! {
+    /// The lines of the story that this thread tells.
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// One for all threads: whether an event is of interest is remembered where it is logged, and by whichever thread comes there first.
+struct Lines;
 
 impl Subscriber for Lines {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
     fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
+        LINES.with_borrow(Option::is_some)
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -43,7 +53,7 @@ impl Subscriber for Lines {
         }
         let mut message = Message(String::new());
         event.record(&mut message);
-        self.0.lock().unwrap().push(message.0);
+        LINES.with_borrow_mut(|lines| lines.get_or_insert_default().push(message.0));
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -53,9 +63,11 @@ impl Subscriber for Lines {
 
 /// What is logged while a story is told.
 fn logged<F: Future<Output = ()>>(story: F) -> Vec<String> {
-    let lines = Lines::default();
-    tracing::subscriber::with_default(lines.clone(), || Sim::new(7).run(story));
-    Arc::into_inner(lines.0).expect("the story is over").into_inner().unwrap()
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| tracing::subscriber::set_global_default(Lines).expect("there is no other"));
+    LINES.set(Some(Vec::new()));
+    Sim::new(7).run(story);
+    LINES.take().expect("the story's lines")
 }
 
 fn says(lines: &[String], wanted: &str) {
