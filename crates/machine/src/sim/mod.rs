@@ -7,6 +7,7 @@
 
 mod executor;
 mod faults;
+mod log;
 pub(crate) mod net;
 mod rng;
 mod script;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub(crate) use executor::{Task, active, current};
 pub use faults::{Cut, CutHow, Faults, Side};
+pub use log::logged;
 pub use rng::Rng;
 pub use script::Script;
 

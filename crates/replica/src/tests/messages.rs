@@ -1,13 +1,6 @@
 //! What the log says names the group and the partner that it is about.
 
-use std::cell::RefCell;
-use std::fmt;
-use std::sync::Once;
 use std::time::Duration;
-
-use tracing::field::{Field, Visit};
-use tracing::subscriber::Interest;
-use tracing::{Event, Metadata, Subscriber, span};
 
 use super::stories::{pair, start, write};
 use super::world::World;
@@ -15,59 +8,12 @@ use crate::group::{Group, SETTLES_WITHIN, State};
 use crate::source::{Config, First};
 use crate::status::{Mode, Phase};
 use weft_machine::rt;
-use weft_machine::sim::Sim;
-
-thread_local! {
-    /// The lines of the story that this thread tells.
-    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
-}
-
-/// One for all threads: whether an event is of interest is remembered where it is logged, and by whichever thread comes there first.
-struct Lines;
-
-impl Subscriber for Lines {
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::sometimes()
-    }
-
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        LINES.with_borrow(Option::is_some)
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        LINES.with_borrow_mut(|lines| lines.get_or_insert_default().push(message.0));
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
+use weft_machine::sim::{self, Sim};
 
 /// What is logged while a story is told.
 fn logged<F: Future<Output = ()>>(story: F) -> Vec<String> {
-    static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| tracing::subscriber::set_global_default(Lines).expect("there is no other"));
-    LINES.set(Some(Vec::new()));
-    Sim::new(7).run(story);
-    LINES.take().expect("the story's lines")
+    let ((), lines) = sim::logged(7, story);
+    lines.into_iter().map(|(_, line)| line).collect()
 }
 
 fn says(lines: &[String], wanted: &str) {

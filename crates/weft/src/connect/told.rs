@@ -1,14 +1,9 @@
 //! What a user is told of a wait is what holds.
 
 use std::cell::Cell;
-use std::fmt;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber, span};
-use weft_machine::sim::Sim;
-use weft_machine::{Listener, Pool, Time, rt};
+use weft_machine::{Listener, Pool, rt, sim};
 use weft_rdma::Work;
 
 use super::{Dial, Medium, WHOLE_LIMIT, channels, in_all, reach};
@@ -16,54 +11,13 @@ use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
 
-/// The waits that one story tells of, each with its moment.
-#[derive(Clone, Default)]
-struct Waits(Arc<Mutex<Vec<(Time, String)>>>);
-
-impl Subscriber for Waits {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        if message.0.contains(" s at most") {
-            self.0.lock().unwrap().push((rt::now(), message.0));
-        }
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
 /// Tells a story that ends when its wait does: how many seconds it was told of, and how many these were.
 fn told_and_waited(story: impl Future<Output = ()>) -> (u64, u64) {
-    let waits = Waits::default();
-    let end = tracing::subscriber::with_default(waits.clone(), || {
-        Sim::new(1).run(async {
-            story.await;
-            rt::now()
-        })
+    let (end, waits) = sim::logged(1, async {
+        story.await;
+        rt::now()
     });
-    let waits = waits.0.lock().unwrap();
+    let waits: Vec<_> = waits.into_iter().filter(|(_, told)| told.contains(" s at most")).collect();
     let [(told_at, told)] = &waits[..] else { panic!("told once: {waits:?}") };
     let seconds = told.strip_suffix(" s at most").and_then(|told| told.rsplit(' ').next()).unwrap();
     (seconds.parse().unwrap(), (end - *told_at).as_secs())

@@ -2,19 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber, span};
-use weft_machine::sim::Sim;
+use weft_machine::sim::{self, Sim};
 use weft_machine::{Pool, Time, rt};
 use weft_transport::{Channel, Message, Outgoing, Sending, Ticket, Traffic};
 use weft_wire::nfs3::*;
@@ -108,50 +104,15 @@ async fn mount_of(starved: bool, delay: Delay) -> Mount {
     mount.keep_connected(Rc::new(move || async move { Ok(line(starved, delay)) }.boxed_local()), 1)
 }
 
-/// What a user is told, and when.
-#[derive(Clone, Default)]
-struct Waits(Arc<Mutex<Vec<(Time, String)>>>);
-
-impl Subscriber for Waits {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        if message.0.contains(" s at most") {
-            self.0.lock().unwrap().push((rt::now(), message.0));
-        }
-    }
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
 /// Has a wait that ends the story: how many seconds it took. The user was told, and each time of what was left.
 fn waited(story: impl Future<Output = Time>) -> u64 {
-    let waits = Waits::default();
-    let (begun, end) = tracing::subscriber::with_default(waits.clone(), || {
-        Sim::new(1).run(async {
-            let begun = story.await;
-            (begun, rt::now())
-        })
+    let ((begun, end), waits) = sim::logged(1, async {
+        let begun = story.await;
+        (begun, rt::now())
     });
-    let waits = waits.0.lock().unwrap();
+    let waits: Vec<_> = waits.into_iter().filter(|(_, told)| told.contains(" s at most")).collect();
     assert!(!waits.is_empty(), "the user is told");
-    for (at, told) in &*waits {
+    for (at, told) in &waits {
         let seconds = told.strip_suffix(" s at most").and_then(|told| told.rsplit(' ').next()).unwrap();
         assert_eq!(seconds.parse::<u64>().unwrap(), (end - *at).as_secs(), "{told}");
     }
