@@ -106,7 +106,7 @@ class Everyday(unittest.TestCase):
         os.mkfifo(self.folder / "pipe")
         for url, away in [(self.server.url(""), ""), (self.server.nfs_url(""), " -> /etc/passwd")]:
             lines = self.weft("ls", url).stdout.splitlines()
-            names = [re.sub(r"^ *\d+  \S+ \S+  ", "", line) for line in lines]
+            names = [re.sub(r"^ *\d+  \S+ \S+ UTC  ", "", line) for line in lines]
             self.assertEqual(names, ["away" + away, "d/", "link -> d/f", "pipe"], lines)
         listed = json.loads(self.weft("ls", "--json", self.server.url("")).stdout)
         self.assertEqual({e["name"]: e["target"] for e in listed}["link"], "d/f")

@@ -283,8 +283,10 @@ class Greed(unittest.TestCase):
                 second = SMBConnection("::1", "::1", sess_port=port)
                 second.login(weft.USER, weft.PASSWORD)
                 self.assertGreaterEqual(len(second.listPath(share, "*")), opened)
+                for n in range(10):
+                    (pathlib.Path(folder) / f"other{n}").touch()
                 tree = second.connectTree(share)
-                self.assertTrue(all(second.openFile(tree, f"f{n}") for n in range(10)))
+                self.assertTrue(all(second.openFile(tree, f"other{n}") for n in range(10)))
             finally:
                 process.terminate()
                 process.wait(30)

@@ -75,11 +75,11 @@ class Hostile(unittest.TestCase):
         with weft.serving() as server, tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
             source = weft.random_file(pathlib.Path(work) / "file", 1 << 20)
             weft.smbclient(server, f"put {source} kept")
-            # An address has a quarter of mountd's sixteenth of 8,192.
+            # An address has a quarter of mountd's sixteenth of all connections, and 64 at least.
             peers = self.flood(stack, server.ready["mountd_port"], 600)
             self.still_serves(server, source, work)
             self.assertEqual(self.closed(peers[:400]), 400)
-            self.assertEqual(self.closed(peers[-100:]), 0)
+            self.assertEqual(self.closed(peers[-60:]), 0)
             # Each line of a kind is logged a few times only.
             self.assertLess(server.log_text().count("its place was needed"), 20)
 

@@ -568,7 +568,7 @@ class Replica(Hosts):
                 self.assertIn("group vol1: ", here.log_text())
                 self.assert_closed(here, "vol1")
                 here.disk("vol2").write(0, b"b" * 4096)
-                self.assertIn("in group vol1", self.create(here, there, "--overwrite", check=False).stderr)
+                self.assertIn("vol1 is stopped", self.create(here, there, "--overwrite", check=False).stderr)
                 # The other side has everything.
                 here.replica("remove", "vol1", "--force")
                 there.replica("remove", "vol1", "--force")

@@ -58,7 +58,7 @@ class Strain(Hosts):
         writer.start()
         there.wait_for("full", lambda groups: groups[0]["engine"]["full"])
         self.assertIn("a disk of this side is full", there.replica("status").stdout)
-        self.assertIn("group vol1: the disk of volume vol1 is full", there.log_text())
+        self.assertRegex(there.log_text(), r"group vol1: the disk of volume vol1 \(file .*vol1.img\) is full")
         self.assertFalse(here.status()[0]["engine"]["full"])
         (small / "other").unlink()
         # Nobody is asked to do anything more.

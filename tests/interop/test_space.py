@@ -137,7 +137,7 @@ class Space(unittest.TestCase):
             folder = server.url("", "data").rstrip("/")
             done = weft.run(weft.WEFT, "sync", "-q", folder, self.disk, check=False)
             self.assertEqual(done.returncode, 1)
-            self.assertIn(f"weft: large: {self.disk}/large: No space left on device", done.stderr)
+            self.assertIn(f"weft: destination {self.disk}/large: No space left on device", done.stderr)
             with open(self.disk / "piped", "wb") as out:
                 command = [weft.WEFT, "cat", server.url("large")]
                 environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)

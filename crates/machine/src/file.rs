@@ -52,10 +52,7 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        match self.in_memory.get() {
-            Some(true) => ending::let_go_memory(self.fd.as_fd()),
-            _ => ending::let_go(self.fd.as_fd()),
-        }
+        ending::let_go(self.fd.as_fd());
     }
 }
 

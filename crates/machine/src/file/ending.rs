@@ -11,19 +11,16 @@ use crate::sim;
 
 /// Freeing less takes no time that anybody notices.
 pub const MUCH_BYTES: u64 = 1 << 20;
-/// Memory is freed faster.
+/// Memory, tmpfs' too, is freed faster, and whoever has filled it wants it back at once.
 const MUCH_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Before `fd` is closed: where that may free much, another descriptor keeps the file, until a thread has closed it.
 pub fn let_go(fd: BorrowedFd<'_>) {
-    if !sim::active() && frees_much(fd, MUCH_BYTES) {
-        elsewhere(fd);
-    }
-}
-
-/// The same for files in memory.
-pub(super) fn let_go_memory(fd: BorrowedFd<'_>) {
-    if !sim::active() && frees_much(fd, MUCH_MEMORY_BYTES) {
+    let takes_long = || {
+        let is_memory = rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == super::TMPFS_MAGIC);
+        !is_memory || frees_much(fd, MUCH_MEMORY_BYTES)
+    };
+    if !sim::active() && frees_much(fd, MUCH_BYTES) && takes_long() {
         elsewhere(fd);
     }
 }
