@@ -21,6 +21,8 @@ class Strain(Hosts):
         self.create(here, there, "--mode", "sync")
         here.wait_until_following()
         disk = here.disk("vol1")
+        # At work when they come: one that has asked for nothing yet may have to make room.
+        disk.write(12 * MIB, b"w" * 65536)
         option = b"IHAVEOPT" + struct.pack(">II", 1, 4)
         write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 * MIB)
         with contextlib.ExitStack() as stack:
