@@ -284,19 +284,22 @@ mod tests {
         assert_eq!(dir(None, None), None);
     }
 
-    #[test]
-    fn a_volume_goes_through_its_life_by_the_command_line() {
+    /// `weft volume` with these words, in this state directory.
+    fn command(state: &str, words: &[&str]) -> Result<(), String> {
         use clap::Parser;
 
         use crate::args::{Args, Command};
+        let line = [&["weft", "volume", "--state-dir", state], words].concat();
+        let Command::Volume(args) = Args::try_parse_from(line).unwrap().command else { panic!("volume") };
+        run(args).map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_volume_goes_through_its_life_by_the_command_line() {
         let dir = tempfile::tempdir().unwrap();
         let (state, file) = (dir.path().join("state"), dir.path().join("v.img"));
         let (state, file) = (state.to_str().unwrap(), file.to_str().unwrap());
-        let weft = |words: &[&str]| {
-            let line = [&["weft", "volume", "--state-dir", state], words].concat();
-            let Command::Volume(args) = Args::try_parse_from(line).unwrap().command else { panic!("volume") };
-            run(args).map(|_| ()).map_err(|e| e.to_string())
-        };
+        let weft = |words: &[&str]| command(state, words);
         weft(&["create", "v", "--size", "1M", "--file", file]).unwrap();
         weft(&["list"]).unwrap();
         weft(&["info", "v", "--json"]).unwrap();
@@ -311,17 +314,10 @@ mod tests {
 
     #[test]
     fn what_a_group_has_is_not_changed_behind_its_back() {
-        use clap::Parser;
-
-        use crate::args::{Args, Command};
         let dir = tempfile::tempdir().unwrap();
         let (state, file) = (dir.path().join("state"), dir.path().join("v.img"));
         let (state, file) = (state.to_str().unwrap(), file.to_str().unwrap());
-        let weft = |words: &[&str]| {
-            let line = [&["weft", "volume", "--state-dir", state], words].concat();
-            let Command::Volume(args) = Args::try_parse_from(line).unwrap().command else { panic!("volume") };
-            run(args).map(|_| ()).map_err(|e| e.to_string())
-        };
+        let weft = |words: &[&str]| command(state, words);
         weft(&["create", "v", "--size", "2M", "--file", file]).unwrap();
         // Of a group of an older version, whose volumes do not know of it; its own file is lost.
         let replica = Path::new(state).join("replica");
