@@ -15,8 +15,10 @@
 //! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
 //! away.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use redb::{ReadableTable, TableDefinition};
@@ -74,6 +76,9 @@ pub struct Durable {
     /// Tells this server from others, over all its runs.
     pub(super) identity: [u8; 16],
     journal: Journal,
+    /// By which of its records a client is in the journal, if by one of this run. Changed inside a transaction, which is one at
+    /// a time.
+    remembered: Mutex<HashMap<Who, u64>>,
 }
 
 impl std::fmt::Debug for Durable {
@@ -105,7 +110,7 @@ impl Durable {
                 &SipHasher24::new_with_key(&key).hash(format!("{label} {name}").as_bytes()).to_be_bytes(),
             );
         }
-        Ok(Durable { key, identity, journal })
+        Ok(Durable { key, identity, journal, remembered: Mutex::default() })
     }
 
     /// Who had state in the last run.
@@ -121,21 +126,30 @@ impl Durable {
         Ok(clients?)
     }
 
-    /// Returns once it is on disk that the client has state.
-    pub(super) fn remember(&self, who: &Who) -> Result<(), Unusable> {
+    /// Returns once it is on disk that the client has state, by the record of this number.
+    pub(super) fn remember(&self, who: &Who, record: u64) -> Result<(), Unusable> {
         self.change(CLIENTS, |table| {
             table.remove(&*name(&who.of_anybody()))?;
-            table.insert(&*name(who), ()).map(drop)
+            table.insert(&*name(who), ())?;
+            self.remembered.lock().unwrap_or_else(PoisonError::into_inner).insert(who.clone(), record);
+            Ok(())
         })
     }
 
-    /// These clients have nothing to reclaim.
-    pub(super) fn forget(&self, who: &[Who]) -> Result<(), Unusable> {
+    /// These clients have nothing to reclaim, by a record of this run or, without one, of the last. A client that has come back
+    /// in the meantime stays: it is in the journal by another record.
+    pub(super) fn forget(&self, clients: &[(Who, Option<u64>)]) -> Result<(), Unusable> {
         self.change(CLIENTS, |table| {
-            who.iter().try_for_each(|who| {
-                table.remove(&*name(&who.of_anybody()))?;
-                table.remove(&*name(who)).map(drop)
-            })
+            let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+            for (who, record) in clients {
+                let by = remembered.get(who).copied();
+                if by.is_none() || by == *record {
+                    remembered.remove(who);
+                    table.remove(&*name(&who.of_anybody()))?;
+                    table.remove(&*name(who))?;
+                }
+            }
+            Ok(())
         })
     }
 
@@ -214,9 +228,9 @@ mod tests {
         let (a, b) = (who(true, b"a", Some([7; IDENTITY_BYTES])), who(false, b"b", None));
         let first = Durable::open(&dir, "127.0.0.1:2049").unwrap();
         assert_eq!(first.clients().unwrap(), []);
-        first.remember(&a).unwrap();
-        first.remember(&a).unwrap();
-        first.remember(&b).unwrap();
+        first.remember(&a, 1).unwrap();
+        first.remember(&a, 1).unwrap();
+        first.remember(&b, 2).unwrap();
         assert!(Durable::open(&dir, "127.0.0.1:2049").is_err(), "one server at a time");
         assert_eq!((first.next_run().unwrap(), first.next_run().unwrap()), (1, 2));
         first.watch(b"10.0.0.1\0box").unwrap();
@@ -229,12 +243,12 @@ mod tests {
         assert_eq!(again.clients().unwrap(), [b.clone(), a.clone()]);
         // What an earlier version has written goes when its client is remembered anew.
         let known = Who { by: Some([9; IDENTITY_BYTES]), ..b.clone() };
-        again.remember(&known).unwrap();
+        again.remember(&known, 3).unwrap();
         assert_eq!(again.clients().unwrap(), [known.clone(), a]);
         let b = known;
         assert_eq!(again.hosts().unwrap(), [&b"10.0.0.2\0other"[..]]);
         assert_eq!(again.next_run().unwrap(), 3);
-        again.forget(&[b]).unwrap();
+        again.forget(&[(b, Some(3))]).unwrap();
         assert_eq!(again.clients().unwrap().len(), 1);
         // Another server in the same directory: the same handles, another identity, other clients.
         let other = Durable::open(&dir, "[::1]:2050").unwrap();
@@ -248,5 +262,23 @@ mod tests {
         // What a crash or a full disk has left of an earlier version's first start.
         std::fs::write(dir.join(KEY_FILE), b"").unwrap();
         Durable::open(&dir, "fourth").unwrap();
+    }
+    #[test]
+    fn a_client_that_came_back_is_not_forgotten_with_what_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let who = Who { sessions: true, name: Bytes::from_static(b"a"), by: Some([7; IDENTITY_BYTES]) };
+        let durable = Durable::open(dir.path(), "one").unwrap();
+        durable.remember(&who, 1).unwrap();
+        durable.remember(&who, 2).unwrap();
+        durable.forget(&[(who.clone(), Some(1)), (who.clone(), None)]).unwrap();
+        assert_eq!(durable.clients().unwrap(), [who.clone()]);
+        durable.forget(&[(who.clone(), Some(2))]).unwrap();
+        assert_eq!(durable.clients().unwrap(), []);
+        // One of the last run goes by whichever record it is known under, or by none.
+        durable.remember(&who, 3).unwrap();
+        drop(durable);
+        let again = Durable::open(dir.path(), "one").unwrap();
+        again.forget(&[(who, Some(4))]).unwrap();
+        assert_eq!(again.clients().unwrap(), []);
     }
 }

@@ -172,6 +172,11 @@ impl Client {
         (at < all.len()).then(|| all.swap_remove(at).clone())
     }
 
+    /// As it is forgotten on disk.
+    fn record(&self) -> (Who, Option<u64>) {
+        (self.who.clone(), Some(self.id))
+    }
+
     fn holds_anything(&self) -> bool {
         !self.mine().states.is_empty()
     }
@@ -218,7 +223,7 @@ pub struct Table {
     next: u32,
     verifiers: u64,
     /// Those that were forgotten for others' sake, and are on disk still: the next sweep takes them from there.
-    forgotten: Vec<Who>,
+    forgotten: Vec<(Who, Option<u64>)>,
 }
 
 impl Client {
@@ -579,7 +584,7 @@ impl States {
         client.lease.end();
         table.forget(&client);
         drop(table);
-        self.forget_durably(std::slice::from_ref(&client.who));
+        self.forget_durably(&[client.record()]);
         Ok(())
     }
 
@@ -590,7 +595,7 @@ impl States {
         if client.mine().remembered {
             return Ok(());
         }
-        durable.remember(&client.who).map_err(|e| {
+        durable.remember(&client.who, client.id).map_err(|e| {
             tracing::error!("a client cannot be remembered over a restart: {e}");
             Status::SERVERFAULT
         })?;
@@ -599,10 +604,10 @@ impl States {
     }
 
     /// These clients have nothing to reclaim after a restart.
-    fn forget_durably(&self, who: &[Who]) {
+    fn forget_durably(&self, clients: &[(Who, Option<u64>)]) {
         let Some(durable) = &self.durable else { return };
-        if !who.is_empty()
-            && let Err(e) = durable.forget(who)
+        if !clients.is_empty()
+            && let Err(e) = durable.forget(clients)
         {
             tracing::error!("a client without state may try to reclaim some after a restart: {e}");
         }
@@ -673,7 +678,7 @@ impl States {
                 && client.mine().states.values().any(|state| (state.share, state.node) == (share, node))
         };
         let clients: Vec<_> = self.table().confirmed.values().filter(lapsed).cloned().collect();
-        self.forget_durably(&clients.iter().map(|client| client.who.clone()).collect::<Vec<_>>());
+        self.forget_durably(&clients.iter().map(|client| client.record()).collect::<Vec<_>>());
         Taken(clients.iter().flat_map(|client| self.take(client).0).collect())
     }
 
@@ -692,19 +697,10 @@ impl States {
             table.forget(client);
         }
         Self::forget_unconfirmed(&mut table, now, lease);
-        let forgotten = std::mem::take(&mut table.forgotten);
+        let mut lost = std::mem::take(&mut table.forgotten);
         drop(table);
-        let mut lost = self.grace.missed(now);
-        lost.extend(forgotten);
-        // A client that came back is known again by its name.
-        if !lost.is_empty() {
-            let table = self.table();
-            let pending = table.names.values().filter_map(|named| named.pending.as_ref());
-            let pending = pending.map(|pending| &pending.client.who);
-            let known: HashSet<&Who> = table.confirmed.values().map(|c| &c.who).chain(pending).collect();
-            lost.retain(|who| !known.contains(who));
-        }
-        lost.extend(gone.iter().map(|client| client.who.clone()));
+        lost.extend(self.grace.missed(now).into_iter().map(|who| (who, None)));
+        lost.extend(gone.iter().map(|client| client.record()));
         self.forget_durably(&lost);
         Taken(gone.iter().flat_map(|client| self.take(client).0).collect())
     }
@@ -807,7 +803,7 @@ impl States {
             (std::mem::take(&mut mine.sessions), mine.back.take(), mine.remembered)
         };
         if remembered {
-            table.forgotten.push(client.who.clone());
+            table.forgotten.push(client.record());
         }
         if let Some(back) = back {
             back.end();
