@@ -271,7 +271,7 @@ mod tests {
         durable.remember(&who, 1).unwrap();
         durable.remember(&who, 2).unwrap();
         durable.forget(&[(who.clone(), Some(1)), (who.clone(), None)]).unwrap();
-        assert_eq!(durable.clients().unwrap(), [who.clone()]);
+        assert_eq!(durable.clients().unwrap(), std::slice::from_ref(&who));
         durable.forget(&[(who.clone(), Some(2))]).unwrap();
         assert_eq!(durable.clients().unwrap(), []);
         // One of the last run goes by whichever record it is known under, or by none.
