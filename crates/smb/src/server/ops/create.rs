@@ -153,13 +153,11 @@ async fn first(
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.1);
-    let about = (&share.vfs, (&opened.attr, opened.dos), opened.place.0);
-    let mut contexts =
-        answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
+    let (attr, dos, dir) = (opened.attr, opened.dos, opened.place.0);
     let open = Open::new(
         cx,
         vfs,
-        (opened.attr.node, opened.attr.kind),
+        (attr.node, attr.kind),
         opened.place,
         (opened.access, wish.options),
         opened.file,
@@ -178,7 +176,11 @@ async fn first(
     if wish.posix {
         open.set_posix();
     }
+    // Before anything is waited for: if the connection is lost, the open is closed, and what it was to delete goes.
     let owned = OwnedOpen::new(Arc::new(open));
+    let about = (&share.vfs, (&attr, dos), dir);
+    let mut contexts =
+        answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
     // Before it is in a table, out of which it can be closed: whoever closes it then finds all that is to be forgotten.
     if let Some(begun) = begun {
         begun.opened(&owned, &cx.session.user);
@@ -188,7 +190,7 @@ async fn first(
         durable::make_persistent(cx, &owned, durable, persistent);
     }
     let open = owned.clone();
-    let file = enter(cx, owned).await?;
+    let file = enter(cx, owned, Err).await?;
     if let Some(instance) = wish.instance {
         cx.server.handles.instances.enter(cx, instance, &open);
     }
@@ -200,12 +202,18 @@ async fn first(
     Ok((open, reply))
 }
 
-/// Enters an open into the session's table.
-async fn enter(cx: &OpContext, open: OwnedOpen) -> Result<FileId, Failure> {
+/// Enters an open into the session's table. Where that is full, the open is closed, unless `refused` can do something with it.
+async fn enter(
+    cx: &OpContext,
+    open: OwnedOpen,
+    refused: impl FnOnce(OwnedOpen) -> Result<(), OwnedOpen>,
+) -> Result<FileId, Failure> {
     let file = match cx.session.opens.insert(open, cx.tree.id, cx.config().limits.opens) {
         Ok(file) => file,
         Err(open) => {
-            open.close().await;
+            if let Err(open) = refused(open) {
+                open.close().await;
+            }
             status::limit_reached("opens of a session");
             return Err(NtStatus::TOO_MANY_OPENED_FILES.into());
         }

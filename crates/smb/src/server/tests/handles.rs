@@ -279,6 +279,22 @@ fn a_durable_handle_waits_as_long_as_it_was_promised() {
 }
 
 #[test]
+fn a_durable_handle_waits_on_where_its_session_has_as_many_opens_as_it_may() {
+    story(async {
+        let world = World::with(|config| config.limits.opens = 1);
+        let opened = lost(&world, 0).await;
+        let mut alice = client(&world, 1, "alice").await;
+        let other = create_request("other", CreateOptions::NONE);
+        let other = create(&mut alice, &other).await.unwrap();
+        let full = NtStatus::TOO_MANY_OPENED_FILES;
+        assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), full);
+        assert_eq!(alice.close(other.file).await, NtStatus::SUCCESS);
+        let returned = back(&mut alice, opened.file).await.unwrap();
+        assert_eq!(&alice.read(returned.file, 7).await.1[..], b"content");
+    });
+}
+
+#[test]
 fn a_break_that_nobody_can_be_told_of_ends_a_durable_handle() {
     story(async {
         let world = World::new();

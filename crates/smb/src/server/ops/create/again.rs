@@ -33,7 +33,7 @@ pub(super) async fn reconnect(
 ) -> Answer {
     let taken = take(cx, share, request, file, v2).await?;
     let open = taken.clone();
-    let file = super::enter(cx, taken).await?;
+    let file = super::enter(cx, taken, OwnedOpen::keep).await?;
     caching::reconnect(cx, &open, file);
     // That it is durable is not said again.
     let mut reply = Reply::with_capacity(256);
@@ -59,7 +59,7 @@ pub(super) async fn resume(
     let file = FileId { persistent: made.persistent, volatile: 0 };
     let taken = take(cx, share, request, file, Some((create_guid, true))).await?;
     let open = taken.clone();
-    let file = super::enter(cx, taken).await?;
+    let file = super::enter(cx, taken, OwnedOpen::keep).await?;
     caching::reconnect(cx, &open, file);
     let mut response = describe(cx, share, request, &open, file).await?;
     response.contexts.extend(open.durable.get().map(|durable| durable.describe()));
