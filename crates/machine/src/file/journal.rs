@@ -55,7 +55,13 @@ impl Journal {
     pub fn open(path: &Path) -> Result<Journal, Unusable> {
         let file = path.to_owned();
         Journal::opened_by(path, move || {
-            private::file(&file)?;
+            let is_new = !file.exists();
+            if private::file(&file)?.metadata()?.len() == 0 && !is_new {
+                let file = file.display();
+                tracing::warn!(
+                    "{file} is empty, as a full disk or a crash leaves a file: what it held is lost, and it begins anew"
+                );
+            }
             bounded().create(&file)
         })
     }

@@ -71,7 +71,13 @@ pub fn file(path: &Path) -> io::Result<File> {
 pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     match std::fs::read(path) {
         Ok(found) if !found.is_empty() => return Ok(found),
-        Ok(_) => std::fs::remove_file(path)?,
+        Ok(_) => {
+            tracing::warn!(
+                "{} is empty, as a full disk or a crash leaves a file: it is made anew",
+                path.display()
+            );
+            std::fs::remove_file(path)?;
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
