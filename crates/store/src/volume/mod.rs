@@ -21,7 +21,7 @@ mod tests;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -230,6 +230,9 @@ impl Volumes {
             .mode(0o700)
             .create(&self.dir)
             .map_err(io_error("cannot make the folder", &self.dir))?;
+        if let Place::File(place) | Place::Device(place) = &create.place {
+            self.no_other_is_in_a_group(name, place)?;
+        }
         let place = medium::prepare(create)?;
         let superblock = Superblock {
             generation: 2,
@@ -314,6 +317,7 @@ impl Volumes {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.read()?;
+        self.no_other_is_in_a_group(name, &superblock.path)?;
         let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
         let block = Arc::new(block);
@@ -326,6 +330,19 @@ impl Volumes {
         }
         let superblock = growth.superblock();
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
+    }
+
+    /// What is written by another name of a file does not reach the copy that a group keeps of it.
+    fn no_other_is_in_a_group(&self, name: &str, path: &Path) -> Result<(), Error> {
+        let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let Some(file) = which(path) else { return Ok(()) };
+        let others = self.list()?.into_iter().filter(|listed| listed.name != name);
+        for other in others.filter_map(|listed| listed.known.ok()) {
+            if other.superblock.membership.is_some() && which(&other.superblock.path) == Some(file) {
+                in_no_group(&other.name, &other.superblock)?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.

@@ -268,13 +268,18 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     let home = home();
     let group = || Some(Membership { group: "db".into(), partnership: [9; 16] });
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let early = Create { size: None, ..on(Place::File(home.file()), 0) };
+    home.volumes.create("early", &early).expect("it is in no group yet");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     volume.growth.set_membership(group()).expect("it enters");
     let entered = volume.growth.superblock();
     volume.growth.set_membership(group()).expect("it is in it");
     assert_eq!((entered.generation, volume.growth.superblock()), (3, entered.clone()));
     drop(volume);
+    // Nor is it written to by another name, past its group.
     let of_group = |e: &Error| matches!(e, Error::InGroup { name, group } if name == "vol1" && group == "db");
+    assert!(home.volumes.open("early", &home.pool).is_err_and(|e| of_group(&e)));
+    assert!(home.volumes.create("alias", &early).is_err_and(|e| of_group(&e)));
     for with_file in [false, true] {
         assert!(home.volumes.remove("vol1", with_file).is_err_and(|e| of_group(&e)));
     }
