@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, SyncSender};
 
 use crate::sim;
 
@@ -13,6 +13,8 @@ use crate::sim;
 pub const MUCH_BYTES: u64 = 1 << 20;
 /// Memory, tmpfs' too, is freed faster, and whoever has filled it wants it back at once.
 const MUCH_MEMORY_BYTES: u64 = 64 << 20;
+/// Files that wait for the thread. More are waited for by whoever closes them, so that they do not use up descriptors and space.
+const MAX_WAITING: usize = 128;
 
 /// Before `fd` is closed: where that may free much, another descriptor keeps the file, until a thread has closed it.
 pub fn let_go(fd: BorrowedFd<'_>) {
@@ -31,9 +33,9 @@ fn frees_much(fd: BorrowedFd<'_>, much: u64) -> bool {
 }
 
 fn elsewhere(fd: BorrowedFd<'_>) {
-    static CLOSER: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
+    static CLOSER: OnceLock<Option<SyncSender<OwnedFd>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {
-        let (sender, closed) = mpsc::channel::<OwnedFd>();
+        let (sender, closed) = mpsc::sync_channel::<OwnedFd>(MAX_WAITING);
         let close = move || closed.into_iter().for_each(drop);
         match std::thread::Builder::new().name("weft-close".to_owned()).spawn(close) {
             Ok(_) => Some(sender),
@@ -45,7 +47,7 @@ fn elsewhere(fd: BorrowedFd<'_>) {
     });
     // Without another descriptor the close is waited for here.
     if let (Some(closer), Ok(fd)) = (closer, fd.as_fd().try_clone_to_owned()) {
-        // The thread ends with the process.
-        let _ = closer.send(fd);
+        // The thread ends with the process; where too many wait, this closes the other descriptor, and the caller the last one.
+        let _ = closer.try_send(fd);
     }
 }

@@ -101,6 +101,13 @@ impl Drop for Ending {
     }
 }
 
+/// What an operation has come to.
+struct Done {
+    outcome: Outcome,
+    /// A large file whose name has gone.
+    ending: Option<Ending>,
+}
+
 /// Serves a folder.
 pub struct Dir {
     /// The identity of the root.
@@ -448,11 +455,11 @@ impl Dir {
         from: (NodeId, &[u8]),
         to: (NodeId, &[u8]),
         replace: bool,
-    ) -> Result<Option<NodeId>, Error> {
+    ) -> Result<(Option<NodeId>, Option<Ending>), Error> {
         names::check_entry(from.1)?;
         names::check_entry(to.1)?;
         let (from_fd, to_fd) = (self.dir_fd(from.0)?, self.dir_fd(to.0)?);
-        let replaced = if replace { self.named(&to_fd, to.1) } else { None };
+        let (replaced, ending) = if replace { self.named(&to_fd, to.1) } else { (None, None) };
         let act = || sys::rename((from_fd.as_fd(), from.1), (to_fd.as_fd(), to.1), replace);
         if from.0 == to.0 {
             self.changing((to.0, &to_fd), Some(from.1), Some(to.1), act)?;
@@ -469,13 +476,15 @@ impl Dir {
             Err(Errno::NOENT) => {}
             Err(e) => return Err(e.into()),
         }
-        Ok(replaced.and_then(|node| self.unnamed(node)))
+        Ok((replaced.and_then(|node| self.unnamed(node)), ending))
     }
 
-    /// The node that a name leads to, if it is known.
-    fn named(&self, dir: &OwnedFd, name: &[u8]) -> Option<NodeId> {
-        let stat = sys::stat_at(dir.as_fd(), name).ok()?;
-        self.table().of(&stat.identity())
+    /// What a name leads to before it goes: the node, if it is known, and the file, where freeing what it has takes time.
+    fn named(&self, dir: &OwnedFd, name: &[u8]) -> (Option<NodeId>, Option<Ending>) {
+        let Ok(stat) = sys::stat_at(dir.as_fd(), name) else { return (None, None) };
+        let is_large = stat.kind() == Kind::File && stat.allocated() >= MUCH_BYTES;
+        let file = is_large.then(|| sys::open_path(dir.as_fd(), name).ok()).flatten();
+        (self.table().of(&stat.identity()), file.map(|fd| Ending(Some(fd))))
     }
 
     /// A name of this node went away. Where that was the last one, its descriptor goes, unless somebody has it open: the file
@@ -575,16 +584,21 @@ impl Dir {
         })
     }
 
-    fn unlink(&self, dir: NodeId, name: &[u8], flags: AtFlags) -> Result<Option<NodeId>, Error> {
+    fn unlink(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        flags: AtFlags,
+    ) -> Result<(Option<NodeId>, Option<Ending>), Error> {
         names::check_entry(name)?;
         let fd = self.dir_fd(dir)?;
-        let node = self.named(&fd, name);
+        let (node, ending) = self.named(&fd, name);
         self.changing((dir, &fd), Some(name), None, || rustix::fs::unlinkat(&*fd, name, flags))?;
-        Ok(node.and_then(|node| self.unnamed(node)))
+        Ok((node.and_then(|node| self.unnamed(node)), ending))
     }
 
     /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails.
-    fn carry_out(&self, op: Op) -> Result<Outcome, Error> {
+    fn carry_out(&self, op: Op) -> Result<Done, Error> {
         let observer = self.observer.get().and_then(Option::as_ref);
         let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
             return self.act(op);
@@ -608,8 +622,8 @@ impl Dir {
             own.content(*node, now);
         }
         names.iter().for_each(|(dir, name, turn)| own.name(*dir, name, *turn, now));
-        let outcome = self.act(op);
-        match &outcome {
+        let done = self.act(op);
+        match done.as_ref().map(|done| &done.outcome) {
             Ok(Outcome::Created { attr, created: false }) => {
                 names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn));
                 own.content(attr.node, now);
@@ -618,11 +632,16 @@ impl Dir {
             Ok(_) => {}
             Err(_) => names.iter().for_each(|(dir, name, turn)| own.unmark_name(*dir, name, *turn)),
         }
-        outcome
+        done
     }
 
-    fn act(&self, op: Op) -> Result<Outcome, Error> {
-        Ok(match op {
+    fn act(&self, op: Op) -> Result<Done, Error> {
+        let mut ending = None;
+        let mut without = |(node, end)| {
+            ending = end;
+            Outcome::Unlinked(node)
+        };
+        let outcome = match op {
             Op::Getattr { node } => Outcome::Attr(self.getattr(node)?),
             Op::Setattr { node, set } => Outcome::Attr(self.setattr(node, &set)?),
             Op::Open { node, write } => Outcome::File(self.open_file(node, write)?),
@@ -630,10 +649,10 @@ impl Dir {
                 let (attr, created) = self.create(dir, &name, &make, exists, set)?;
                 Outcome::Created { attr, created }
             }
-            Op::Remove { dir, name } => Outcome::Unlinked(self.unlink(dir, &name, AtFlags::empty())?),
-            Op::Rmdir { dir, name } => Outcome::Unlinked(self.unlink(dir, &name, AtFlags::REMOVEDIR)?),
+            Op::Remove { dir, name } => without(self.unlink(dir, &name, AtFlags::empty())?),
+            Op::Rmdir { dir, name } => without(self.unlink(dir, &name, AtFlags::REMOVEDIR)?),
             Op::Rename { from, from_name, to, to_name, replace } => {
-                Outcome::Unlinked(self.rename((from, &from_name), (to, &to_name), replace)?)
+                without(self.rename((from, &from_name), (to, &to_name), replace)?)
             }
             Op::Link { node, dir, name } => {
                 self.link(node, dir, &name)?;
@@ -679,7 +698,8 @@ impl Dir {
             Op::SyncDir { .. } | Op::Find { .. } | Op::Lookup { .. } => {
                 unreachable!("handled where it can wait")
             }
-        })
+        };
+        Ok(Done { outcome, ending })
     }
 
     /// A descriptor of a node that can have extended attributes.
@@ -786,12 +806,8 @@ impl Dir {
         }
     }
 
-    /// A descriptor of the file of this name where freeing what it has takes time: it keeps the file when the name goes.
-    fn named_large(&self, dir: NodeId, name: &[u8]) -> Option<OwnedFd> {
-        let fd = self.dir_fd(dir).ok()?;
-        let stat = sys::stat_at(fd.as_fd(), name).ok()?;
-        let is_large = stat.kind() == Kind::File && stat.allocated() >= MUCH_BYTES;
-        is_large.then(|| sys::open_path(fd.as_fd(), name).ok()).flatten()
+    fn is_large(&self, dir: NodeId, name: &[u8]) -> bool {
+        self.dir_fd(dir).is_ok_and(|fd| self.named(&fd, name).1.is_some())
     }
 
     /// Whether cutting a file off at `size` frees much.
@@ -817,7 +833,9 @@ impl Dir {
     async fn create_emptied(&self, dir: NodeId, name: Vec<u8>, set: SetAttr) -> Result<Outcome, Error> {
         let (size, set) = (set.size, SetAttr { size: None, ..set });
         let make = Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set };
-        let Outcome::Created { attr, created } = self.carry_out(make)? else { return Err(Error::Invalid) };
+        let Outcome::Created { attr, created } = self.carry_out(make)?.outcome else {
+            return Err(Error::Invalid);
+        };
         let set = SetAttr { size, ..SetAttr::default() };
         match self.submit(Op::Setattr { node: attr.node, set }).await? {
             Outcome::Attr(attr) => Ok(Outcome::Created { attr, created }),
@@ -875,27 +893,22 @@ impl Backend for Dir {
             {
                 Box::pin(async move {
                     self.shrink(node, size).await?;
-                    self.carry_out(op)
+                    self.carry_out(op).map(|done| done.outcome)
                 })
             }
             Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }
-                if set.size.is_some() && self.named_large(dir, &name).is_some() =>
+                if set.size.is_some() && self.is_large(dir, &name) =>
             {
                 Box::pin(self.create_emptied(dir, name, set))
             }
-            Op::Remove { dir, ref name } | Op::Rename { to: dir, to_name: ref name, replace: true, .. } => {
-                let ending = self.named_large(dir, name).map(|fd| Ending(Some(fd)));
-                let outcome = self.carry_out(op);
-                match ending.filter(|_| outcome.is_ok()) {
-                    None => Box::pin(std::future::ready(outcome)),
-                    Some(ending) => Box::pin(async move {
-                        // When this is answered the space is free, unless somebody has the file open.
-                        rt::blocking(move || ending.close()).await;
-                        outcome
-                    }),
-                }
-            }
-            op => Box::pin(std::future::ready(self.carry_out(op))),
+            op => match self.carry_out(op) {
+                Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
+                    // When this is answered the space is free, unless somebody has the file open.
+                    rt::blocking(move || ending.close()).await;
+                    Ok(outcome)
+                }),
+                done => Box::pin(std::future::ready(done.map(|done| done.outcome))),
+            },
         }
     }
 
