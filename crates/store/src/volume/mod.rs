@@ -332,7 +332,7 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// What is written by another name of a file does not reach the copy that a group keeps of it.
+    /// What is written or cut off by another name of a file does not reach the copy that a group keeps of it.
     fn no_other_is_in_a_group(&self, name: &str, path: &Path) -> Result<(), Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let Some(file) = which(path) else { return Ok(()) };
@@ -363,6 +363,7 @@ impl Volumes {
         metadata.lock()?;
         let old = metadata.read()?;
         valid_size(size)?;
+        self.no_other_is_in_a_group(name, &old.path)?;
         if size < old.size && !may_shrink {
             return Err(Error::Size(format!(
                 "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",
@@ -396,6 +397,7 @@ impl Volumes {
             return Ok(superblock.ok());
         }
         let superblock = superblock?;
+        self.no_other_is_in_a_group(name, &superblock.path)?;
         // The file first: while it is there, somebody remembers it.
         if superblock.medium == Medium::File {
             medium::lock_file(&superblock)?;

@@ -279,6 +279,8 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     // Nor is it written to by another name, past its group.
     let of_group = |e: &Error| matches!(e, Error::InGroup { name, group } if name == "vol1" && group == "db");
     assert!(home.volumes.open("early", &home.pool).is_err_and(|e| of_group(&e)));
+    assert!(home.volumes.resize("early", 4096, true).is_err_and(|e| of_group(&e)));
+    assert!(home.volumes.remove("early", true).is_err_and(|e| of_group(&e)));
     assert!(home.volumes.create("alias", &early).is_err_and(|e| of_group(&e)));
     for with_file in [false, true] {
         assert!(home.volumes.remove("vol1", with_file).is_err_and(|e| of_group(&e)));
