@@ -77,7 +77,8 @@ is 'removed while it is open' '' 'echo more >&3; ls -d removed 2> /dev/null'
 exec 3>&-
 is locked busy 'flock made -c "flock -n made true 2> /dev/null || echo busy"'
 is cloned '' 'git -c safe.directory="*" clone -q /lab/project project && git -C project status --porcelain'
-is built 0 'make -s -C project && project/answer 42; echo $?'
+# Two clocks: a file that was just made may be of the future, which make says.
+is built 0 'make -s -C project 2> /tmp/make || cat /tmp/make; project/answer 42; echo $?'
 cd / && umount /mnt/p || bad=1
 [ $bad = 0 ] && echo PASS
 true

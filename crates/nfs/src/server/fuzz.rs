@@ -285,7 +285,12 @@ impl World {
             }
             3 => {
                 if let Some(message) = self.sent.pick(script) {
-                    self.wires[on].say(damaged(&message, script));
+                    let damaged = damaged(&message, script);
+                    // An answer under the number of a call that waits is one to either.
+                    if let Some(xid) = damaged.first_chunk() {
+                        self.open.remove(&(on, u32::from_be_bytes(*xid)));
+                    }
+                    self.wires[on].say(damaged);
                 }
             }
             4 | 5 => {
