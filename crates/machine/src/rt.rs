@@ -182,9 +182,12 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Blocking calls of this process that run at once; more wait their turn. Each core's worker threads could number four
-/// times this, so handing a call over never finds them exhausted.
-const BLOCKING_MAX: usize = 64;
+/// Calls of one kind that run at once in this process; more wait their turn. Each core's worker threads could number several
+/// times the sum of all kinds, so handing a call over never finds them exhausted.
+struct Kind {
+    max: usize,
+    places: Mutex<Places>,
+}
 
 struct Places {
     taken: usize,
@@ -193,21 +196,44 @@ struct Places {
     waiting: BTreeMap<u64, Option<Waker>>,
 }
 
-static PLACES: Mutex<Places> = Mutex::new(Places { taken: 0, next: 0, waiting: BTreeMap::new() });
+const BLOCKING_MAX: usize = 64;
+const LENGTHY_MAX: usize = 4;
 
-/// One of the `BLOCKING_MAX` places; held by the call itself, so a dropped future does not free it early.
-struct Place;
+static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
+static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
 
-impl Place {
-    fn places() -> MutexGuard<'static, Places> {
-        PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+impl Kind {
+    const fn new(max: usize) -> Kind {
+        Kind { max, places: Mutex::new(Places { taken: 0, next: 0, waiting: BTreeMap::new() }) }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run<T: Send + 'static>(&'static self, call: impl FnOnce() -> T + Send + 'static) -> T {
+        if sim::active() {
+            return call();
+        }
+        let place = Taking { kind: self, number: None }.await;
+        let work = move || {
+            let _place = place;
+            call()
+        };
+        #[cfg(test)]
+        tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
+        let _awaits = reactor::AwaitsBlocking::new();
+        Task(TaskKind::Real(compio_runtime::spawn_blocking(work))).await
     }
 }
+
+/// One of a kind's places; held by the call itself, so a dropped future does not free it early.
+struct Place(&'static Kind);
 
 impl Drop for Place {
     /// The first who waits has it, and is the only one who is woken.
     fn drop(&mut self) {
-        let mut places = Place::places();
+        let mut places = self.0.places();
         let next = places.waiting.values_mut().find_map(Option::take);
         if next.is_none() {
             places.taken -= 1;
@@ -220,8 +246,8 @@ impl Drop for Place {
 }
 
 /// Waits for a place, in order.
-#[derive(Default)]
 struct Taking {
+    kind: &'static Kind,
     number: Option<u64>,
 }
 
@@ -229,11 +255,12 @@ impl Future for Taking {
     type Output = Place;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
-        let places = &mut *Place::places();
+        let kind = self.kind;
+        let places = &mut *kind.places();
         let Some(number) = self.number else {
-            if places.taken < BLOCKING_MAX {
+            if places.taken < kind.max {
                 places.taken += 1;
-                return Poll::Ready(Place);
+                return Poll::Ready(Place(kind));
             }
             places.waiting.insert(places.next, Some(cx.waker().clone()));
             self.number = Some(places.next);
@@ -248,7 +275,7 @@ impl Future for Taking {
             _ => {
                 places.waiting.remove(&number);
                 self.number = None;
-                Poll::Ready(Place)
+                Poll::Ready(Place(kind))
             }
         }
     }
@@ -257,9 +284,9 @@ impl Future for Taking {
 impl Drop for Taking {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let granted = Place::places().waiting.remove(&number);
+        let granted = self.kind.places().waiting.remove(&number);
         if let Some(None) = granted {
-            drop(Place);
+            drop(Place(self.kind));
         }
     }
 }
@@ -271,18 +298,16 @@ impl Drop for Taking {
 /// # Panics
 /// With the call's own panic.
 pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    if sim::active() {
-        return call();
-    }
-    let place = Taking::default().await;
-    let work = move || {
-        let _place = place;
-        call()
-    };
-    #[cfg(test)]
-    tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
-    let _awaits = reactor::AwaitsBlocking::new();
-    Task(TaskKind::Real(compio_runtime::spawn_blocking(work))).await
+    BLOCKING.run(call).await
+}
+
+/// [`blocking`] for a call that may take minutes, as freeing or laying out the space of a fragmented file does. Few run at once, and
+/// those that wait keep nobody else from reading and syncing.
+///
+/// # Panics
+/// With the call's own panic.
+pub async fn lengthy<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    LENGTHY.run(call).await
 }
 
 impl<T> fmt::Debug for Task<T> {

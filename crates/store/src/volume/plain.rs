@@ -169,7 +169,7 @@ impl Plain {
             return Ok(());
         }
         let file = self.file.clone();
-        match rt::blocking(move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start)).await {
+        match rt::lengthy(move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start)).await {
             // It was a hint.
             Err(e) if unsupported(e) => Ok(()),
             other => Ok(other.map_err(io::Error::from)?),
@@ -179,7 +179,7 @@ impl Plain {
     async fn zero(&self, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Error> {
         let whole = self.medium != Medium::Device || (is_aligned(offset) && is_aligned(len));
         let file = self.file.clone();
-        let zeroed = rt::blocking(move || match whole {
+        let zeroed = rt::lengthy(move || match whole {
             true => zero(&file, offset, len, keep_space, fast),
             // Parts of a device's blocks have to be written; a few blocks of them are not worth splitting.
             false if fast => Err(Errno::OPNOTSUPP),

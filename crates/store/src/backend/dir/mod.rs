@@ -826,7 +826,7 @@ impl Dir {
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
             observer.own().content(node, Instant::now());
         }
-        Ok(rt::blocking(move || rustix::fs::ftruncate(&file, size)).await?)
+        Ok(rt::lengthy(move || rustix::fs::ftruncate(&file, size)).await?)
     }
 
     /// Makes a file, or cuts off the one that has the name.
@@ -904,7 +904,7 @@ impl Backend for Dir {
             op => match self.carry_out(op) {
                 Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
                     // When this is answered the space is free, unless somebody has the file open.
-                    rt::blocking(move || ending.close()).await;
+                    rt::lengthy(move || ending.close()).await;
                     Ok(outcome)
                 }),
                 done => Box::pin(std::future::ready(done.map(|done| done.outcome))),
