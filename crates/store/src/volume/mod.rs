@@ -63,6 +63,14 @@ pub enum Error {
     /// There is one.
     #[error("there is a volume {0:?} already")]
     Exists(String),
+    /// The file is another volume's.
+    #[error("{path} is the file of volume {name}, and a file is one volume's; `weft volume info {name}` shows it", path = .path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        name: String,
+    },
     /// What would be lost or left behind is in a group.
     #[error(
         "volume {name} is replicated, in the group {group}: `weft replica remove {group}` ends that first"
@@ -231,7 +239,7 @@ impl Volumes {
             .create(&self.dir)
             .map_err(io_error("cannot make the folder", &self.dir))?;
         if let Place::File(place) | Place::Device(place) = &create.place {
-            self.no_other_is_in_a_group(name, place)?;
+            self.has_no_other(name, place)?;
         }
         let place = medium::prepare(create)?;
         let superblock = Superblock {
@@ -317,7 +325,7 @@ impl Volumes {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.read()?;
-        self.no_other_is_in_a_group(name, &superblock.path)?;
+        self.has_no_other_in_a_group(name, &superblock.path)?;
         let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
         let block = Arc::new(block);
@@ -332,17 +340,26 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// What is written or cut off by another name of a file does not reach the copy that a group keeps of it.
-    fn no_other_is_in_a_group(&self, name: &str, path: &Path) -> Result<(), Error> {
+    /// The volumes of this folder whose file this is, but for the one of this name.
+    fn others_on(&self, name: &str, path: &Path) -> Result<Vec<Known>, Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-        let Some(file) = which(path) else { return Ok(()) };
+        let Some(file) = which(path) else { return Ok(Vec::new()) };
         let others = self.list()?.into_iter().filter(|listed| listed.name != name);
-        for other in others.filter_map(|listed| listed.known.ok()) {
-            if other.superblock.membership.is_some() && which(&other.superblock.path) == Some(file) {
-                in_no_group(&other.name, &other.superblock)?;
-            }
+        let others = others.filter_map(|listed| listed.known.ok());
+        Ok(others.filter(|other| which(&other.superblock.path) == Some(file)).collect())
+    }
+
+    /// A file is one volume's: what is cut off or deleted by one name is gone by the other.
+    fn has_no_other(&self, name: &str, path: &Path) -> Result<(), Error> {
+        match &self.others_on(name, path)?[..] {
+            [] => Ok(()),
+            [other, ..] => Err(Error::Taken { path: path.to_owned(), name: other.name.clone() }),
         }
-        Ok(())
+    }
+
+    /// What is written by another name of a file does not reach the copy that a group keeps of it.
+    fn has_no_other_in_a_group(&self, name: &str, path: &Path) -> Result<(), Error> {
+        self.others_on(name, path)?.iter().try_for_each(|other| in_no_group(&other.name, &other.superblock))
     }
 
     /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
@@ -363,7 +380,7 @@ impl Volumes {
         metadata.lock()?;
         let old = metadata.read()?;
         valid_size(size)?;
-        self.no_other_is_in_a_group(name, &old.path)?;
+        self.has_no_other_in_a_group(name, &old.path)?;
         if size < old.size && !may_shrink {
             return Err(Error::Size(format!(
                 "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",
@@ -372,6 +389,7 @@ impl Volumes {
         }
         if size < old.size {
             in_no_group(name, &old)?;
+            self.has_no_other(name, &old.path)?;
         }
         let new = Superblock { generation: old.generation + 1, size, ..old.clone() };
         if size > old.size {
@@ -397,7 +415,7 @@ impl Volumes {
             return Ok(superblock.ok());
         }
         let superblock = superblock?;
-        self.no_other_is_in_a_group(name, &superblock.path)?;
+        self.has_no_other(name, &superblock.path)?;
         // The file first: while it is there, somebody remembers it.
         if superblock.medium == Medium::File {
             medium::lock_file(&superblock)?;

@@ -28,6 +28,11 @@ impl Home {
         self.dir.path().join("vol1.img")
     }
 
+    /// Another folder of volumes.
+    fn elsewhere(&self) -> Volumes {
+        Volumes::at(self.dir.path().join("other/volumes"))
+    }
+
     fn metadata(&self, name: &str) -> PathBuf {
         self.volumes.dir().join(format!("{name}.volume"))
     }
@@ -76,18 +81,24 @@ fn an_open_volume_is_open_once_under_whatever_name() {
     let home = home();
     home.volumes.create("vol1", &on(Place::File(home.file()), 4096)).expect("it is created");
     let alias = Create { size: None, ..on(Place::File(home.file()), 0) };
-    home.volumes.create("alias", &alias).expect("two names for one file are allowed");
+    let taken = |e: &Error| matches!(e, Error::Taken { name, .. } if name == "vol1");
+    assert!(home.volumes.create("alias", &alias).is_err_and(|e| taken(&e)));
+    fs::hard_link(home.file(), home.file().with_extension("link")).expect("it has two names");
+    let linked = Create { size: None, ..on(Place::File(home.file().with_extension("link")), 0) };
+    assert!(home.volumes.create("alias", &linked).is_err_and(|e| taken(&e)));
+    let elsewhere = home.elsewhere();
+    elsewhere.create("alias", &alias).expect("of other folders nothing is known");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     assert!(
         matches!(home.volumes.open("vol1", &home.pool), Err(Error::InUse(path)) if path.ends_with("vol1.volume"))
     );
-    assert!(matches!(home.volumes.open("alias", &home.pool), Err(Error::InUse(path)) if path == home.file()));
+    assert!(matches!(elsewhere.open("alias", &home.pool), Err(Error::InUse(path)) if path == home.file()));
     assert!(home.volumes.info("vol1").expect("it can be looked at").in_use);
     assert!(matches!(home.volumes.resize("vol1", 8192, false), Err(Error::InUse(_))));
     assert!(matches!(home.volumes.remove("vol1", true), Err(Error::InUse(_))));
-    assert!(matches!(home.volumes.remove("alias", true), Err(Error::InUse(_))));
+    assert!(matches!(elsewhere.remove("alias", true), Err(Error::InUse(_))));
     drop(volume);
-    home.volumes.open("alias", &home.pool).expect("now it opens");
+    elsewhere.open("alias", &home.pool).expect("now it opens");
 }
 
 #[test]
@@ -268,8 +279,8 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     let home = home();
     let group = || Some(Membership { group: "db".into(), partnership: [9; 16] });
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
-    let early = Create { size: None, ..on(Place::File(home.file()), 0) };
-    home.volumes.create("early", &early).expect("it is in no group yet");
+    // An earlier program gave a file to two.
+    fs::copy(home.metadata("vol1"), home.metadata("early")).expect("it is copied");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
     volume.growth.set_membership(group()).expect("it enters");
     let entered = volume.growth.superblock();
@@ -280,8 +291,7 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     let of_group = |e: &Error| matches!(e, Error::InGroup { name, group } if name == "vol1" && group == "db");
     assert!(home.volumes.open("early", &home.pool).is_err_and(|e| of_group(&e)));
     assert!(home.volumes.resize("early", 4096, true).is_err_and(|e| of_group(&e)));
-    assert!(home.volumes.remove("early", true).is_err_and(|e| of_group(&e)));
-    assert!(home.volumes.create("alias", &early).is_err_and(|e| of_group(&e)));
+    assert!(matches!(home.volumes.remove("early", true), Err(Error::Taken { name, .. }) if name == "vol1"));
     for with_file in [false, true] {
         assert!(home.volumes.remove("vol1", with_file).is_err_and(|e| of_group(&e)));
     }

@@ -279,9 +279,10 @@ fn range(offset: u64, length: u64) -> Result<Range, Status> {
 
 /// Whose lock is in the way. That of an SMB open has nobody's name.
 fn denied(c: &Compound<'_>, node: &Node<'_>, conflict: &Conflict) -> LockDenied {
-    let owner = conflict.owner.and_then(|id| c.cx.server.states.lock_owner_of(node.number, id));
+    let states = &c.cx.server.states;
+    let owner = conflict.owner.and_then(|id| states.lock_owner_of(node.number, id));
     let owner = match owner {
-        Some(owner) => WireOwner { client: owner.client, owner: Opaque(owner.name.clone()) },
+        Some(owner) => WireOwner { client: states.shown(owner.client), owner: Opaque(owner.name.clone()) },
         None => WireOwner { client: 0, owner: Opaque::default() },
     };
     let length = if conflict.range.is_to_end() { u64::MAX } else { conflict.range.len };

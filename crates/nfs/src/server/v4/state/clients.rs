@@ -331,6 +331,11 @@ impl States {
         self.numbers.show(Purpose::Client, id) as u32
     }
 
+    /// What others are told of a client. Its id is the client's secret: with minor version 0, whoever knows it speaks for the client.
+    pub fn shown(&self, id: u64) -> u64 {
+        self.numbers.hide(Purpose::Shown, id)
+    }
+
     /// The id of a client by its number.
     pub(super) fn client_id(&self, number: u32) -> u64 {
         self.numbers.hide(Purpose::Client, u64::from(self.epoch) << 32 | u64::from(number))

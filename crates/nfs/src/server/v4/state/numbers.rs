@@ -18,6 +18,8 @@ pub enum Purpose {
     Client,
     Confirmation,
     State,
+    /// A client to others: tells clients apart, and is of no use.
+    Shown,
 }
 
 /// The key.

@@ -32,7 +32,7 @@ fn two_clients_and_one_range() {
     let denied = LockDenied::parse(&mut answer.d).unwrap();
     answer.end();
     assert_eq!((denied.offset, denied.length, denied.kind.exclusive), (0, 10, true));
-    assert_eq!(denied.owner, Owner { client: a.id, owner: Opaque(Bytes::from_static(b"la")) });
+    assert_eq!(denied.owner.owner, Opaque(Bytes::from_static(b"la")));
     let kind = LockType { exclusive: false, waits: false };
     let test = |client: &Old<'_>, name, offset, length| {
         let owner = client.owner(name);
@@ -94,6 +94,27 @@ fn locks_of_nfs_are_advisory_to_nfs_and_those_of_smb_are_not() {
         LockDenied::parse(&mut answer.d).unwrap().owner,
         Owner { client: 0, owner: Opaque::default() }
     );
+}
+
+#[test]
+fn who_is_refused_a_lock_is_told_a_name_that_is_of_no_use() {
+    let server = server();
+    let (mut a, b) = (Old::new(&server, "a"), Old::new(&server, "b"));
+    let (file, open_a) = a.open("f", 3, 0);
+    let locked = a.status(file, lock(true, 0, 10, first(a.seqid, open_a, a.id, "la")));
+    assert_eq!(locked, Status::OK);
+    let kind = LockType { exclusive: true, waits: false };
+    let told = || {
+        let test = Op::Lockt(Lockt { kind, offset: 0, length: 1, owner: b.owner("lb") });
+        let mut answer = b.run(&[Op::Putfh(file), test]);
+        answer.ok::<()>(opnum::PUTFH);
+        assert_eq!(answer.next(opnum::LOCKT), Status::DENIED);
+        LockDenied::parse(&mut answer.d).unwrap().owner
+    };
+    let owner = told();
+    assert_eq!((&owner.owner.0[..], owner.client == a.id), (&b"la"[..], false));
+    assert_eq!(owner, told(), "two who hold locks can be told apart");
+    assert_eq!(b.run(&[Op::Renew(owner.client)]).status, Status::STALE_CLIENTID);
 }
 
 #[test]
