@@ -74,7 +74,7 @@ impl Instances {
             });
         }
         if all.len() >= MAX_INSTANCES {
-            tracing::warn!("limit reached: application instances");
+            super::status::limit_reached("application instances");
             return;
         }
         let opens = all.entry(instance.id).or_default();
