@@ -72,6 +72,8 @@ struct Tree {
     walked: bool,
 }
 
+/// An observed directory. Each use is counted under the lock under which the entry is found or made, so one without
+/// any belongs to a tree, or to none any more.
 struct Observed {
     node: NodeId,
     /// Watches of this directory by itself.
@@ -80,18 +82,41 @@ struct Observed {
     below: usize,
 }
 
-/// Keeps a directory, or a tree, observed.
+/// What a directory is observed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// A watch of this directory by itself.
+    Itself,
+    /// A watch of a directory in it.
+    Below,
+    /// The trees that are watched, all together.
+    Trees,
+}
+
+/// Keeps a directory, or a tree, observed. The kernel counts watches on (two thousand million), so what is counted
+/// here is taken back from the same entry, or from none.
 pub(super) struct Guard {
     observer: Weak<Observer>,
     dir: NodeId,
-    /// Where it lies.
-    parent: Option<NodeId>,
+    /// The watch of the directory.
+    wd: i32,
+    /// The watch of the directory that it lies in.
+    above: Option<i32>,
     recursive: bool,
 }
 
 impl Observed {
     fn is_idle(&self) -> bool {
         self.plain == 0 && self.below == 0
+    }
+
+    /// `None` for trees, which are not counted here.
+    fn count(&mut self, of: Use) -> Option<&mut usize> {
+        match of {
+            Use::Itself => Some(&mut self.plain),
+            Use::Below => Some(&mut self.below),
+            Use::Trees => None,
+        }
     }
 }
 
@@ -120,34 +145,22 @@ impl Observer {
     pub(super) fn observe(self: &Arc<Observer>, served: &Dir, dir: NodeId, recursive: bool) -> Option<Guard> {
         // From here on we mark what we do: the first event may be ours.
         self.own().begin();
-        let Some(wd) = self.shared.add(served, dir) else {
+        let Some(wd) = self.shared.add(served, dir, Use::Itself) else {
             self.own().end();
             return None;
         };
         let parent = served.place(dir).ok().map(|(parent, _)| parent);
-        let above = parent.and_then(|parent| self.shared.add(served, parent));
-        let mut state = self.shared.state();
-        if let Some(observed) = above.and_then(|wd| state.dirs.get_mut(&wd)) {
-            observed.below += 1;
-        }
-        if let Some(observed) = state.dirs.get_mut(&wd) {
-            observed.plain += 1;
-        }
+        let above = parent.and_then(|parent| self.shared.add(served, parent, Use::Below));
         let is_new = recursive && {
+            let mut state = self.shared.state();
             let tree = state.trees.entry(dir).or_default();
             tree.held += 1;
             tree.held == 1
         };
-        drop(state);
         if is_new {
             self.wake();
         }
-        Some(Guard {
-            observer: Arc::downgrade(self),
-            dir,
-            parent: parent.filter(|_| above.is_some()),
-            recursive,
-        })
+        Some(Guard { observer: Arc::downgrade(self), dir, wd, above, recursive })
     }
 
     /// Where what we do ourselves is marked.
@@ -175,11 +188,12 @@ impl Drop for Guard {
                 tree.remove();
             }
         }
-        if let Some(observed) = state.of(self.dir) {
-            observed.plain = observed.plain.saturating_sub(1);
-        }
-        if let Some(observed) = self.parent.and_then(|parent| state.of(parent)) {
-            observed.below = observed.below.saturating_sub(1);
+        let used = [(Some(self.wd), Use::Itself), (self.above, Use::Below)];
+        for (wd, of) in used {
+            let observed = wd.and_then(|wd| state.dirs.get_mut(&wd));
+            if let Some(count) = observed.and_then(|observed| observed.count(of)) {
+                *count -= 1;
+            }
         }
         // While a tree is watched, all directories may belong to it.
         if !state.trees.is_empty() {
@@ -190,15 +204,9 @@ impl Drop for Guard {
             // There may be thousands: the thread lets them go.
             return observer.wake();
         }
-        for node in [Some(self.dir), self.parent].into_iter().flatten() {
-            shared.let_go(&mut state, node);
+        for wd in used.into_iter().filter_map(|(wd, _)| wd) {
+            shared.let_go(&mut state, wd);
         }
-    }
-}
-
-impl State {
-    fn of(&mut self, node: NodeId) -> Option<&mut Observed> {
-        self.dirs.get_mut(self.by_node.get(&node)?)
     }
 }
 
@@ -208,9 +216,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the kernel to tell of a directory.
-    fn add(&self, served: &Dir, node: NodeId) -> Option<i32> {
-        let added = self.try_add(served, node);
+    /// Asks the kernel to tell of a directory, and counts what for.
+    fn add(&self, served: &Dir, node: NodeId, of: Use) -> Option<i32> {
+        let added = self.try_add(served, node, of);
         if let Err(Error::NoSpace | Error::Limit(_)) = added {
             let mut state = self.state();
             if !std::mem::replace(&mut state.full, true) {
@@ -223,29 +231,42 @@ impl Shared {
         added.ok()
     }
 
-    fn try_add(&self, served: &Dir, node: NodeId) -> Result<i32, Error> {
+    fn try_add(&self, served: &Dir, node: NodeId, of: Use) -> Result<i32, Error> {
         let fd = served.dir_fd(node)?;
         let mut state = self.state();
-        if let Some(wd) = state.by_node.get(&node) {
-            return Ok(*wd);
+        let state = &mut *state;
+        // The last who watched a tree may have left while the directory was opened.
+        if of == Use::Trees && state.trees.is_empty() {
+            return Err(Error::NotFound);
         }
-        if state.dirs.len() >= MAX_DIRS {
-            return Err(Error::Limit("observed directories"));
+        let wd = match state.by_node.get(&node) {
+            Some(wd) => *wd,
+            None if state.dirs.len() >= MAX_DIRS => return Err(Error::Limit("observed directories")),
+            None => {
+                // The number names the directory that was checked, whatever has its name by now.
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                let wd = inotify::add_watch(&self.inotify, path, MASK)?;
+                state.by_node.insert(node, wd);
+                wd
+            }
+        };
+        let observed = state.dirs.entry(wd).or_insert(Observed { node, plain: 0, below: 0 });
+        if observed.node != node {
+            // The same directory, under the number that it had before the table gave it up.
+            state.by_node.remove(&std::mem::replace(&mut observed.node, node));
         }
-        // The number names the directory that was checked, whatever has its name by now.
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let wd = inotify::add_watch(&self.inotify, path, MASK)?;
-        state.dirs.insert(wd, Observed { node, plain: 0, below: 0 });
-        state.by_node.insert(node, wd);
+        if let Some(count) = observed.count(of) {
+            *count += 1;
+        }
         Ok(wd)
     }
 
     /// Ends the observation of a directory that nobody watches.
-    fn let_go(&self, state: &mut State, node: NodeId) {
-        let Some(wd) = state.by_node.get(&node).copied() else { return };
-        if state.dirs.get(&wd).is_some_and(Observed::is_idle) {
-            state.dirs.remove(&wd);
-            state.by_node.remove(&node);
+    fn let_go(&self, state: &mut State, wd: i32) {
+        if let Entry::Occupied(observed) = state.dirs.entry(wd)
+            && observed.get().is_idle()
+        {
+            state.by_node.remove(&observed.remove().node);
             // It is gone already when its directory is.
             let _ = inotify::remove_watch(&self.inotify, wd);
         }
@@ -321,10 +342,9 @@ impl Reader {
         let mut state = self.shared.state();
         if state.trees.is_empty() {
             self.walk = None;
-            let idle =
-                state.dirs.values().filter(|observed| observed.is_idle()).map(|observed| observed.node);
+            let idle = state.dirs.iter().filter(|(_, observed)| observed.is_idle()).map(|(wd, _)| *wd);
             let idle: Vec<_> = idle.take(STEP).collect();
-            idle.iter().for_each(|node| self.shared.let_go(&mut state, *node));
+            idle.iter().for_each(|wd| self.shared.let_go(&mut state, *wd));
             return idle.len() == STEP;
         }
         let next = || {
@@ -359,7 +379,7 @@ impl Reader {
 
     /// Observes a directory; those in it are left to do.
     fn enter(&self, served: &Dir, node: NodeId, depth: usize, tell: bool, left: &mut Vec<(NodeId, usize)>) {
-        if self.shared.add(served, node).is_none() || depth == MAX_DEPTH {
+        if self.shared.add(served, node, Use::Trees).is_none() || depth == MAX_DEPTH {
             return;
         }
         // What cannot be listed is not told.
@@ -585,5 +605,44 @@ mod tests {
         drop(left);
         while reader.step(&dir) {}
         assert_eq!((observed(), reader.walk.is_some()), (0, false));
+    }
+
+    #[test]
+    fn a_directory_is_observed_from_when_it_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let a = dir.exact(NodeId::ROOT, b"a").unwrap().node;
+        let (observer, mut reader) = observer(&dir);
+        let observed = || observer.shared.state().dirs.len();
+        // Something happens elsewhere just when a watch begins, and again before its parent is asked for.
+        let shared = &observer.shared;
+        let wd = shared.add(&dir, a, Use::Itself).unwrap();
+        reader.step(&dir);
+        assert_eq!(observed(), 1);
+        let above = shared.add(&dir, NodeId::ROOT, Use::Below);
+        reader.step(&dir);
+        assert_eq!(observed(), 2);
+        observer.own().begin();
+        let guard = Guard { observer: Arc::downgrade(&observer), dir: a, wd, above, recursive: false };
+        // Two watch it; what one takes back is its own.
+        let other = observer.observe(&dir, a, false).unwrap();
+        drop(guard);
+        reader.step(&dir);
+        assert_eq!(observed(), 2);
+        // The directory is known by another number meanwhile: who watches it still does.
+        let other_node = NodeId(a.0 + 1000);
+        assert!(shared.state().by_node.remove(&a).is_some());
+        shared.state().dirs.get_mut(&wd).unwrap().node = other_node;
+        shared.state().by_node.insert(other_node, wd);
+        let again = observer.observe(&dir, a, false).unwrap();
+        assert_eq!(shared.state().by_node.keys().filter(|node| **node != NodeId::ROOT).count(), 1);
+        drop(again);
+        assert_eq!(observed(), 2);
+        drop(other);
+        assert_eq!((observed(), shared.state().by_node.len()), (0, 0));
+        // A walk is late: nobody watches a tree any more.
+        assert!(shared.add(&dir, a, Use::Trees).is_none());
+        assert_eq!(observed(), 0);
     }
 }
