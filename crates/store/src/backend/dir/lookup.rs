@@ -12,7 +12,7 @@ use futures_util::lock::Mutex as Queue;
 use rustix::io::Errno;
 use weft_machine::rt;
 
-use super::folds::{self, Known, Learned};
+use super::folds::{self, Known, Learned, Stamp};
 use super::search::STEP;
 use super::{Dir, sys};
 use crate::backend::names;
@@ -39,40 +39,57 @@ impl Turns {
     }
 }
 
+/// What a look-up without reading the directory comes to.
+pub(super) enum Looked {
+    /// This has the name.
+    Found(Attr),
+    /// The name does not exist as it is spelled, and whether another spelling does takes reading the directory.
+    Unread {
+        /// The directory's times.
+        stamp: Stamp,
+        /// All its names are to be learned; otherwise nothing is left to learn.
+        learns: bool,
+    },
+}
+
 impl Dir {
     /// What has this name, as it is spelled.
     pub(super) fn exact(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
-        self.lookup(dir, name, false)?.ok_or(Error::NotFound)
+        match self.lookup(dir, name, false)? {
+            Looked::Found(attr) => Ok(attr),
+            Looked::Unread { .. } => Err(Error::NotFound),
+        }
     }
 
-    /// `None`: the name does not exist as it is spelled, and whether another spelling does takes reading the directory.
-    pub(super) fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Option<Attr>, Error> {
+    /// What has this name, where that is known or takes a system call.
+    pub(super) fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Looked, Error> {
         names::check(name)?;
         let fd = self.dir_fd(dir)?;
         if name == b"." {
-            return self.getattr(dir).map(Some);
+            return self.getattr(dir).map(Looked::Found);
         }
         if name == b".." {
             let (parent, _) = self.table().place(dir)?;
-            return self.getattr(parent).map(Some);
+            return self.getattr(parent).map(Looked::Found);
         }
         match sys::stat_at(fd.as_fd(), name) {
-            Ok(stat) => self.seen(&stat, dir, name).map(Some),
+            Ok(stat) => self.seen(&stat, dir, name).map(Looked::Found),
             Err(Errno::NOENT) if fold_case => {
                 let stamp = sys::stat(fd.as_fd())?.stamp();
                 let known = self.folds().ask(dir, stamp, &names::fold(name), Instant::now());
                 match known {
                     Known::Absent => Err(Error::NotFound),
                     Known::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
-                        Ok(stat) => self.seen(&stat, dir, &spelled).map(Some),
+                        Ok(stat) => self.seen(&stat, dir, &spelled).map(Looked::Found),
                         // Somebody else took it away too quickly for the directory's times to tell: look again.
                         Err(Errno::NOENT) => {
                             self.folds().forget(dir);
-                            Ok(None)
+                            Ok(Looked::Unread { stamp, learns: true })
                         }
                         Err(e) => Err(e.into()),
                     },
-                    Known::Perhaps | Known::Nothing => Ok(None),
+                    Known::Perhaps => Ok(Looked::Unread { stamp, learns: false }),
+                    Known::Nothing => Ok(Looked::Unread { stamp, learns: true }),
                 }
             }
             Err(e) => Err(e.into()),
@@ -84,15 +101,14 @@ impl Dir {
     pub(super) async fn search_folded(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
         let turn = self.turns.of(dir);
         let _turn = turn.lock().await;
-        if let Some(found) = self.lookup(dir, name, true)? {
-            return Ok(found);
-        }
+        let (stamp, learns) = match self.lookup(dir, name, true)? {
+            Looked::Found(attr) => return Ok(attr),
+            Looked::Unread { stamp, learns } => (stamp, learns),
+        };
         let fd = self.dir_fd(dir)?;
-        let stamp = sys::stat(fd.as_fd())?.stamp();
         let (wanted, now) = (names::fold(name), Instant::now());
         // Learning takes the whole directory; who only wants to find is done.
-        let known = self.folds().ask(dir, stamp, &wanted, now);
-        let mut learned = (known == Known::Nothing).then(Learned::default);
+        let mut learned = learns.then(Learned::default);
         let open = sys::open_dir(fd.as_fd())?;
         let (mut cookie, mut scanned) = (0, 0);
         let mut found: Option<Vec<u8>> = None;

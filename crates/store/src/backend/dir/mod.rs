@@ -31,7 +31,7 @@ use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::{File, rt};
 
 use self::folds::Folds;
-use self::lookup::Turns;
+use self::lookup::{Looked, Turns};
 use self::observe::Observer;
 use self::orphans::Orphans;
 use self::search::Search;
@@ -681,8 +681,10 @@ impl Backend for Dir {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
             Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
             Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
-                Ok(None) => Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) }),
-                Ok(Some(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
+                Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
+                Ok(Looked::Unread { .. }) => {
+                    Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) })
+                }
                 Err(e) => Box::pin(std::future::ready(Err(e))),
             },
             Op::Setattr { node, set: SetAttr { size: Some(size), .. } }
