@@ -3,7 +3,8 @@
 //! Why: Linux looks names up as they are spelled, so before a client that ignores case creates a file, or opens one by
 //! another spelling, every entry would have to be read; filling a directory would cost the square of its size.
 //! Owns: the names of a few directories. Limits: [`MAX_DIRS`] directories of [`MAX_NAMES`] names or [`MAX_KEYS`] keys,
-//! [`MAX_ALL_NAMES`] together (about 100 bytes each). Does not: read directories.
+//! [`MAX_ALL_NAMES`] together (about 100 bytes each). A look-up compares at most [`MAX_OF_A_KEY`] names twice: it holds
+//! up everybody on its core. Does not: read directories.
 //!
 //! Truth: what is remembered of a directory holds while its times do not change but by our own operations, and for
 //! [`MAX_AGE`] at most. What somebody else changes within one tick of the file system's clock, or within one of our
@@ -21,6 +22,8 @@ use crate::vfs::{NodeId, Timestamp};
 const MAX_DIRS: usize = 16;
 /// Names of one directory; of larger ones the keys are remembered.
 const MAX_NAMES: usize = 200_000;
+/// Names that have one key. More are counted alone: a look-up reads the directory for them, in steps.
+const MAX_OF_A_KEY: usize = 16;
 /// Keys of one directory.
 pub(super) const MAX_KEYS: usize = 1_000_000;
 /// Keys that take as much memory as a name.
@@ -38,7 +41,7 @@ enum Spellings {
     /// The names themselves.
     Whole(Whole),
     /// Of a large one only how many names have each key ([`names::key`]): enough to know that a name does not exist, in eight bytes a name.
-    Counts(HashMap<u32, u16>),
+    Counts(HashMap<u32, u32>),
 }
 
 /// Names by their keys. Most keys have one.
@@ -47,20 +50,37 @@ struct Whole {
     first: HashMap<u32, Box<[u8]>>,
     /// The others: names that differ by case only, and false matches.
     more: HashMap<u32, Vec<Box<[u8]>>>,
+    /// How many have a key that more than [`MAX_OF_A_KEY`] have had. These are not in the maps above.
+    crowded: HashMap<u32, u32>,
+    /// Names in the maps above.
     len: usize,
 }
 
 impl Whole {
     fn add(&mut self, name: Box<[u8]>) {
         let key = names::key(&name);
+        if let Some(count) = self.crowded.get_mut(&key) {
+            *count = count.saturating_add(1);
+            return;
+        }
         self.len += 1;
-        if let Some(name) = self.first.insert(key, name) {
-            self.more.entry(key).or_default().push(name);
+        let Some(name) = self.first.insert(key, name) else { return };
+        let more = self.more.entry(key).or_default();
+        more.push(name);
+        if more.len() >= MAX_OF_A_KEY {
+            let names = more.len() + 1;
+            self.first.remove(&key);
+            self.more.remove(&key);
+            self.len -= names;
+            self.crowded.insert(key, u32::try_from(names).unwrap_or(u32::MAX));
         }
     }
 
     fn remove(&mut self, name: &[u8]) {
         let key = names::key(name);
+        if self.crowded.contains_key(&key) {
+            return uncount(&mut self.crowded, key);
+        }
         let more = self.more.get_mut(&key);
         if let Some(at) = more.as_ref().and_then(|more| more.iter().position(|one| **one == *name)) {
             more.expect("as found").swap_remove(at);
@@ -74,45 +94,56 @@ impl Whole {
         }
     }
 
-    fn with_key(&self, key: u32) -> impl Iterator<Item = &[u8]> {
+    /// The first name of a key that `is_it`.
+    fn find(&self, key: u32, is_it: impl Fn(&[u8]) -> bool) -> Known {
+        if self.crowded.contains_key(&key) {
+            return Known::Perhaps;
+        }
         let more = self.more.get(&key).into_iter().flatten();
-        self.first.get(&key).into_iter().chain(more).map(|name| &**name)
+        let found = self.first.get(&key).into_iter().chain(more).find(|name| is_it(name));
+        found.map_or(Known::Absent, |name| Known::Spelled(name.to_vec()))
     }
 
     /// The name that folds to `wanted`, or whose 8.3 name it is.
-    fn find(&self, wanted: &[u8]) -> Option<&[u8]> {
-        let own = self.with_key(names::key(wanted)).find(|name| names::fold(name) == wanted);
-        let by_short = || {
-            let key = names::key_of_short(wanted)?;
-            self.with_key(key).find(|name| names::is_called(name, wanted))
-        };
-        own.or_else(by_short)
+    fn ask(&self, wanted: &[u8]) -> Known {
+        match self.find(names::key(wanted), |name| names::fold(name) == wanted) {
+            Known::Absent => match names::key_of_short(wanted) {
+                Some(key) => self.find(key, |name| names::is_called(name, wanted)),
+                None => Known::Absent,
+            },
+            own => own,
+        }
+    }
+
+    /// Adds a name, one of which may be there already.
+    fn replace(&mut self, name: &[u8]) {
+        // Whether a name of a crowded key is there is not known, so it is counted once more (see `Spellings::change`).
+        if !self.crowded.contains_key(&names::key(name)) {
+            self.remove(name);
+        }
+        self.add(name.into());
+    }
+
+    fn is_full(&self) -> bool {
+        self.len + self.crowded.len() >= MAX_NAMES
+    }
+
+    /// How many names have each key.
+    fn counts(&self) -> HashMap<u32, u32> {
+        let mut counts = HashMap::with_capacity(self.crowded.len() + self.first.len());
+        counts.extend(&self.crowded);
+        counts.extend(self.first.keys().map(|key| (*key, 1)));
+        for (key, more) in &self.more {
+            more.iter().for_each(|_| count(&mut counts, *key));
+        }
+        counts
     }
 }
 
 impl Spellings {
-    fn of(learned: Learned) -> Spellings {
-        match learned {
-            Learned::Names(names) => {
-                let mut whole = Whole::default();
-                whole.first.reserve(names.len());
-                names.into_iter().for_each(|name| whole.add(name.into_boxed_slice()));
-                Spellings::Whole(whole)
-            }
-            Learned::Keys(keys) => {
-                let mut counts = HashMap::with_capacity(keys.len());
-                keys.into_iter().for_each(|key| count(&mut counts, key));
-                Spellings::Counts(counts)
-            }
-        }
-    }
-
     fn ask(&self, wanted: &[u8]) -> Known {
         match self {
-            Spellings::Whole(whole) => match whole.find(wanted) {
-                Some(name) => Known::Spelled(name.to_vec()),
-                None => Known::Absent,
-            },
+            Spellings::Whole(whole) => whole.ask(wanted),
             Spellings::Counts(counts) => {
                 let keys = [Some(names::key(wanted)), names::key_of_short(wanted)];
                 let any = keys.into_iter().flatten().any(|key| counts.contains_key(&key));
@@ -129,22 +160,13 @@ impl Spellings {
                     whole.remove(name);
                 }
                 if let Some(name) = added {
-                    // One that was replaced is there already.
-                    whole.remove(name);
-                    whole.add(name.into());
+                    whole.replace(name);
                 }
             }
             // Whether one was replaced is not known: one too many costs a scan, one too few hides a name.
             Spellings::Counts(counts) => {
-                if let Some(name) = removed
-                    && let Entry::Occupied(mut held) = counts.entry(names::key(name))
-                {
-                    match *held.get() {
-                        // Too many to have been counted.
-                        u16::MAX => {}
-                        1 => drop(held.remove()),
-                        _ => *held.get_mut() -= 1,
-                    }
+                if let Some(name) = removed {
+                    uncount(counts, names::key(name));
                 }
                 if let Some(name) = added {
                     count(counts, names::key(name));
@@ -156,50 +178,55 @@ impl Spellings {
     /// In names that take as much memory.
     fn weight(&self) -> usize {
         match self {
-            Spellings::Whole(whole) => whole.len,
+            Spellings::Whole(whole) => whole.len + whole.crowded.len() / KEYS_A_NAME,
             Spellings::Counts(counts) => counts.len() / KEYS_A_NAME,
         }
     }
 
     fn is_full(&self) -> bool {
         match self {
-            Spellings::Whole(whole) => whole.len >= MAX_NAMES,
+            Spellings::Whole(whole) => whole.is_full(),
             Spellings::Counts(counts) => counts.len() >= MAX_KEYS,
         }
     }
 }
 
-fn count(counts: &mut HashMap<u32, u16>, key: u32) {
+fn count(counts: &mut HashMap<u32, u32>, key: u32) {
     let count = counts.entry(key).or_default();
     *count = count.saturating_add(1);
 }
 
-/// What was read of a directory.
-#[derive(Debug)]
-pub(super) enum Learned {
-    /// All names, at most [`MAX_NAMES`].
-    Names(Vec<Vec<u8>>),
-    /// Their keys, at most [`MAX_KEYS`].
-    Keys(Vec<u32>),
+fn uncount(counts: &mut HashMap<u32, u32>, key: u32) {
+    if let Entry::Occupied(mut held) = counts.entry(key) {
+        match *held.get() {
+            // Too many to have been counted.
+            u32::MAX => {}
+            1 => drop(held.remove()),
+            _ => *held.get_mut() -= 1,
+        }
+    }
 }
+
+/// What is being read of a directory: all names while there are at most [`MAX_NAMES`], then their keys.
+pub(super) struct Learned(Spellings);
 
 impl Default for Learned {
     fn default() -> Learned {
-        Learned::Names(Vec::new())
+        Learned(Spellings::Whole(Whole::default()))
     }
 }
 
 impl Learned {
-    /// Takes another name, while there are not too many.
+    /// Takes another name. Each is filed as it is read, so that to learn them takes no long step at the end.
     pub(super) fn add(&mut self, name: Vec<u8>) {
-        match self {
-            Learned::Names(names) if names.len() < MAX_NAMES => names.push(name),
-            Learned::Names(names) => {
-                let mut keys: Vec<u32> = names.iter().map(|name| names::key(name)).collect();
-                keys.push(names::key(&name));
-                *self = Learned::Keys(keys);
-            }
-            Learned::Keys(keys) => keys.push(names::key(&name)),
+        if let Spellings::Whole(whole) = &self.0
+            && whole.is_full()
+        {
+            self.0 = Spellings::Counts(whole.counts());
+        }
+        match &mut self.0 {
+            Spellings::Whole(whole) => whole.add(name.into_boxed_slice()),
+            Spellings::Counts(counts) => count(counts, names::key(&name)),
         }
     }
 }
@@ -250,7 +277,7 @@ impl Folds {
     /// Remembers all names of a directory, whose times were `stamp` before they were read.
     pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, learned: Learned, now: Instant) {
         self.dirs.remove(&dir);
-        let spellings = Spellings::of(learned);
+        let Learned(spellings) = learned;
         while self.dirs.len() >= MAX_DIRS || self.names() + spellings.weight() > MAX_ALL_NAMES {
             let oldest = self.dirs.iter().min_by_key(|(_, names)| names.made).map(|(&dir, _)| dir);
             let Some(oldest) = oldest else { break };
@@ -339,6 +366,52 @@ mod tests {
         assert_eq!(folds.names(), 0);
     }
 
+    /// Spellings of one name.
+    fn spellings(n: usize) -> Vec<String> {
+        let spelled = |i: usize| {
+            let letter = |(bit, c): (usize, char)| if i >> bit & 1 == 1 { c.to_ascii_uppercase() } else { c };
+            "abcdefghijklmnopq".chars().enumerate().map(letter).collect()
+        };
+        (0..n).map(spelled).collect()
+    }
+
+    #[test]
+    fn a_look_up_compares_few_names_however_many_have_its_key() {
+        let (mut folds, now) = (Folds::default(), Instant::now());
+        let mut all = spellings(MAX_OF_A_KEY + 1);
+        let wanted = names::fold(all[0].as_bytes());
+        // The same digits, and a first letter that none of them has.
+        let short = names::short(&wanted).unwrap().replacen('A', "B", 1);
+        let last = all.pop().unwrap();
+        let mut learn = Learned::default();
+        all.iter().chain([&"other".to_owned()]).for_each(|name| learn.add(name.clone().into_bytes()));
+        folds.learn(DIR, stamp(1), learn, now);
+        let ask = |folds: &mut Folds, name: &[u8]| folds.ask(DIR, stamp(1), name, now);
+        assert!(matches!(ask(&mut folds, &wanted), Known::Spelled(_)));
+        assert_eq!(ask(&mut folds, short.as_bytes()), Known::Absent);
+        // One more: the directory tells, in steps.
+        let change = |folds: &mut Folds, removed: Option<&String>, added: Option<&String>| {
+            let names = [removed, added].map(|name| name.map(|name| name.as_bytes()));
+            folds.changed(DIR, (stamp(1), stamp(1)), names[0], names[1]);
+        };
+        change(&mut folds, None, Some(&last));
+        assert_eq!(ask(&mut folds, &wanted), Known::Perhaps);
+        assert_eq!(ask(&mut folds, short.as_bytes()), Known::Perhaps);
+        assert_eq!((ask(&mut folds, b"OTHER"), folds.names()), (spelled("other"), 1));
+        // Replaced, one counts twice and is never missed; when all are gone that is known.
+        change(&mut folds, Some(&all[0]), Some(&last));
+        all.iter().for_each(|name| change(&mut folds, Some(name), None));
+        assert_eq!(ask(&mut folds, &wanted), Known::Perhaps);
+        change(&mut folds, Some(&last), None);
+        assert_eq!(ask(&mut folds, &wanted), Known::Absent);
+        // More than enough, as they are read; and what is counted goes on to be when only keys are.
+        let mut learn = Learned::default();
+        spellings(1000).into_iter().for_each(|name| learn.add(name.into_bytes()));
+        (0..MAX_NAMES + 1).for_each(|i| learn.add(i.to_string().into_bytes()));
+        let Learned(Spellings::Counts(counts)) = &learn else { panic!("they are too many") };
+        assert_eq!((counts[&names::key(&wanted)], counts[&names::key(b"7")]), (1000, 1));
+    }
+
     #[test]
     fn long_names_are_found_by_their_short_ones() {
         let mut folds = Folds::default();
@@ -353,7 +426,7 @@ mod tests {
         let (mut folds, now) = (Folds::default(), Instant::now());
         let mut learned = Learned::default();
         (0..MAX_NAMES + 10).for_each(|i| learned.add(format!("a file {i}").into_bytes()));
-        assert!(matches!(learned, Learned::Keys(_)));
+        assert!(matches!(learned.0, Spellings::Counts(_)));
         folds.learn(DIR, stamp(1), learned, now);
         let ask =
             |folds: &mut Folds, name: &str| folds.ask(DIR, stamp(1), &names::fold(name.as_bytes()), now);
@@ -388,7 +461,11 @@ mod tests {
         folds.changed(NodeId(199), (stamp(7), stamp(8)), None, Some(b"x"));
         assert!(!folds.remembers(NodeId(199)));
         // A large directory pushes older ones out.
-        let many = |n: usize| Learned::Names((0..n).map(|i| i.to_string().into_bytes()).collect());
+        let many = |n: usize| {
+            let mut many = Learned::default();
+            (0..n).for_each(|i| many.add(i.to_string().into_bytes()));
+            many
+        };
         let later = |n: u64| now + Duration::from_secs(n);
         folds.learn(NodeId(1), stamp(1), many(MAX_NAMES), later(1));
         folds.learn(NodeId(2), stamp(1), many(MAX_NAMES), later(2));

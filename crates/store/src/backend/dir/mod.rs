@@ -9,6 +9,7 @@
 //! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
 
 mod folds;
+mod lookup;
 mod observe;
 mod orphans;
 mod search;
@@ -17,31 +18,29 @@ mod table;
 mod xattr;
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
-use futures_util::lock::Mutex as Queue;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::{File, rt};
 
-use self::folds::{Folds, Known, Learned};
+use self::folds::Folds;
+use self::lookup::{Looked, Turns};
 use self::observe::Observer;
 use self::orphans::Orphans;
-use self::search::{Next, STEP, Search, Seen};
+use self::search::Search;
 use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
-use crate::vfs::depot::FOLDER;
 use crate::vfs::{
     Attr, Backend, Beside, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
-    Space, Stable, Turn, Vfs, Watches,
+    Space, Turn, Vfs, Watches,
 };
 
 /// Descriptors cached for the nodes of a share, at most.
@@ -58,30 +57,8 @@ pub use sys::kept_free;
 
 /// How deep below the nearest cached directory a node may lie.
 const MAX_DEPTH: usize = 1024;
-/// Entries that a look-up without regard to case reads before it gives up. The scan costs about 0.2 microseconds an
-/// entry, in steps, and happens only when the exact name does not exist and `folds` cannot say that no other spelling does.
-const MAX_FOLD_SCAN: usize = 1_000_000;
-/// Entries behind the position at which a file was seen that are looked at first: it is the next one unless others went.
-const FEW: usize = 4;
 /// Entries that one [`Op::Readdir`] returns at most, whatever was asked for.
 const MAX_ENTRIES: usize = 4096;
-
-/// Who reads a directory for a name, one after another.
-#[derive(Default)]
-struct Turns(Mutex<HashMap<NodeId, Weak<Queue<()>>>>);
-
-impl Turns {
-    fn of(&self, dir: NodeId) -> Arc<Queue<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = turns.get(&dir).and_then(Weak::upgrade) {
-            return turn;
-        }
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::default();
-        turns.insert(dir, Arc::downgrade(&turn));
-        turn
-    }
-}
 
 /// The descriptor of a file whose name goes. Whoever drops it does not wait for the disk.
 struct Ending(Option<OwnedFd>);
@@ -218,91 +195,6 @@ impl Dir {
     fn seen(&self, stat: &Stat, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
         let node = self.table().seen(stat.identity(), stat.kind(), dir, name)?;
         Ok(stat.attr(node, &self.home))
-    }
-
-    /// What has this name, as it is spelled.
-    fn exact(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
-        self.lookup(dir, name, false)?.ok_or(Error::NotFound)
-    }
-
-    /// `None`: the name does not exist as it is spelled, and whether another spelling does takes reading the directory.
-    fn lookup(&self, dir: NodeId, name: &[u8], fold_case: bool) -> Result<Option<Attr>, Error> {
-        names::check(name)?;
-        let fd = self.dir_fd(dir)?;
-        if name == b"." {
-            return self.getattr(dir).map(Some);
-        }
-        if name == b".." {
-            let (parent, _) = self.table().place(dir)?;
-            return self.getattr(parent).map(Some);
-        }
-        match sys::stat_at(fd.as_fd(), name) {
-            Ok(stat) => self.seen(&stat, dir, name).map(Some),
-            Err(Errno::NOENT) if fold_case => {
-                let stamp = sys::stat(fd.as_fd())?.stamp();
-                let known = self.folds().ask(dir, stamp, &names::fold(name), Instant::now());
-                match known {
-                    Known::Absent => Err(Error::NotFound),
-                    Known::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
-                        Ok(stat) => self.seen(&stat, dir, &spelled).map(Some),
-                        // Somebody else took it away too quickly for the directory's times to tell: look again.
-                        Err(Errno::NOENT) => {
-                            self.folds().forget(dir);
-                            Ok(None)
-                        }
-                        Err(e) => Err(e.into()),
-                    },
-                    Known::Perhaps | Known::Nothing => Ok(None),
-                }
-            }
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    /// [`Dir::lookup`] by reading the directory, in steps between which others have their turn. One reads a directory at a time: the
-    /// others may then know what they want without reading it again.
-    async fn search_folded(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
-        let turn = self.turns.of(dir);
-        let _turn = turn.lock().await;
-        if let Some(found) = self.lookup(dir, name, true)? {
-            return Ok(found);
-        }
-        let fd = self.dir_fd(dir)?;
-        let stamp = sys::stat(fd.as_fd())?.stamp();
-        let (wanted, now) = (names::fold(name), Instant::now());
-        // Learning takes the whole directory; who only wants to find is done.
-        let known = self.folds().ask(dir, stamp, &wanted, now);
-        let mut learned = (known == Known::Nothing).then(Learned::default);
-        let open = sys::open_dir(fd.as_fd())?;
-        let (mut cookie, mut scanned) = (0, 0);
-        let mut found: Option<Vec<u8>> = None;
-        loop {
-            let (batch, end) = sys::entries(open.as_fd(), cookie, STEP)?;
-            scanned += batch.len();
-            cookie = batch.last().map_or(cookie, |last| last.cookie);
-            if found.is_none() {
-                let called = batch.iter().find(|raw| names::is_called(&raw.name, &wanted));
-                found = called.map(|raw| raw.name.clone());
-            }
-            if scanned > folds::MAX_KEYS {
-                learned = None;
-            }
-            if let Some(learned) = &mut learned {
-                batch.into_iter().for_each(|raw| learned.add(raw.name));
-            }
-            if end || (found.is_some() && learned.is_none()) {
-                break;
-            }
-            if scanned >= MAX_FOLD_SCAN {
-                return Err(Error::Limit("entries of a directory searched without regard to case"));
-            }
-            rt::yield_now().await;
-        }
-        if let Some(learned) = learned {
-            self.folds().learn(dir, stamp, learned, now);
-        }
-        let spelled = found.ok_or(Error::NotFound)?;
-        self.seen(&sys::stat_at(fd.as_fd(), &spelled)?, dir, &spelled)
     }
 
     /// Carries out `act`, which changes the entries of `dir`, and keeps `folds` informed.
@@ -711,101 +603,6 @@ impl Dir {
         self.fd(node).map(Some)
     }
 
-    /// The file that was given out as `stable`: known, or searched for a step at a time.
-    async fn find(&self, stable: Stable) -> Result<Attr, Error> {
-        let wanted = Identity::from_stable(&stable, &self.home);
-        loop {
-            let known = self.table().of(&wanted);
-            match known.map(|node| self.getattr(node)) {
-                // It was moved, by somebody else, from where it was seen last.
-                None | Some(Err(Error::Stale)) => {}
-                Some(other) => return other,
-            }
-            let next = self.search().next(wanted.inode(), Instant::now());
-            match next {
-                Next::In(parent, before) => {
-                    // Where it was seen, so that a large directory is not read for each file in it; elsewhere only if it moved within.
-                    let found = match self.find_in(parent, &wanted, before, FEW)? {
-                        None => self.find_in(parent, &wanted, 0, usize::MAX)?,
-                        found => found,
-                    };
-                    match found {
-                        Some(attr) => return Ok(attr),
-                        None => self.search().forget(wanted.inode()),
-                    }
-                }
-                Next::Read(dir, cookie) => {
-                    let read = self.walk(dir, cookie);
-                    self.search().done();
-                    match read {
-                        Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
-                        Err(e) => return Err(e),
-                    }
-                }
-                Next::Wait => {}
-                Next::Nowhere => return Err(Error::Stale),
-            }
-            rt::yield_now().await;
-        }
-    }
-
-    /// Reads a piece of a directory for `search`.
-    fn walk(&self, dir: NodeId, cookie: u64) -> Result<(), Error> {
-        let fd = self.dir_fd(dir)?;
-        let open = sys::open_dir(fd.as_fd())?;
-        let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
-        let more = raw.last().map(|last| last.cookie).filter(|_| !end);
-        let mut before = cookie;
-        let entries = raw.into_iter().filter(|raw| raw.name != FOLDER).map(|raw| {
-            let mut seen = Seen { inode: raw.inode, before, dir: None };
-            before = raw.cookie;
-            if raw.maybe_dir {
-                let stat = sys::stat_at(fd.as_fd(), &raw.name)?;
-                let is_dir = stat.kind() == Kind::Dir;
-                // A mount point's own inode is not the one that the directory lists.
-                seen.inode = stat.identity().inode();
-                seen.dir =
-                    is_dir.then(|| self.seen(&stat, dir, &raw.name)).transpose()?.map(|attr| attr.node);
-            }
-            Ok(seen)
-        });
-        let entries: Vec<_> = entries.collect();
-        self.search().read(dir, entries.into_iter(), more);
-        Ok(())
-    }
-
-    /// The entry of `dir` that is `wanted`, among about `max` of those behind a position.
-    fn find_in(
-        &self,
-        dir: NodeId,
-        wanted: &Identity,
-        mut cookie: u64,
-        max: usize,
-    ) -> Result<Option<Attr>, Error> {
-        let fd = match self.dir_fd(dir) {
-            Err(Error::Stale) => return Ok(None),
-            other => other?,
-        };
-        let open = sys::open_dir(fd.as_fd())?;
-        let mut left = max;
-        loop {
-            let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(MAX_ENTRIES))?;
-            cookie = raw.last().map_or(cookie, |last| last.cookie);
-            left = left.saturating_sub(raw.len());
-            for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
-                match sys::stat_at(fd.as_fd(), &raw.name) {
-                    Ok(stat) if stat.identity() == *wanted => {
-                        return self.seen(&stat, dir, &raw.name).map(Some);
-                    }
-                    _ => {}
-                }
-            }
-            if end || left == 0 {
-                return Ok(None);
-            }
-        }
-    }
-
     fn is_large(&self, dir: NodeId, name: &[u8]) -> bool {
         self.dir_fd(dir).is_ok_and(|fd| self.named(&fd, name).1.is_some())
     }
@@ -884,8 +681,10 @@ impl Backend for Dir {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
             Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
             Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
-                Ok(None) => Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) }),
-                Ok(Some(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
+                Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
+                Ok(Looked::Unread { .. }) => {
+                    Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) })
+                }
                 Err(e) => Box::pin(std::future::ready(Err(e))),
             },
             Op::Setattr { node, set: SetAttr { size: Some(size), .. } }

@@ -4,7 +4,7 @@
 //! happens. A watch on a tree is one on each directory below it, those that appear later too.
 //! Owns: the inotify descriptor and its watches. Limits: [`MAX_DIRS`] directories of a share, and the kernel's own
 //! (fs.inotify.max_user_watches); what lies beyond is logged once and not told. When the kernel loses events, every
-//! watch is marked so, and its reader lists the directory anew.
+//! watch is marked so, and its reader lists the directory anew; trees are walked again for the directories that were lost.
 //! Does not: tell what this server did itself (see [`crate::vfs::Own`]), or see changes on network file systems.
 
 use std::collections::HashMap;
@@ -59,6 +59,8 @@ struct State {
     by_node: HashMap<NodeId, i32>,
     /// Trees that are watched; while there are any, directories that appear are observed as well.
     trees: HashMap<NodeId, Tree>,
+    /// How often the kernel has lost events.
+    losses: u64,
     /// The limit was logged.
     full: bool,
 }
@@ -68,10 +70,13 @@ struct State {
 struct Tree {
     /// How many watch it.
     held: usize,
-    /// All directories in it are observed. However often it is asked for meanwhile, it is walked once.
-    walked: bool,
+    /// After how many losses its last whole walk began. When there were no more, all directories in it are observed,
+    /// and however often it is asked for, it is not walked again.
+    walked: Option<u64>,
 }
 
+/// An observed directory. Each use is counted under the lock under which the entry is found or made, so one without
+/// any belongs to a tree, or to none any more.
 struct Observed {
     node: NodeId,
     /// Watches of this directory by itself.
@@ -80,12 +85,26 @@ struct Observed {
     below: usize,
 }
 
-/// Keeps a directory, or a tree, observed.
+/// What a directory is observed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// A watch of this directory by itself.
+    Itself,
+    /// A watch of a directory in it.
+    Below,
+    /// The trees that are watched, all together.
+    Trees,
+}
+
+/// Keeps a directory, or a tree, observed. The kernel counts watches on (two thousand million), so what is counted
+/// here is taken back from the same entry, or from none.
 pub(super) struct Guard {
     observer: Weak<Observer>,
     dir: NodeId,
-    /// Where it lies.
-    parent: Option<NodeId>,
+    /// The watch of the directory.
+    wd: i32,
+    /// The watch of the directory that it lies in.
+    above: Option<i32>,
     recursive: bool,
 }
 
@@ -93,13 +112,36 @@ impl Observed {
     fn is_idle(&self) -> bool {
         self.plain == 0 && self.below == 0
     }
+
+    /// `None` for trees, which are not counted here.
+    fn count(&mut self, of: Use) -> Option<&mut usize> {
+        match of {
+            Use::Itself => Some(&mut self.plain),
+            Use::Below => Some(&mut self.below),
+            Use::Trees => None,
+        }
+    }
 }
 
 /// The walk through a tree that is under way.
 struct Walk {
     root: NodeId,
-    /// Directories that are to be observed, and how deep they lie.
-    left: Vec<(NodeId, usize)>,
+    /// What [`Tree::walked`] becomes.
+    losses: u64,
+    /// All that is found was observed once, unless it came while events were lost.
+    again: bool,
+    /// Something was lost in it.
+    lost: bool,
+    left: Vec<Unentered>,
+}
+
+/// A directory that is to be observed.
+struct Unentered {
+    node: NodeId,
+    /// How far below where the walk began.
+    depth: usize,
+    /// Somebody else made it, and everything in it is new.
+    tell: bool,
 }
 
 impl Observer {
@@ -110,8 +152,7 @@ impl Observer {
         let shared = Arc::new(Shared { inotify, watches: watches.clone(), state: Mutex::default() });
         let (for_thread, dir) = (shared.clone(), Arc::downgrade(dir));
         std::thread::Builder::new().name("weft-observe".to_owned()).spawn(move || {
-            let walk = None;
-            Reader { shared: for_thread, dir, pending: None, walk }.run(woken.as_fd());
+            Reader::new(for_thread, dir).run(woken.as_fd());
         })?;
         Ok(Arc::new(Observer { shared, wake }))
     }
@@ -120,34 +161,22 @@ impl Observer {
     pub(super) fn observe(self: &Arc<Observer>, served: &Dir, dir: NodeId, recursive: bool) -> Option<Guard> {
         // From here on we mark what we do: the first event may be ours.
         self.own().begin();
-        let Some(wd) = self.shared.add(served, dir) else {
+        let Some(wd) = self.shared.add(served, dir, Use::Itself) else {
             self.own().end();
             return None;
         };
         let parent = served.place(dir).ok().map(|(parent, _)| parent);
-        let above = parent.and_then(|parent| self.shared.add(served, parent));
-        let mut state = self.shared.state();
-        if let Some(observed) = above.and_then(|wd| state.dirs.get_mut(&wd)) {
-            observed.below += 1;
-        }
-        if let Some(observed) = state.dirs.get_mut(&wd) {
-            observed.plain += 1;
-        }
+        let above = parent.and_then(|parent| self.shared.add(served, parent, Use::Below));
         let is_new = recursive && {
+            let mut state = self.shared.state();
             let tree = state.trees.entry(dir).or_default();
             tree.held += 1;
             tree.held == 1
         };
-        drop(state);
         if is_new {
             self.wake();
         }
-        Some(Guard {
-            observer: Arc::downgrade(self),
-            dir,
-            parent: parent.filter(|_| above.is_some()),
-            recursive,
-        })
+        Some(Guard { observer: Arc::downgrade(self), dir, wd, above, recursive })
     }
 
     /// Where what we do ourselves is marked.
@@ -175,11 +204,12 @@ impl Drop for Guard {
                 tree.remove();
             }
         }
-        if let Some(observed) = state.of(self.dir) {
-            observed.plain = observed.plain.saturating_sub(1);
-        }
-        if let Some(observed) = self.parent.and_then(|parent| state.of(parent)) {
-            observed.below = observed.below.saturating_sub(1);
+        let used = [(Some(self.wd), Use::Itself), (self.above, Use::Below)];
+        for (wd, of) in used {
+            let observed = wd.and_then(|wd| state.dirs.get_mut(&wd));
+            if let Some(count) = observed.and_then(|observed| observed.count(of)) {
+                *count -= 1;
+            }
         }
         // While a tree is watched, all directories may belong to it.
         if !state.trees.is_empty() {
@@ -190,15 +220,9 @@ impl Drop for Guard {
             // There may be thousands: the thread lets them go.
             return observer.wake();
         }
-        for node in [Some(self.dir), self.parent].into_iter().flatten() {
-            shared.let_go(&mut state, node);
+        for wd in used.into_iter().filter_map(|(wd, _)| wd) {
+            shared.let_go(&mut state, wd);
         }
-    }
-}
-
-impl State {
-    fn of(&mut self, node: NodeId) -> Option<&mut Observed> {
-        self.dirs.get_mut(self.by_node.get(&node)?)
     }
 }
 
@@ -208,9 +232,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the kernel to tell of a directory.
-    fn add(&self, served: &Dir, node: NodeId) -> Option<i32> {
-        let added = self.try_add(served, node);
+    /// Asks the kernel to tell of a directory, and counts what for.
+    fn add(&self, served: &Dir, node: NodeId, of: Use) -> Option<i32> {
+        let added = self.try_add(served, node, of);
         if let Err(Error::NoSpace | Error::Limit(_)) = added {
             let mut state = self.state();
             if !std::mem::replace(&mut state.full, true) {
@@ -223,29 +247,42 @@ impl Shared {
         added.ok()
     }
 
-    fn try_add(&self, served: &Dir, node: NodeId) -> Result<i32, Error> {
+    fn try_add(&self, served: &Dir, node: NodeId, of: Use) -> Result<i32, Error> {
         let fd = served.dir_fd(node)?;
         let mut state = self.state();
-        if let Some(wd) = state.by_node.get(&node) {
-            return Ok(*wd);
+        let state = &mut *state;
+        // The last who watched a tree may have left while the directory was opened.
+        if of == Use::Trees && state.trees.is_empty() {
+            return Err(Error::NotFound);
         }
-        if state.dirs.len() >= MAX_DIRS {
-            return Err(Error::Limit("observed directories"));
+        let wd = match state.by_node.get(&node) {
+            Some(wd) => *wd,
+            None if state.dirs.len() >= MAX_DIRS => return Err(Error::Limit("observed directories")),
+            None => {
+                // The number names the directory that was checked, whatever has its name by now.
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                let wd = inotify::add_watch(&self.inotify, path, MASK)?;
+                state.by_node.insert(node, wd);
+                wd
+            }
+        };
+        let observed = state.dirs.entry(wd).or_insert(Observed { node, plain: 0, below: 0 });
+        if observed.node != node {
+            // The same directory, under the number that it had before the table gave it up.
+            state.by_node.remove(&std::mem::replace(&mut observed.node, node));
         }
-        // The number names the directory that was checked, whatever has its name by now.
-        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let wd = inotify::add_watch(&self.inotify, path, MASK)?;
-        state.dirs.insert(wd, Observed { node, plain: 0, below: 0 });
-        state.by_node.insert(node, wd);
+        if let Some(count) = observed.count(of) {
+            *count += 1;
+        }
         Ok(wd)
     }
 
     /// Ends the observation of a directory that nobody watches.
-    fn let_go(&self, state: &mut State, node: NodeId) {
-        let Some(wd) = state.by_node.get(&node).copied() else { return };
-        if state.dirs.get(&wd).is_some_and(Observed::is_idle) {
-            state.dirs.remove(&wd);
-            state.by_node.remove(&node);
+    fn let_go(&self, state: &mut State, wd: i32) {
+        if let Entry::Occupied(observed) = state.dirs.entry(wd)
+            && observed.get().is_idle()
+        {
+            state.by_node.remove(&observed.remove().node);
             // It is gone already when its directory is.
             let _ = inotify::remove_watch(&self.inotify, wd);
         }
@@ -285,9 +322,17 @@ struct Reader {
     /// The first half of a rename, whose second may follow, and when it came.
     pending: Option<(Seen, Instant)>,
     walk: Option<Walk>,
+    /// Directories that came into a tree.
+    arrived: Vec<Unentered>,
+    /// How many of them may still be entered at once, before what happened after them is told.
+    at_once: usize,
 }
 
 impl Reader {
+    fn new(shared: Arc<Shared>, dir: Weak<Dir>) -> Reader {
+        Reader { shared, dir, pending: None, walk: None, arrived: Vec::new(), at_once: STEP }
+    }
+
     fn run(mut self, woken: BorrowedFd<'_>) {
         let inotify = self.shared.clone();
         let mut buf = vec![MaybeUninit::uninit(); 65_536];
@@ -311,8 +356,8 @@ impl Reader {
             let mut byte = [0; 64];
             while matches!(rustix::io::read(woken, &mut byte), Ok(n) if n > 0) {}
             // In steps: what the kernel tells of meanwhile has no room to wait in for long.
-            at_work = self.step(&served);
             self.read(&served, &mut buf);
+            at_work = self.step(&served);
         }
     }
 
@@ -321,46 +366,71 @@ impl Reader {
         let mut state = self.shared.state();
         if state.trees.is_empty() {
             self.walk = None;
-            let idle =
-                state.dirs.values().filter(|observed| observed.is_idle()).map(|observed| observed.node);
+            self.arrived = Vec::new();
+            let idle = state.dirs.iter().filter(|(_, observed)| observed.is_idle()).map(|(wd, _)| *wd);
             let idle: Vec<_> = idle.take(STEP).collect();
-            idle.iter().for_each(|node| self.shared.let_go(&mut state, *node));
+            idle.iter().for_each(|wd| self.shared.let_go(&mut state, *wd));
             return idle.len() == STEP;
         }
+        let losses = state.losses;
         let next = || {
-            let (root, _) = state.trees.iter().find(|(_, tree)| !tree.walked)?;
-            Some(Walk { root: *root, left: vec![(*root, 0)] })
+            let unwalked = state.trees.iter().filter(|(_, tree)| tree.walked != Some(losses));
+            // However often events are lost, each has its turn.
+            let (&root, tree) = unwalked.min_by_key(|(_, tree)| tree.walked)?;
+            let left = vec![Unentered { node: root, depth: 0, tell: false }];
+            Some(Walk { root, losses, again: tree.walked.is_some(), lost: false, left })
         };
-        // One that nobody waits for any more ends.
+        // One that nobody waits for any more ends. One during which events are lost goes on, and another follows.
         let under_way = self.walk.take().filter(|walk| state.trees.contains_key(&walk.root));
-        let Some(mut walk) = under_way.or_else(next) else { return false };
+        self.walk = under_way.or_else(next);
         drop(state);
+        let has_arrived = !self.arrived.is_empty();
+        self.at_once = STEP;
+        self.enter_arrived(served);
+        let Some(mut walk) = self.walk.take() else { return has_arrived };
         for _ in 0..STEP {
-            let Some((node, depth)) = walk.left.pop() else { break };
-            self.enter(served, node, depth, false, &mut walk.left);
+            let Some(next) = walk.left.pop() else { break };
+            walk.lost |= self.enter(served, &next, &mut walk.left) && walk.again;
         }
-        if walk.left.is_empty() {
-            if let Some(tree) = self.shared.state().trees.get_mut(&walk.root) {
-                tree.walked = true;
-            }
-        } else {
+        if !walk.left.is_empty() {
             self.walk = Some(walk);
+            return true;
+        }
+        if let Some(tree) = self.shared.state().trees.get_mut(&walk.root) {
+            tree.walked = Some(walk.losses);
+        }
+        if walk.lost {
+            // What happened in there since the watches were told of the loss.
+            self.shared.watches.lost(Some(walk.root));
         }
         true
     }
 
-    /// Observes all directories below `root`. With `tell`, everything that is in them is new.
-    fn walk(&self, served: &Dir, root: NodeId, tell: bool) {
-        let mut left = vec![(root, 0)];
-        while let Some((node, depth)) = left.pop() {
-            self.enter(served, node, depth, tell, &mut left);
+    /// Enters what has arrived, but no more than may be now.
+    fn enter_arrived(&mut self, served: &Dir) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        while self.at_once > 0
+            && let Some(next) = arrived.pop()
+        {
+            self.at_once -= 1;
+            self.enter(served, &next, &mut arrived);
         }
+        self.arrived = arrived;
     }
 
-    /// Observes a directory; those in it are left to do.
-    fn enter(&self, served: &Dir, node: NodeId, depth: usize, tell: bool, left: &mut Vec<(NodeId, usize)>) {
-        if self.shared.add(served, node).is_none() || depth == MAX_DEPTH {
-            return;
+    /// Observes a directory; those in it are left to do. Whether it was not observed.
+    fn enter(
+        &self,
+        served: &Dir,
+        &Unentered { node, depth, tell }: &Unentered,
+        left: &mut Vec<Unentered>,
+    ) -> bool {
+        let is_new = !self.shared.state().by_node.contains_key(&node);
+        if self.shared.add(served, node, Use::Trees).is_none() {
+            return false;
+        }
+        if depth == MAX_DEPTH {
+            return is_new;
         }
         // What cannot be listed is not told.
         let _ = children(served, node, |name, child| {
@@ -369,14 +439,22 @@ impl Reader {
                 let (what, action) = (What::name_of(kind), Action::Added);
                 self.tell(served, [Event { what, action, dir: node, name }]);
             }
-            left.extend(child.map(|child| (child, depth + 1)));
+            left.extend(child.map(|node| Unentered { node, depth: depth + 1, tell }));
         });
+        is_new
+    }
+
+    /// There was no room for what happened: directories may have come that nobody saw.
+    fn lost(&self) {
+        self.shared.state().losses += 1;
+        self.shared.watches.lost(None);
     }
 
     fn read(&mut self, served: &Dir, buf: &mut [MaybeUninit<u8>]) {
         let shared = self.shared.clone();
         let mut reader = inotify::Reader::new(&shared.inotify, buf);
         let mut any = false;
+        self.at_once = STEP;
         loop {
             let event = match reader.next() {
                 Ok(event) => event,
@@ -389,7 +467,7 @@ impl Reader {
                 tracing::warn!(
                     "the kernel lost changes of other programs: raise fs.inotify.max_queued_events"
                 );
-                self.shared.watches.lost(None);
+                self.lost();
                 continue;
             }
             let wd = event.wd();
@@ -476,14 +554,20 @@ impl Reader {
     }
 
     /// A name is there, and was told of if somebody else made it.
-    fn came(&self, served: &Dir, seen: &Seen, foreign: bool) {
+    fn came(&mut self, served: &Dir, seen: &Seen, foreign: bool) {
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if !foreign {
             // What else we do to a file that we make.
             self.shared.watches.own().content(attr.node, Instant::now());
         }
         if attr.kind == Kind::Dir && !self.shared.state().trees.is_empty() {
-            self.walk(served, attr.node, foreign);
+            // A tree that is moved to and fro arrives faster than it is entered. The walk finds what is left of it.
+            if self.arrived.len() >= MAX_DIRS {
+                self.arrived = Vec::new();
+                self.lost();
+            }
+            self.arrived.push(Unentered { node: attr.node, depth: 0, tell: foreign });
+            self.enter_arrived(served);
         }
     }
 
@@ -552,7 +636,7 @@ mod tests {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
         let (_, wake) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let shared = Arc::new(Shared { inotify, watches: Arc::default(), state: Mutex::default() });
-        let reader = Reader { shared: shared.clone(), dir: Arc::downgrade(dir), pending: None, walk: None };
+        let reader = Reader::new(shared.clone(), Arc::downgrade(dir));
         (Arc::new(Observer { shared, wake }), reader)
     }
 
@@ -585,5 +669,106 @@ mod tests {
         drop(left);
         while reader.step(&dir) {}
         assert_eq!((observed(), reader.walk.is_some()), (0, false));
+    }
+
+    #[test]
+    fn a_tree_that_comes_is_walked_in_steps() {
+        let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for n in 0..200 {
+            std::fs::create_dir_all(beside.path().join(format!("come/{n}"))).unwrap();
+        }
+        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let (observer, mut reader) = observer(&dir);
+        let observed = || observer.shared.state().dirs.len();
+        let held = observer.observe(&dir, NodeId::ROOT, true).unwrap();
+        while reader.step(&dir) {}
+        std::fs::rename(beside.path().join("come"), folder.path().join("come")).unwrap();
+        let mut buf = vec![MaybeUninit::uninit(); 65_536];
+        reader.read(&dir, &mut buf);
+        assert_eq!(observed(), 1 + STEP);
+        assert!(reader.step(&dir));
+        assert_eq!(observed(), 1 + 2 * STEP);
+        while reader.step(&dir) {}
+        assert_eq!(observed(), 202);
+        // More than can be observed is in the way.
+        reader.arrived.extend((0..MAX_DIRS).map(|_| Unentered { node: NodeId::ROOT, depth: 0, tell: false }));
+        std::fs::create_dir(folder.path().join("late")).unwrap();
+        reader.read(&dir, &mut buf);
+        assert_eq!((observed(), reader.arrived.len()), (203, 0));
+        assert_eq!(observer.shared.state().losses, 1);
+        // What comes while nobody is left who watches is not walked.
+        std::fs::rename(folder.path().join("come"), folder.path().join("go")).unwrap();
+        reader.read(&dir, &mut buf);
+        drop(held);
+        while reader.step(&dir) {}
+        assert_eq!((observed(), reader.arrived.len()), (0, 0));
+    }
+
+    #[test]
+    fn trees_are_walked_again_when_events_were_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        for n in 0..100 {
+            std::fs::create_dir_all(folder.path().join(format!("a/{n}"))).unwrap();
+        }
+        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let a = dir.exact(NodeId::ROOT, b"a").unwrap().node;
+        let (observer, mut reader) = observer(&dir);
+        let observed = || observer.shared.state().dirs.len();
+        let _trees = [NodeId::ROOT, a].map(|root| observer.observe(&dir, root, true).unwrap());
+        while reader.step(&dir) {}
+        assert_eq!(observed(), 102);
+        let lose = |reader: &mut Reader, name: &str| {
+            std::fs::create_dir(folder.path().join("a").join(name)).unwrap();
+            let mut buf = vec![0; 65_536];
+            while rustix::io::read(&observer.shared.inotify, &mut buf).is_ok() {}
+            reader.lost();
+        };
+        lose(&mut reader, "late");
+        // Events that are lost in the middle of it do not keep the walk from its end.
+        assert!(reader.step(&dir));
+        lose(&mut reader, "later");
+        assert!(reader.walk.is_some());
+        while reader.step(&dir) {}
+        assert_eq!(observed(), 104);
+        assert!(observer.shared.state().trees.values().all(|tree| tree.walked == Some(2)));
+    }
+
+    #[test]
+    fn a_directory_is_observed_from_when_it_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let a = dir.exact(NodeId::ROOT, b"a").unwrap().node;
+        let (observer, mut reader) = observer(&dir);
+        let observed = || observer.shared.state().dirs.len();
+        // Something happens elsewhere just when a watch begins, and again before its parent is asked for.
+        let shared = &observer.shared;
+        let wd = shared.add(&dir, a, Use::Itself).unwrap();
+        reader.step(&dir);
+        assert_eq!(observed(), 1);
+        let above = shared.add(&dir, NodeId::ROOT, Use::Below);
+        reader.step(&dir);
+        assert_eq!(observed(), 2);
+        observer.own().begin();
+        let guard = Guard { observer: Arc::downgrade(&observer), dir: a, wd, above, recursive: false };
+        // Two watch it; what one takes back is its own.
+        let other = observer.observe(&dir, a, false).unwrap();
+        drop(guard);
+        reader.step(&dir);
+        assert_eq!(observed(), 2);
+        // The directory is known by another number meanwhile: who watches it still does.
+        let other_node = NodeId(a.0 + 1000);
+        assert!(shared.state().by_node.remove(&a).is_some());
+        shared.state().dirs.get_mut(&wd).unwrap().node = other_node;
+        shared.state().by_node.insert(other_node, wd);
+        let again = observer.observe(&dir, a, false).unwrap();
+        assert_eq!(shared.state().by_node.keys().filter(|node| **node != NodeId::ROOT).count(), 1);
+        drop(again);
+        assert_eq!(observed(), 2);
+        drop(other);
+        assert_eq!((observed(), shared.state().by_node.len()), (0, 0));
+        // A walk is late: nobody watches a tree any more.
+        assert!(shared.add(&dir, a, Use::Trees).is_none());
+        assert_eq!(observed(), 0);
     }
 }

@@ -9,14 +9,22 @@
 //! than where a listing would.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use crate::vfs::{Error, NodeId};
+use weft_machine::rt;
+
+use super::Dir;
+use super::sys::{self, Identity};
+use crate::vfs::depot::FOLDER;
+use crate::vfs::{Attr, Error, Kind, NodeId, Stable};
 
 /// Entries remembered: about 50 bytes each.
 pub(super) const MAX_ENTRIES: usize = 1 << 20;
 /// Entries looked at before others get their turn.
 pub(super) const STEP: usize = 1024;
+/// Entries behind the position at which a file was seen that are looked at first: it is the next one unless others went.
+const FEW: usize = 4;
 /// How long a finished walk is believed when it does not know a file.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
@@ -105,6 +113,103 @@ impl Search {
         // This directory first: its position is fresh.
         if let Some(cookie) = more {
             self.queue.push_front((dir, cookie));
+        }
+    }
+}
+
+impl Dir {
+    /// The file that was given out as `stable`: known, or searched for a step at a time.
+    pub(super) async fn find(&self, stable: Stable) -> Result<Attr, Error> {
+        let wanted = Identity::from_stable(&stable, &self.home);
+        loop {
+            let known = self.table().of(&wanted);
+            match known.map(|node| self.getattr(node)) {
+                // It was moved, by somebody else, from where it was seen last.
+                None | Some(Err(Error::Stale)) => {}
+                Some(other) => return other,
+            }
+            let next = self.search().next(wanted.inode(), Instant::now());
+            match next {
+                Next::In(parent, before) => {
+                    // Where it was seen, so that a large directory is not read for each file in it; elsewhere only if it moved within.
+                    let found = match self.find_in(parent, &wanted, before, FEW)? {
+                        None => self.find_in(parent, &wanted, 0, usize::MAX)?,
+                        found => found,
+                    };
+                    match found {
+                        Some(attr) => return Ok(attr),
+                        None => self.search().forget(wanted.inode()),
+                    }
+                }
+                Next::Read(dir, cookie) => {
+                    let read = self.walk(dir, cookie);
+                    self.search().done();
+                    match read {
+                        Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                Next::Wait => {}
+                Next::Nowhere => return Err(Error::Stale),
+            }
+            rt::yield_now().await;
+        }
+    }
+
+    /// Reads a piece of a directory for `search`.
+    fn walk(&self, dir: NodeId, cookie: u64) -> Result<(), Error> {
+        let fd = self.dir_fd(dir)?;
+        let open = sys::open_dir(fd.as_fd())?;
+        let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
+        let more = raw.last().map(|last| last.cookie).filter(|_| !end);
+        let mut before = cookie;
+        let entries = raw.into_iter().filter(|raw| raw.name != FOLDER).map(|raw| {
+            let mut seen = Seen { inode: raw.inode, before, dir: None };
+            before = raw.cookie;
+            if raw.maybe_dir {
+                let stat = sys::stat_at(fd.as_fd(), &raw.name)?;
+                let is_dir = stat.kind() == Kind::Dir;
+                // A mount point's own inode is not the one that the directory lists.
+                seen.inode = stat.identity().inode();
+                seen.dir =
+                    is_dir.then(|| self.seen(&stat, dir, &raw.name)).transpose()?.map(|attr| attr.node);
+            }
+            Ok(seen)
+        });
+        let entries: Vec<_> = entries.collect();
+        self.search().read(dir, entries.into_iter(), more);
+        Ok(())
+    }
+
+    /// The entry of `dir` that is `wanted`, among about `max` of those behind a position.
+    fn find_in(
+        &self,
+        dir: NodeId,
+        wanted: &Identity,
+        mut cookie: u64,
+        max: usize,
+    ) -> Result<Option<Attr>, Error> {
+        let fd = match self.dir_fd(dir) {
+            Err(Error::Stale) => return Ok(None),
+            other => other?,
+        };
+        let open = sys::open_dir(fd.as_fd())?;
+        let mut left = max;
+        loop {
+            let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(super::MAX_ENTRIES))?;
+            cookie = raw.last().map_or(cookie, |last| last.cookie);
+            left = left.saturating_sub(raw.len());
+            for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
+                match sys::stat_at(fd.as_fd(), &raw.name) {
+                    Ok(stat) if stat.identity() == *wanted => {
+                        return self.seen(&stat, dir, &raw.name).map(Some);
+                    }
+                    _ => {}
+                }
+            }
+            if end || left == 0 {
+                return Ok(None);
+            }
         }
     }
 }

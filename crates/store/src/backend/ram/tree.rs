@@ -5,6 +5,7 @@
 //! place; `names` and `order` of a directory list the same entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::content::Content;
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
-use crate::backend::names::{fold, is_called, key, key_of_short};
+use crate::backend::names::{fold, is_called, short};
 use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
 
 /// Files that give their descriptors up when one is wanted: so that not every open of many looks for one. A megabyte each at most is
@@ -50,9 +51,20 @@ pub(super) struct Entries {
     names: BTreeMap<Vec<u8>, (u64, NodeId)>,
     order: BTreeMap<u64, Vec<u8>>,
     last_cookie: u64,
-    /// The key of each name with its cookie: what a look-up without regard to case asks.
-    folded: BTreeSet<(u32, u64)>,
+    /// A hash of what each name is called, its 8.3 name as well, with its cookie: what a look-up without regard to case asks.
+    called: BTreeSet<(u64, u64)>,
+    /// Its keys are random: nobody can make names whose hashes are equal, so a look-up finds the one that it wants first.
+    hasher: RandomState,
     subdirs: u32,
+}
+
+/// What an entry is called in any case.
+#[derive(Hash)]
+enum Called<'a> {
+    /// By its own name, folded.
+    Own(&'a [u8]),
+    /// By its 8.3 name.
+    Short(&'a [u8]),
 }
 
 impl Entries {
@@ -62,11 +74,23 @@ impl Entries {
 
     pub(super) fn find_folded(&self, name: &[u8]) -> Option<NodeId> {
         let wanted = fold(name);
-        let with_key =
-            |key: u32| self.folded.range((key, 0)..=(key, u64::MAX)).filter_map(|(_, at)| self.order.get(at));
-        let own = with_key(key(name)).find(|name| fold(name) == wanted);
-        let by_short = || with_key(key_of_short(&wanted)?).find(|name| is_called(name, &wanted));
+        let own = self.with_hash_of(Called::Own(&wanted)).find(|name| fold(name) == wanted);
+        let by_short = || self.with_hash_of(Called::Short(&wanted)).find(|name| is_called(name, &wanted));
         own.or_else(by_short).and_then(|name| self.find(name))
+    }
+
+    /// The names that are called so; others only by chance, one in 2^64.
+    fn with_hash_of(&self, called: Called<'_>) -> impl Iterator<Item = &[u8]> {
+        let hash = self.hasher.hash_one(called);
+        let range = self.called.range((hash, 0)..=(hash, u64::MAX));
+        range.filter_map(|(_, at)| self.order.get(at)).map(Vec::as_slice)
+    }
+
+    /// What look-ups find a name by.
+    fn hashes(&self, name: &[u8]) -> impl Iterator<Item = u64> + use<> {
+        let own = self.hasher.hash_one(Called::Own(&fold(name)));
+        let short = short(name).map(|short| self.hasher.hash_one(Called::Short(short.as_bytes())));
+        [Some(own), short].into_iter().flatten()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -77,14 +101,16 @@ impl Entries {
         self.last_cookie += 1;
         self.names.insert(name.to_vec(), (self.last_cookie, node));
         self.order.insert(self.last_cookie, name.to_vec());
-        self.folded.insert((key(name), self.last_cookie));
+        self.called.extend(self.hashes(name).map(|hash| (hash, self.last_cookie)));
         self.subdirs += u32::from(is_dir);
     }
 
     fn remove(&mut self, name: &[u8], is_dir: bool) {
         let Some((cookie, _)) = self.names.remove(name) else { return };
         self.order.remove(&cookie);
-        self.folded.remove(&(key(name), cookie));
+        for hash in self.hashes(name) {
+            self.called.remove(&(hash, cookie));
+        }
         self.subdirs -= u32::from(is_dir);
     }
 
@@ -543,5 +569,37 @@ fn new_node(body: Body, mode: u32) -> Node {
         mtime: now,
         ctime: now,
         btime: now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_up_in_any_case_looks_at_what_is_called_so_alone() {
+        let mut entries = Entries::default();
+        let spelled = |i: usize| -> Vec<u8> {
+            let letter = |(bit, c): (usize, u8)| if i >> bit & 1 == 1 { c.to_ascii_uppercase() } else { c };
+            b"abcdefghijkl".iter().copied().enumerate().map(letter).collect()
+        };
+        (0..4096).for_each(|i| entries.insert(&spelled(i), NodeId(i as u64), false));
+        entries.insert(b"other long name", NodeId(5000), false);
+        // The oldest of those that differ by case only, by either name.
+        let wanted = fold(&spelled(0));
+        let name = short(&wanted).unwrap();
+        assert_eq!(entries.find_folded(&wanted), Some(NodeId(0)));
+        assert_eq!(entries.find_folded(name.to_ascii_lowercase().as_bytes()), Some(NodeId(0)));
+        // The same digits after another letter: not one name is compared.
+        let other = name.replacen('A', "B", 1);
+        assert_eq!(entries.with_hash_of(Called::Short(other.as_bytes())).count(), 0);
+        assert_eq!(entries.find_folded(other.as_bytes()), None);
+        // An own name goes before the 8.3 name of another.
+        let others = short(b"other long name").unwrap().to_lowercase();
+        assert_eq!(entries.find_folded(others.as_bytes()), Some(NodeId(5000)));
+        entries.insert(others.as_bytes(), NodeId(5001), false);
+        assert_eq!(entries.find_folded(others.to_uppercase().as_bytes()), Some(NodeId(5001)));
+        (0..4096).for_each(|i| entries.remove(&spelled(i), false));
+        assert_eq!((entries.find_folded(&wanted), entries.called.len()), (None, 3));
     }
 }

@@ -431,3 +431,36 @@ fn a_name_in_another_case_is_searched_for_in_steps_and_once() {
     })
     .unwrap();
 }
+
+/// Names that differ by case only, and a name that might mean any of them: they are compared in steps, though the folder is known.
+#[test]
+fn names_of_one_key_are_compared_in_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let spelled = |i: usize| -> String {
+        let letter = |(bit, c): (usize, char)| if i >> bit & 1 == 1 { c.to_ascii_uppercase() } else { c };
+        "abcdefghijkl".chars().enumerate().map(letter).collect()
+    };
+    for i in 0..4095 {
+        std::fs::write(folder.path().join(spelled(i)), b"").unwrap();
+    }
+    let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+    let short = crate::backend::names::short(b"ABCDEFGHIJKL").unwrap();
+    rt::block_on(async {
+        assert!(vfs.lookup(ROOT, b"absent", true).await.is_err());
+        let find = async |name: &str| {
+            let mut turns = 0;
+            let mut looking = Box::pin(vfs.lookup(ROOT, name.as_bytes(), true));
+            let found = std::future::poll_fn(|cx| {
+                let polled = looking.as_mut().poll(cx);
+                turns += usize::from(polled.is_pending());
+                polled
+            });
+            (found.await.is_ok(), turns)
+        };
+        let (found, turns) = find(&short.replacen('A', "B", 1)).await;
+        assert!(!found && turns >= 3, "{turns} turns given to others");
+        assert!(find(&short).await.0 && find("ABCDEFGHIJKL").await.0);
+        assert_eq!(find("absent").await, (false, 0));
+    })
+    .unwrap();
+}
