@@ -34,7 +34,7 @@ pub use identity::{Identity, Origin, Principal, Speaker};
 pub use lease::Lease;
 pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
-pub use ranges::Ranges;
+pub use ranges::{Ranges, Unchanged};
 pub use session::{Begun, Session};
 pub use stateids::{Held, Kind, State};
 
