@@ -126,14 +126,26 @@ impl Durable {
         Ok(clients?)
     }
 
-    /// Returns once it is on disk that the client has state, by the record of this number.
-    pub(super) fn remember(&self, who: &Who, record: u64) -> Result<(), Unusable> {
+    /// Returns once it is on disk that the client has state, by the record of this number; false if that record does not last any
+    /// more, whose place another one may have taken.
+    pub(super) fn remember(
+        &self,
+        who: &Who,
+        record: u64,
+        lasts: impl FnOnce() -> bool,
+    ) -> Result<bool, Unusable> {
+        let mut written = false;
         self.change(CLIENTS, |table| {
+            if !lasts() {
+                return Ok(());
+            }
+            written = true;
             table.remove(&*name(&who.of_anybody()))?;
             table.insert(&*name(who), ())?;
             self.remembered.lock().unwrap_or_else(PoisonError::into_inner).insert(who.clone(), record);
             Ok(())
-        })
+        })?;
+        Ok(written)
     }
 
     /// These clients have nothing to reclaim, by a record of this run or, without one, of the last. A client that has come back
@@ -228,9 +240,9 @@ mod tests {
         let (a, b) = (who(true, b"a", Some([7; IDENTITY_BYTES])), who(false, b"b", None));
         let first = Durable::open(&dir, "127.0.0.1:2049").unwrap();
         assert_eq!(first.clients().unwrap(), []);
-        first.remember(&a, 1).unwrap();
-        first.remember(&a, 1).unwrap();
-        first.remember(&b, 2).unwrap();
+        first.remember(&a, 1, || true).unwrap();
+        first.remember(&a, 1, || true).unwrap();
+        first.remember(&b, 2, || true).unwrap();
         assert!(Durable::open(&dir, "127.0.0.1:2049").is_err(), "one server at a time");
         assert_eq!((first.next_run().unwrap(), first.next_run().unwrap()), (1, 2));
         first.watch(b"10.0.0.1\0box").unwrap();
@@ -243,7 +255,7 @@ mod tests {
         assert_eq!(again.clients().unwrap(), [b.clone(), a.clone()]);
         // What an earlier version has written goes when its client is remembered anew.
         let known = Who { by: Some([9; IDENTITY_BYTES]), ..b.clone() };
-        again.remember(&known, 3).unwrap();
+        again.remember(&known, 3, || true).unwrap();
         assert_eq!(again.clients().unwrap(), [known.clone(), a]);
         let b = known;
         assert_eq!(again.hosts().unwrap(), [&b"10.0.0.2\0other"[..]]);
@@ -268,14 +280,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let who = Who { sessions: true, name: Bytes::from_static(b"a"), by: Some([7; IDENTITY_BYTES]) };
         let durable = Durable::open(dir.path(), "one").unwrap();
-        durable.remember(&who, 1).unwrap();
-        durable.remember(&who, 2).unwrap();
+        durable.remember(&who, 1, || true).unwrap();
+        durable.remember(&who, 2, || true).unwrap();
+        // A request of the old record goes on: it does not take the place of the new one.
+        assert!(!durable.remember(&who, 1, || false).unwrap());
         durable.forget(&[(who.clone(), Some(1)), (who.clone(), None)]).unwrap();
         assert_eq!(durable.clients().unwrap(), std::slice::from_ref(&who));
         durable.forget(&[(who.clone(), Some(2))]).unwrap();
         assert_eq!(durable.clients().unwrap(), []);
         // One of the last run goes by whichever record it is known under, or by none.
-        durable.remember(&who, 3).unwrap();
+        durable.remember(&who, 3, || true).unwrap();
         drop(durable);
         let again = Durable::open(dir.path(), "one").unwrap();
         again.forget(&[(who, Some(4))]).unwrap();

@@ -40,7 +40,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// A mounted export. Cloning shares the session.
 #[derive(Clone)]
 pub struct Mount {
-    client: Rc<Client>,
+    pub(super) client: Rc<Client>,
     root: Handle,
     /// Ends with the last clone.
     _keeper: Rc<rt::Task<()>>,

@@ -60,7 +60,7 @@ pub(crate) struct Client {
     current: RefCell<Option<Rc<Session>>>,
     /// One makes the session, the others wait.
     making: Mutex<()>,
-    /// Sessions of which we have seen the end, and the server perhaps not.
+    /// Sessions that are of no use to us, and that the server perhaps has still.
     over: RefCell<Vec<SessionId>>,
     /// Open files by their owners' numbers, to be taken back.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
@@ -173,9 +173,9 @@ impl Client {
 
     /// Our address has changed: the server knows the session there once it is told (RFC 8881 18.34). Whether it worked shows
     /// at the next request.
-    async fn bind(&self, patience: &Patience, session: &Session) -> Result<(), Error> {
+    async fn bind(&self, patience: &Patience, session: SessionId) -> Result<(), Error> {
         const FORE: u32 = 1;
-        let bind = BindConn { session: session.id, direction: FORE, rdma: false };
+        let bind = BindConn { session, direction: FORE, rdma: false };
         self.alone(patience, &Op::BindConnToSession(bind)).await.map(drop)
     }
 
@@ -223,7 +223,7 @@ impl Client {
                 status @ Status::DELAY if busy(patience, status).await => {}
                 Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
                     bound = true;
-                    self.bind(patience, session).await?;
+                    self.bind(patience, session.id).await?;
                 }
                 status if ends_session(status) => {
                     tracing::debug!(%status, "the session is over");
@@ -254,7 +254,7 @@ impl Client {
                 status @ Status::DELAY if busy(patience, status).await => {}
                 Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
                     bound = true;
-                    self.bind(patience, session).await?;
+                    self.bind(patience, session.id).await?;
                 }
                 status if ends_session(status) => return Ok(false),
                 status => return Err(Error::Status4(status)),
@@ -290,11 +290,7 @@ impl Client {
     /// RFC 8881 8.4.2, 2.10.10.1: a session, with a new client id where the server does not know ours any more, and then
     /// with all open files taken back.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
-        let over = self.over.take();
-        for session in over {
-            // One that it does not know is what was wanted.
-            self.alone(patience, &Op::DestroySession(session)).await?;
-        }
+        self.end_lost(patience).await?;
         // A server that restarts while files are taken back has forgotten those that were.
         let mut reclaim = false;
         for _ in 0..MAX_LOSSES {
@@ -318,6 +314,8 @@ impl Client {
                 status => return Err(Error::Status4(status)),
             };
             self.known.set(Some((client, number.wrapping_add(1))));
+            // Until it can be used: whoever gives up meanwhile leaves it to the next.
+            self.over.borrow_mut().push(made.session);
             if made.fore.max_operations < 8 || made.fore.max_requests == 0 {
                 return Err(Malformed("RFC 8881 18.36: a session with too little room").into());
             }
@@ -328,10 +326,34 @@ impl Client {
                 renewed: Cell::new(rt::now()),
             });
             if !reclaim || self.reclaim(&session).await? {
+                self.over.borrow_mut().retain(|lost| *lost != session.id);
                 return Ok(session);
             }
         }
         Err(Error::Status4(Status::BADSESSION))
+    }
+
+    /// Has the server end the sessions that are of no use. Each is kept in mind until that was answered, also by one who gives
+    /// up meanwhile.
+    async fn end_lost(&self, patience: &Patience) -> Result<(), Error> {
+        let mut bound = None;
+        loop {
+            let Some(session) = self.over.borrow().last().copied() else { return Ok(()) };
+            match self.alone(patience, &Op::DestroySession(session)).await?.status {
+                status @ Status::DELAY if busy(patience, status).await => continue,
+                status @ Status::DELAY => return Err(Error::Status4(status)),
+                // RFC 8881 18.37.3: by a connection of the session alone, and this may be a new one.
+                Status::CONN_NOT_BOUND_TO_SESSION if bound != Some(session) => {
+                    bound = Some(session);
+                    self.bind(patience, session).await?;
+                    continue;
+                }
+                // One that it does not know is what was wanted.
+                Status::OK | Status::BADSESSION | Status::DEADSESSION => {}
+                status => tracing::debug!(%status, "a session is left to the server"),
+            }
+            self.over.borrow_mut().retain(|lost| *lost != session);
+        }
     }
 
     async fn exchange_id(&self, patience: &Patience) -> Result<ExchangeIdOk, Error> {
@@ -500,7 +522,10 @@ impl Client {
             session.slots.end();
         }
         if let Some((client, _)) = self.known.take() {
-            self.alone(&Patience::new(), &Op::DestroyClientid(client)).await?;
+            let patience = &Patience::new();
+            // RFC 8881 18.50.3: a client with a session is not forgotten.
+            self.end_lost(patience).await?;
+            self.alone(patience, &Op::DestroyClientid(client)).await?;
         }
         Ok(())
     }
@@ -511,6 +536,28 @@ impl Client {
         let room = |message: u32| message.saturating_sub(AROUND_BYTES).max(1) as usize;
         let most = payload_of(&*self.lines.channel());
         Ok((room(fore.max_response).min(most), room(fore.max_request).min(most)))
+    }
+}
+
+#[cfg(test)]
+impl Client {
+    /// The session gets out of step with the server, which has it still.
+    pub fn lose_session(&self) -> SessionId {
+        let session = self.current.borrow().clone().unwrap();
+        self.lose(&session);
+        session.id
+    }
+
+    /// Sessions that the server is to end.
+    pub fn lost(&self) -> usize {
+        self.over.borrow().len()
+    }
+
+    /// Whether the server has this session.
+    pub async fn is_known(&self, session: SessionId) -> bool {
+        let bind = BindConn { session, direction: 1, rdma: false };
+        let bound = self.alone(&Patience::new(), &Op::BindConnToSession(bind)).await;
+        bound.unwrap().status == Status::OK
     }
 }
 

@@ -421,6 +421,35 @@ fn a_session_that_the_server_has_forgotten_is_made_anew_and_files_are_open_again
 }
 
 #[test]
+fn a_session_that_is_out_of_step_is_ended_for_the_server_too() {
+    Sim::new(1).run(async {
+        let world = World::in_memory();
+        let mount = world.mount(1).await;
+        let client = &mount.client;
+        // Whoever has it ended gives up before that is answered.
+        let first = client.lose_session();
+        assert!(client.is_known(first).await);
+        world.speaks.set(0);
+        let given_up = rt::timeout(Duration::from_secs(1), mount.mkdir("dir", SetAttributes::default()));
+        assert!(given_up.await.is_err());
+        assert_eq!(client.lost(), 1, "the next one has it ended");
+        world.speaks.set(usize::MAX);
+        mount.mkdir("dir", SetAttributes::default()).await.unwrap();
+        assert_eq!((client.lost(), client.is_known(first).await), (0, false));
+        // By a connection that the session has not seen.
+        let second = client.lose_session();
+        world.wires.take().iter().for_each(|wire| wire.cut());
+        mount.rmdir("dir").await.unwrap();
+        assert_eq!((client.lost(), client.is_known(second).await), (0, false));
+        // Before the server forgets the client, which has another one.
+        client.lose_session();
+        let client = client.clone();
+        mount.end().await.unwrap();
+        assert_eq!(client.lost(), 0);
+    });
+}
+
+#[test]
 fn after_a_restart_open_files_are_taken_back_while_others_wait_for_the_grace_period() {
     let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (path, kept) = (folder.path().to_owned(), state.path().to_owned());

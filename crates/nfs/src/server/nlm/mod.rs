@@ -348,7 +348,7 @@ fn give_back(
     let clear = || opens.clear_range(node, id, range);
     match table.ranges(host, owner, node) {
         Some(ranges) => {
-            ranges.unlock((opens, node, id), range, clear).map_err(|Full| Refused::Limit(MEMORY))??
+            ranges.unlock((opens, node, id), range, clear).map_err(|_| Refused::Limit(MEMORY))??
         }
         None => clear()?,
     }

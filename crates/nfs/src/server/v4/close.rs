@@ -31,7 +31,10 @@ pub(super) async fn close(server: &Server, state: &State) {
                 close_open(&share.vfs, open).await;
             }
         }
-        Kind::Lock { id, .. } => share.vfs.opens().release_ranges(state.node, *id),
+        Kind::Lock { id, .. } => {
+            state.end();
+            share.vfs.opens().release_ranges(state.node, *id);
+        }
     }
 }
 

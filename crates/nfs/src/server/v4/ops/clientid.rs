@@ -32,7 +32,7 @@ pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {
 fn call_back(c: &Compound<'_>, client: u64) {
     let Ok(client) = c.client(client) else { return };
     let (back, location) = {
-        let mut mine = client.mine();
+        let Some(mut mine) = client.living() else { return };
         let Some(Callback { program, ident, location }) = mine.callback.take() else { return };
         // RFC 7530 3.4: Linux's clients answer nothing but CB_NULL without a user.
         let credential = Credential::Sys(AuthSys::new(bytes::Bytes::from_static(b"weft"), 0, 0));

@@ -110,7 +110,7 @@ async fn offload(
     let states = &c.cx.server.states;
     let copy = Arc::new(Offload::new(states.new_other(client)));
     let handle = Place::Node(c.node()?).handle(c.cx).await?;
-    client.mine().copies.insert(copy.other, copy.clone());
+    client.living().ok_or(Status::EXPIRED)?.copies.insert(copy.other, copy.clone());
     let stateid = copy.stateid();
     let (verifier, client) = (c.cx.server.verifier, Arc::downgrade(client));
     let (from, to) = (args.from_offset, args.to_offset);

@@ -20,7 +20,7 @@ use super::super::compound::Compound;
 use super::super::io;
 use super::super::place::{Place, no_file};
 use super::super::state::budget::no_room;
-use super::super::state::{Kind, LockOwner, Ranges, State, Turn, Turned};
+use super::super::state::{Kind, LockOwner, Ranges, State, Turn, Turned, Unchanged};
 use super::open::clear;
 use crate::server::context::Node;
 
@@ -110,8 +110,8 @@ async fn first(
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
                 let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind, charge);
-                if client.hold(&state) {
-                    open.held_mut().locks.push(state.clone());
+                // First under its open: what is taken from a client that goes is closed with all locks under it.
+                if enter(&open, &state) && client.hold(&state) {
                     Ok(state.stateid())
                 } else {
                     give_back(c.cx.server, state).await;
@@ -131,6 +131,16 @@ async fn first(
         turn.answered(open_seqid, c.answered(n, ended, at));
     }
     ended
+}
+
+/// Enters locks under their open, unless that was closed meanwhile: it would have them, and they it, for ever.
+fn enter(open: &State, locks: &Arc<State>) -> bool {
+    let mut held = open.held_mut();
+    let is_open = held.open.is_some();
+    if is_open {
+        held.locks.push(locks.clone());
+    }
+    is_open
 }
 
 fn is_of(state: &State, owner: &Arc<LockOwner>) -> bool {
@@ -213,11 +223,15 @@ async fn take(
     let opens = node.share.vfs.opens();
     let key = open.held().open.as_ref().map(weft_store::opens::Open::key);
     let set = || opens.try_set_range_as(node.id, key, id, range, args.kind.exclusive);
-    let full = SetFailed::Refused(Refused::Limit("memory for byte-range locks"));
-    let attempt = || ranges.lock((opens, node.id, id), set).unwrap_or(Err(full));
-    let mut done = attempt();
+    let attempt = || match ranges.lock((opens, node.id, id), set) {
+        Ok(done) => Ok(done),
+        Err(Unchanged::Full) => Ok(Err(SetFailed::Refused(Refused::Limit("memory for byte-range locks")))),
+        // Closed, or taken from its client, in the meantime.
+        Err(Unchanged::Ended) => Err(Status::BAD_STATEID),
+    };
+    let mut done = attempt()?;
     if matches!(done, Err(SetFailed::Conflict(_))) && clear(c, node).await {
-        done = attempt();
+        done = attempt()?;
     }
     match done {
         Ok(()) => Ok(()),
@@ -323,7 +337,11 @@ pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
         let clear = || opens.clear_range(node.id, *id, range);
         // Splitting a range may need one more than there is room for.
         let cleared = ranges.unlock((opens, node.id, *id), range, clear);
-        cleared.map_err(|full| no_room(full, c.minor))?.map_err(|_| no_room(Full, c.minor))?;
+        let cleared = cleared.map_err(|unchanged| match unchanged {
+            Unchanged::Full => no_room(Full, c.minor),
+            Unchanged::Ended => Status::BAD_STATEID,
+        })?;
+        cleared.map_err(|_| no_room(Full, c.minor))?;
         Ok(state.changed())
     })
     .await

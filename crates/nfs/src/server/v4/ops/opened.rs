@@ -122,8 +122,8 @@ pub async fn close(c: &mut Compound<'_>, n: u32, args: &Close) -> Status {
     let ended = in_turn(c, n, args.seqid, &args.stateid, true, async |c, state, _, turn| {
         let locks = std::mem::take(&mut state.held_mut().locks);
         for lock in &locks {
-            close::close(c.cx.server, lock).await;
             c.cx.server.states.drop_locks(lock);
+            close::close(c.cx.server, lock).await;
         }
         close::close(c.cx.server, state).await;
         turn.forget(state);

@@ -279,6 +279,6 @@ pub fn reclaim_complete(c: &Compound<'_>, one_fs: bool) -> Result<(), Status> {
     }
     mine.reclaimed = true;
     drop(mine);
-    c.cx.server.states.grace.done(&client.who);
+    c.cx.server.states.reclaimed(&client);
     Ok(())
 }

@@ -34,9 +34,9 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
         return Ok(());
     }
     let state = states.current(&named, c.speaker()?)?;
-    let Kind::Lock { id, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
+    let Kind::Lock { id, ranges, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
     let node = c.node_of(state.share, state.node).ok_or(Status::BAD_STATEID)?;
-    if node.share.vfs.opens().holds_ranges(state.node, *id) {
+    if !ranges.end_empty((node.share.vfs.opens(), state.node, *id)) {
         return Err(Status::LOCKS_HELD);
     }
     states.drop_locks(&state);

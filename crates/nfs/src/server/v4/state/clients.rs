@@ -2,27 +2,31 @@
 //!
 //! What: SETCLIENTID and its confirmation for minor version 0, EXCHANGE_ID and CREATE_SESSION for the others.
 //! Spec: RFC 7530 16.33.5, 16.34.5; RFC 8881 18.35.4, 18.36.4, 18.50. Owns: client records.
-//! Does not: close files; what a client held is handed to the caller, who may have to wait for that.
+//! Does not: forget them (`leaving`).
+
+mod leaving;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use weft_machine::budget::{Full, Holder};
-use weft_machine::{Charge, Source, Time};
+use weft_machine::{Charge, Time};
 use weft_store::opens::{Key, LockOwner as LockId, Opens};
 use weft_wire::nfs4::{
     ChannelAttrs, ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier,
     exchange_flag,
 };
 
-use super::budget::{self, AWAITED_BYTES, CLIENT_BYTES, OWNER_BYTES, STATE_BYTES, no_room};
+use super::budget::{self, AWAITED_BYTES, OWNER_BYTES, STATE_BYTES, no_room};
 use super::identity::{Identity, Origin, Owned};
 use super::numbers::Purpose;
 use super::session::Session;
 use super::stateids::Other;
 use super::{Back, Lease, LockOwner, Offload, Owner, Ranges, Speaker, State, States};
 use crate::server::durable::Who;
+
+pub use leaving::Taken;
 
 /// Where a client of minor version 0 can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +61,10 @@ pub struct Mine {
     /// It is known after a restart that this client had state.
     remembered: bool,
     pub callback: Option<Callback>,
+    /// Another place to call it at, which it has not confirmed yet (minor version 0).
+    change: Option<Change>,
+    /// For what came in place of the callback that it was made with.
+    callback_room: Option<Charge>,
     /// How it is called (minor version 0); sessions have their own.
     pub back: Option<Arc<Back>>,
     /// Files that it has a delegation of, or is being granted one.
@@ -173,7 +181,7 @@ impl Client {
     }
 
     /// As it is forgotten on disk.
-    fn record(&self) -> (Who, Option<u64>) {
+    fn record(&self) -> Record {
         (self.who.clone(), Some(self.id))
     }
 
@@ -204,12 +212,19 @@ struct Named {
     pending: Option<Pending>,
 }
 
-/// A client, or a change of a client, that is not confirmed yet.
+/// A client that is not confirmed yet: it holds nothing, and its number is nobody else's.
 struct Pending {
     client: Arc<Client>,
     confirm: Verifier,
-    callback: Option<Callback>,
     made: Time,
+}
+
+/// A change of a client that is not confirmed yet (RFC 7530 16.33.5). It is the client's own, not a record beside it: whoever
+/// forgets what was never confirmed does not forget the client.
+struct Change {
+    confirm: Verifier,
+    callback: Callback,
+    room: Charge,
 }
 
 /// All clients.
@@ -222,38 +237,38 @@ pub struct Table {
     pending: HashMap<u64, Name>,
     next: u32,
     verifiers: u64,
-    /// Those that were forgotten for others' sake, and are on disk still: the next sweep takes them from there.
-    forgotten: Vec<(Who, Option<u64>)>,
+    /// What has nothing to reclaim, and is on disk still: the next sweep takes it from there. Each was on disk.
+    forgotten: Vec<Record>,
 }
 
+/// A client on disk, by a record of this run or, without one, of the last.
+type Record = (Who, Option<u64>);
+
 impl Client {
-    /// Whether the client has this now. It has not where all that it had was taken from it while a request of it was carried out:
-    /// nobody would look for this any more.
+    /// What it holds, while it may hold anything: what is put in here is found by whoever ends the client. `None`: all that it had
+    /// was taken from it while a request of it was carried out, and nobody would look for more.
+    pub fn living(&self) -> Option<MutexGuard<'_, Mine>> {
+        let mine = self.mine();
+        (!self.lease.has_ended()).then_some(mine)
+    }
+
+    /// Whether the client has this now.
     #[must_use]
     pub fn hold(&self, state: &Arc<State>) -> bool {
-        let mut mine = self.mine();
-        // Whoever takes ends the lease first, and then waits for this lock.
-        let holds = !self.lease.has_ended();
-        if holds {
-            mine.states.insert(state.other, state.clone());
-        }
-        holds
+        let living = self.living();
+        living.map(|mut mine| mine.states.insert(state.other, state.clone())).is_some()
     }
 }
 
-/// What was taken from clients; whoever gets it closes it.
-#[derive(Default)]
-#[must_use = "files stay open until they are closed"]
-pub struct Taken(pub Vec<Arc<State>>);
-
 impl Table {
+    fn pending_of(&self, name: &Name) -> Option<Arc<Client>> {
+        self.names.get(name)?.pending.as_ref().map(|pending| pending.client.clone())
+    }
+
+    /// The client of this name that is not confirmed yet; there was none before.
     fn set_pending(&mut self, name: Name, pending: Pending) {
-        let id = pending.client.id;
-        let named = self.names.entry(name.clone()).or_default();
-        if let Some(old) = named.pending.replace(pending) {
-            self.pending.remove(&old.client.id);
-        }
-        self.pending.insert(id, name);
+        self.pending.insert(pending.client.id, name.clone());
+        self.names.entry(name).or_default().pending = Some(pending);
     }
 
     /// The client of minor version 1 or later that has this number, confirmed or not, and its name if it is not.
@@ -280,35 +295,13 @@ impl Table {
         self.confirmed.values().find(is_it)
     }
 
-    /// The pending client of this number becomes the confirmed one of its name. The one that it replaces is returned.
-    fn promote(&mut self, name: &Name) -> Option<Arc<Client>> {
-        let named = self.names.get_mut(name)?;
-        let Pending { client, confirm, callback, .. } = named.pending.take()?;
-        self.pending.remove(&client.id);
-        {
-            let mut mine = client.mine();
-            mine.confirmed_with = Some(confirm);
-            if callback.is_some() {
-                mine.callback = callback;
-            }
-        }
-        let replaced = named.confirmed.replace(client.clone()).filter(|old| old.id != client.id);
-        if let Some(old) = &replaced {
-            self.confirmed.remove(&old.id);
-        }
-        self.confirmed.insert(client.id, client);
-        replaced
-    }
-
-    fn forget(&mut self, client: &Client) {
+    fn remove(&mut self, client: &Client) {
         self.confirmed.remove(&client.id);
+        self.pending.remove(&client.id);
         let name = client.name();
         if let Some(named) = self.names.get_mut(&name) {
             named.confirmed.take_if(|known| known.id == client.id);
-            if named.pending.as_ref().is_some_and(|pending| pending.client.id == client.id) {
-                named.pending = None;
-                self.pending.remove(&client.id);
-            }
+            named.pending.take_if(|pending| pending.client.id == client.id);
             if named.confirmed.is_none() && named.pending.is_none() {
                 self.names.remove(&name);
             }
@@ -367,7 +360,6 @@ impl States {
         let name = Name::of(owner, false, by);
         let source = by.origin.source;
         let mut table = self.table();
-        self.make_room(&mut table, source, now).map_err(Err)?;
         let confirmed = table.names.get(&name).and_then(|named| named.confirmed.clone());
         if let Some(known) = &confirmed
             && known.by().principal != by.principal
@@ -378,21 +370,37 @@ impl States {
             let location = known.mine().callback.as_ref().map(|callback| callback.location.clone());
             return Err(location.ok_or(Status::CLID_INUSE));
         }
-        let same = confirmed
-            .filter(|known| known.verifier == owner.verifier && known.by() == by && !known.lease.has_ended());
-        let client = match same {
-            Some(client) => client,
-            None => {
-                let texts = [&callback.location.netid.0, &callback.location.addr.0, &name.owner, &name.owner];
-                let text = texts.iter().map(|text| text.len()).sum();
-                let charge = self.client_room(&mut table, source, text, now).map_err(Err)?;
-                let id = self.new_id(&mut table);
-                Client::new(id, name.clone(), owner.verifier, *by, now, charge)
-            }
-        };
         let confirm = self.new_verifier(&mut table);
-        let id = client.id;
-        table.set_pending(name, Pending { client, confirm, callback: Some(callback), made: now });
+        let location = &callback.location;
+        let text = location.netid.0.len().saturating_add(location.addr.0.len());
+        if let Some(known) = &confirmed
+            && known.verifier == owner.verifier
+            && known.by() == by
+            && !known.lease.has_ended()
+        {
+            let room = known.room(text).or_else(|Full| {
+                self.relieve(&mut table, now);
+                known.room(text)
+            });
+            let room = room.map_err(|Full| Err(Status::DELAY))?;
+            let mut mine = known.living().ok_or(Err(Status::DELAY))?;
+            mine.change = Some(Change { confirm, callback, room });
+            drop(mine);
+            // Another run of it, if any, has not come to anything.
+            self.forget_pending(&mut table, &name);
+            return Ok(Confirm { client: known.id, verifier: confirm });
+        }
+        self.make_room(&mut table, source, now).map_err(Err)?;
+        let text = text.saturating_add(name.owner.len().saturating_mul(2));
+        let charge = self.client_room(&mut table, source, text, now).map_err(Err)?;
+        let id = self.new_id(&mut table);
+        let client = Client::new(id, name.clone(), owner.verifier, *by, now, charge);
+        client.mine().callback = Some(callback);
+        if let Some(known) = &confirmed {
+            known.mine().change = None;
+        }
+        self.forget_pending(&mut table, &name);
+        table.set_pending(name, Pending { client, confirm, made: now });
         Ok(Confirm { client: id, verifier: confirm })
     }
 
@@ -409,21 +417,28 @@ impl States {
                 return Err(Status::CLID_INUSE);
             }
             pending.client.lease.renew(now);
-            let replaced = table.promote(&name);
-            drop(table);
-            return Ok(replaced.map(|old| self.take(&old)).unwrap_or_default());
+            let replaced = self.promote(&mut table, &name);
+            return Ok(self.taken(table, replaced));
         }
         let known = table
             .confirmed
             .get(&args.client)
             .filter(|known| Speaker::Alone(&by.origin).may_use(&known.lease));
         let known = known.cloned().ok_or(Status::STALE_CLIENTID)?;
-        if known.mine().confirmed_with != Some(args.verifier) {
+        let mut mine = known.mine();
+        let changes = mine.change.as_ref().is_some_and(|change| change.confirm == args.verifier);
+        if !changes && mine.confirmed_with != Some(args.verifier) {
             return Err(Status::STALE_CLIENTID);
         }
         if known.by().principal != by.principal {
             return Err(Status::CLID_INUSE);
         }
+        if let Some(Change { confirm, callback, room }) = mine.change.take_if(|_| changes) {
+            mine.confirmed_with = Some(confirm);
+            mine.callback = Some(callback);
+            mine.callback_room = Some(room);
+        }
+        drop(mine);
         known.lease.renew(now);
         Ok(Taken::default())
     }
@@ -462,13 +477,9 @@ impl States {
                 };
             }
             Some(known) if known.by().principal != by.principal => {
-                if known.holds_anything() && !known.lease.lapsed(now, self.limits.lease) {
+                // RFC 8881 18.35.4, case 3: one that holds nothing goes at once, with its sessions.
+                if !self.forget_empty(&mut table, &known) && !known.lease.lapsed(now, self.limits.lease) {
                     return Err(Status::CLID_INUSE);
-                }
-                if !known.holds_anything() {
-                    // RFC 8881 18.35.4, case 3: nobody misses it, and it goes at once.
-                    known.lease.end();
-                    table.forget(&known);
                 }
             }
             Some(known) if known.verifier == owner.verifier => {
@@ -482,7 +493,8 @@ impl States {
         let id = self.new_id(&mut table);
         let client = Client::new(id, name.clone(), owner.verifier, *by, now, charge);
         let confirm = self.new_verifier(&mut table);
-        table.set_pending(name, Pending { client, confirm, callback: None, made: now });
+        self.forget_pending(&mut table, &name);
+        table.set_pending(name, Pending { client, confirm, made: now });
         Ok((id, false, 1))
     }
 
@@ -509,7 +521,7 @@ impl States {
         }
         if pending.is_some() && client.lease.lapsed(now, self.limits.lease) {
             // RFC 8881 18.36.3: an unconfirmed record lives for a lease.
-            table.forget(&client);
+            self.forget_empty(&mut table, &client);
             return Err(Status::STALE_CLIENTID);
         }
         {
@@ -525,6 +537,8 @@ impl States {
                 return Err(Status::NOSPC);
             }
         }
+        // It is not silent: others go before it does.
+        client.lease.renew(now);
         // Its place in the client's order is not taken: the client asks again by itself.
         let room = |fore| budget::session(&self.budget, client.holder(), fore);
         let (charge, fore) = match room(fore.clone()) {
@@ -535,8 +549,13 @@ impl States {
             }
         };
         let made = make(client.lease.clone(), fore, charge);
-        client.lease.renew(now);
-        let mut mine = client.mine();
+        let Some(mut mine) = client.living() else {
+            // What it had was taken in this moment. A session would be nobody's.
+            if let Ok((session, _)) = made {
+                session.end();
+            }
+            return Err(Status::STALE_CLIENTID);
+        };
         mine.sequence = args.sequence;
         let (session, ok) = match made {
             Ok(made) => made,
@@ -547,13 +566,13 @@ impl States {
         };
         mine.created = Some(Ok(ok.clone()));
         let session = Arc::new(session);
-        mine.sessions.push(session.clone());
+        // While it is the client's: whoever ends that takes it out again.
+        self.enter_session(session.clone());
+        mine.sessions.push(session);
         drop(mine);
         client.ask_again();
-        let replaced = pending.and_then(|name| table.promote(&name));
-        drop(table);
-        self.enter_session(session);
-        Ok((ok, replaced.map(|old| self.take(&old)).unwrap_or_default()))
+        let replaced = pending.map(|name| self.promote(&mut table, &name)).unwrap_or_default();
+        Ok((ok, self.taken(table, replaced)))
     }
 
     /// RFC 8881 18.37.
@@ -580,16 +599,11 @@ impl States {
         if owned.by.principal != by.principal {
             return Err(Status::WRONG_CRED);
         }
-        if !client.lease.has_ended() {
-            let mine = client.mine();
-            if !mine.sessions.is_empty() || !mine.states.is_empty() {
-                return Err(Status::CLIENTID_BUSY);
-            }
-        }
-        client.lease.end();
-        table.forget(&client);
-        drop(table);
-        self.forget_durably(&[client.record()]);
+        let unused = |mine: &Mine| mine.sessions.is_empty() && mine.states.is_empty();
+        let ended = self.end_if(&client, unused).ok_or(Status::CLIENTID_BUSY)?;
+        table.remove(&client);
+        // It held nothing, and what is on disk of it goes before it is told so.
+        let Taken(_) = self.taken(table, ended);
         Ok(())
     }
 
@@ -600,21 +614,27 @@ impl States {
         if client.mine().remembered {
             return Ok(());
         }
-        durable.remember(&client.who, client.id).map_err(|e| {
-            tracing::error!("a client cannot be remembered over a restart: {e}");
-            Status::SERVERFAULT
-        })?;
-        client.mine().remembered = true;
-        Ok(())
+        let written =
+            durable.remember(&client.who, client.id, || !client.lease.has_ended()).map_err(|e| {
+                tracing::error!("a client cannot be remembered over a restart: {e}");
+                Status::SERVERFAULT
+            })?;
+        if let Some(mut mine) = client.living() {
+            mine.remembered = true;
+            return Ok(());
+        }
+        // It has ended meanwhile, and whoever ended it did not know.
+        if written {
+            self.table().forgotten.push(client.record());
+        }
+        Err(Status::EXPIRED)
     }
 
-    /// These clients have nothing to reclaim after a restart.
-    fn forget_durably(&self, clients: &[(Who, Option<u64>)]) {
-        let Some(durable) = &self.durable else { return };
-        if !clients.is_empty()
-            && let Err(e) = durable.forget(clients)
-        {
-            tracing::error!("a client without state may try to reclaim some after a restart: {e}");
+    /// The client has taken back all that it had in the last run.
+    pub fn reclaimed(&self, client: &Client) {
+        if self.grace.done(&client.who) {
+            // If it has anything now, it is on disk by its record of this run, and stays there.
+            self.table().forgotten.push((client.who.clone(), None));
         }
     }
 
@@ -654,175 +674,4 @@ impl States {
         let given_out = (1..=table.next).contains(&self.number_of(id));
         given_out && !table.confirmed.contains_key(&id) && !table.pending.contains_key(&id)
     }
-
-    /// Takes all that a client holds; its record may stay.
-    fn take(&self, client: &Client) -> Taken {
-        client.lease.end();
-        let (states, sessions, back) = {
-            let mut mine = client.mine();
-            mine.owners.clear();
-            mine.lock_owners.clear();
-            mine.delegated.clear();
-            mine.copies.drain().for_each(|(_, copy)| copy.cancel());
-            let back = mine.back.take();
-            (std::mem::take(&mut mine.states), std::mem::take(&mut mine.sessions), back)
-        };
-        if let Some(back) = back {
-            back.end();
-        }
-        sessions.iter().for_each(|session| self.leave_session(session));
-        let states: Vec<_> = states.into_values().collect();
-        states.iter().for_each(|state| self.leave(state));
-        Taken(states)
-    }
-
-    /// Takes what lapsed clients other than `by` hold on a node: somebody wants it (RFC 8881 8.4.2.4, courtesy).
-    pub fn take_lapsed(&self, share: usize, node: weft_store::NodeId, now: Time) -> Taken {
-        let lapsed = |client: &&Arc<Client>| {
-            client.lease.lapsed(now, self.limits.lease)
-                && client.mine().states.values().any(|state| (state.share, state.node) == (share, node))
-        };
-        let clients: Vec<_> = self.table().confirmed.values().filter(lapsed).cloned().collect();
-        self.forget_durably(&clients.iter().map(|client| client.record()).collect::<Vec<_>>());
-        Taken(clients.iter().flat_map(|client| self.take(client).0).collect())
-    }
-
-    /// Takes what clients hold that have been silent for so long that nobody expects them back, and forgets records
-    /// that were never confirmed. To be called from time to time.
-    pub fn sweep(&self, now: Time) -> Taken {
-        let lease = self.limits.lease;
-        let mut table = self.table();
-        let gone: Vec<_> = table
-            .confirmed
-            .values()
-            .filter(|c| c.lease.lapsed(now, lease.saturating_mul(COURTESY)))
-            .cloned()
-            .collect();
-        for client in &gone {
-            table.forget(client);
-        }
-        Self::forget_unconfirmed(&mut table, now, lease);
-        let mut lost = std::mem::take(&mut table.forgotten);
-        drop(table);
-        lost.extend(self.grace.missed(now).into_iter().map(|who| (who, None)));
-        lost.extend(gone.iter().map(|client| client.record()));
-        self.forget_durably(&lost);
-        Taken(gone.iter().flat_map(|client| self.take(client).0).collect())
-    }
-
-    fn forget_unconfirmed(table: &mut Table, now: Time, lease: std::time::Duration) {
-        let Table { names, pending, .. } = table;
-        names.retain(|_, named| {
-            if named.pending.as_ref().is_some_and(|p| now.since(p.made) > lease)
-                && let Some(old) = named.pending.take()
-            {
-                pending.remove(&old.client.id);
-            }
-            named.confirmed.is_some() || named.pending.is_some()
-        });
-    }
-
-    /// Room for one more client. When there is none, those go that were never confirmed in time and those that lapsed and
-    /// hold nothing; then some of the address that has the most of them, if that is not the one that asks.
-    fn make_room(&self, table: &mut Table, source: Source, now: Time) -> Result<(), Status> {
-        if table.len() < self.limits.clients {
-            return Ok(());
-        }
-        self.forget_idle(table, now);
-        if table.len() < self.limits.clients {
-            return Ok(());
-        }
-        self.forget_most(table, source);
-        // The client asks again by itself.
-        if table.len() < self.limits.clients { Ok(()) } else { Err(Status::DELAY) }
-    }
-
-    /// Memory for one more client, whose names and addresses are so long.
-    fn client_room(
-        &self,
-        table: &mut Table,
-        source: Source,
-        text_bytes: usize,
-        now: Time,
-    ) -> Result<Charge, Status> {
-        let charge = || self.budget.charge(source, CLIENT_BYTES.saturating_add(text_bytes));
-        charge().or_else(|Full| {
-            self.relieve(table, now);
-            // Both minor versions know it, and the client asks again by itself.
-            charge().map_err(|Full| Status::DELAY)
-        })
-    }
-
-    /// Forgets clients that were never confirmed, and sessions and records of those that are silent and hold nothing.
-    fn forget_idle(&self, table: &mut Table, now: Time) {
-        Self::forget_unconfirmed(table, now, self.limits.lease);
-        let lapsed = |c: &&Arc<Client>| c.lease.lapsed(now, self.limits.lease) && !c.holds_anything();
-        let idle: Vec<_> = table.confirmed.values().filter(lapsed).cloned().collect();
-        idle.iter().for_each(|client| self.forget_empty(table, client));
-    }
-
-    /// Memory is scarce: idle clients of addresses that hold more than they should go, too.
-    fn relieve(&self, table: &mut Table, now: Time) {
-        self.forget_idle(table, now);
-        let idle_after = self.limits.lease.checked_div(IDLE_PART).unwrap_or(self.limits.lease);
-        let idle = |client: &&Arc<Client>| {
-            client.lease.lapsed(now, idle_after) && !client.holds_anything() && client.charge.is_overdrawn()
-        };
-        let mut victims: Vec<_> = table.confirmed.values().filter(idle).cloned().collect();
-        victims.sort_by_key(|client| client.lease.renewed());
-        victims.truncate(FORGOTTEN_AT_ONCE);
-        victims.iter().for_each(|client| self.forget_empty(table, client));
-    }
-
-    /// Forgets clients of the address that has the most of them, if `source` has fewer: those that are not confirmed, then
-    /// those that hold nothing, the longest silent first. They make themselves known again.
-    fn forget_most(&self, table: &mut Table, source: Source) {
-        let pending = table.names.values().filter_map(|named| named.pending.as_ref());
-        let pending: Vec<_> = pending.map(|pending| pending.client.clone()).collect();
-        let mut counts: HashMap<&Holder, usize> = HashMap::new();
-        for client in table.confirmed.values().chain(&pending) {
-            let count = counts.entry(client.holder()).or_default();
-            *count = count.saturating_add(1);
-        }
-        let own = counts.get(&Holder::from(source)).copied().unwrap_or(0);
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let most = most.filter(|(_, count)| count.saturating_sub(own) > 1);
-        let Some((most, _)) = most else { return };
-        let most = most.clone();
-        let of_most = |client: &&Arc<Client>| *client.holder() == most;
-        let unconfirmed = pending.iter().filter(of_most).map(|client| (false, client));
-        let empty = table.confirmed.values().filter(of_most).filter(|client| !client.holds_anything());
-        let mut victims: Vec<_> = unconfirmed
-            .chain(empty.map(|client| (true, client)))
-            .map(|(known, c)| (known, c.clone()))
-            .collect();
-        victims.sort_by_key(|(known, client)| (*known, client.lease.renewed()));
-        victims.truncate(FORGOTTEN_AT_ONCE);
-        victims.iter().for_each(|(_, client)| self.forget_empty(table, client));
-    }
-
-    /// Forgets a client that holds no state.
-    fn forget_empty(&self, table: &mut Table, client: &Client) {
-        let (sessions, back, remembered) = {
-            let mut mine = client.mine();
-            (std::mem::take(&mut mine.sessions), mine.back.take(), mine.remembered)
-        };
-        if remembered {
-            table.forgotten.push(client.record());
-        }
-        if let Some(back) = back {
-            back.end();
-        }
-        sessions.iter().for_each(|session| self.leave_session(session));
-        client.lease.end();
-        table.forget(client);
-    }
 }
-
-/// A client is idle when it was silent for this part of a lease.
-const IDLE_PART: u32 = 4;
-/// Clients that go when there are too many: not one by one, since looking for them is work.
-const FORGOTTEN_AT_ONCE: usize = 64;
-
-/// Leases of silence after which a client's state goes although nobody wants it: others that do not know NFS (SMB) may.
-const COURTESY: u32 = 5;

@@ -73,15 +73,15 @@ impl Grace {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
     }
 
-    /// This client has all that it wants. When it was the last one, the period is over.
-    pub fn done(&self, who: &Who) {
+    /// This client has all that it wants. When it was the last one, the period is over. Whether it had anything before.
+    pub fn done(&self, who: &Who) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.remove(who);
-        waiting.remove(&who.of_anybody());
+        let known = waiting.remove(who) | waiting.remove(&who.of_anybody());
         let last = waiting.is_empty() && !self.silent;
         drop(waiting);
         if last {
             self.end();
         }
+        known
     }
 }

@@ -52,7 +52,7 @@ impl Lease {
         now.since(self.renewed()) > lease
     }
 
-    /// The client's state is taken away, or it is replaced.
+    /// The client's state is taken away, or it is replaced: with what it holds locked, which nothing comes to then.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

@@ -4,7 +4,8 @@
 //! Owns: clients and all that hangs on them. Does not: carry out operations; open files (they are handed in).
 //!
 //! Locking: `clients` has one mutex for the table of clients and one in each client, both for short sections and never
-//! nested the other way round. A state id is looked up in one of many shards, a session likewise; what READ and WRITE
+//! nested the other way round; nobody waits for a disk under either. What comes to a client and what ends it meet at the
+//! client's own (`clients::leaving`). A state id is looked up in one of many shards, a session likewise; what READ and WRITE
 //! need is behind a lock that readers share. An owner's requests take turns (`owner`), which is an order, not a lock.
 
 pub mod back;
@@ -34,7 +35,7 @@ pub use identity::{Identity, Origin, Principal, Speaker};
 pub use lease::Lease;
 pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
-pub use ranges::Ranges;
+pub use ranges::{Ranges, Unchanged};
 pub use session::{Begun, Session};
 pub use stateids::{Held, Kind, State};
 

@@ -5,6 +5,9 @@
 //! A LOCK adds two ranges at most: its own, and a piece more of one that it splits. So room for two is taken before it is
 //! tried, and what it did not need is given back. An UNLOCK may split a range, too; without room for the piece it still
 //! gives back whatever leaves no further piece, so that a client that is out of memory can let go of what it holds.
+//!
+//! A LOCK and the end of what it is for (CLOSE, or a client that goes) come from two connections, on two cores. The end takes
+//! the same lock as a LOCK, once, and the ranges are released after it: so none is set that nobody would release.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,18 +25,51 @@ const ADDED_BY_LOCK: usize = 2;
 pub struct Ranges {
     /// For what they hang on, whatever their number.
     base_bytes: usize,
-    charge: Mutex<Charge>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    charge: Charge,
+    /// What they hang on has ended.
+    ended: bool,
+}
+
+/// Why no range was locked or unlocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unchanged {
+    /// There is no memory for it.
+    Full,
+    /// What the ranges hang on has ended.
+    Ended,
 }
 
 impl Ranges {
     /// None yet; `charge` is for what they will hang on.
     pub fn new(charge: Charge) -> Ranges {
-        Ranges { base_bytes: charge.bytes(), charge: Mutex::new(charge) }
+        Ranges { base_bytes: charge.bytes(), inner: Mutex::new(Inner { charge, ended: false }) }
     }
 
-    // What is changed is one number at a time.
-    fn charge(&self) -> MutexGuard<'_, Charge> {
-        self.charge.lock().unwrap_or_else(PoisonError::into_inner)
+    // What is changed is one number, or one word, at a time.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless they have ended.
+    fn living(&self) -> Result<MutexGuard<'_, Inner>, Unchanged> {
+        let inner = self.inner();
+        if inner.ended { Err(Unchanged::Ended) } else { Ok(inner) }
+    }
+
+    /// No range is locked or unlocked from now on. Whoever ends them releases those that are locked.
+    pub fn end(&self) {
+        self.inner().ended = true;
+    }
+
+    /// The same if none is locked of `owner` in `node`; whether it is so.
+    pub fn end_empty(&self, (opens, node, owner): (&Opens, NodeId, LockOwner)) -> bool {
+        let mut inner = self.inner();
+        inner.ended |= !opens.holds_ranges(node, owner);
+        inner.ended
     }
 
     /// Carries out `act`, which locks one range of `owner` in `node`, if there is room for what that may add.
@@ -41,11 +77,11 @@ impl Ranges {
         &self,
         (opens, node, owner): (&Opens, NodeId, LockOwner),
         act: impl FnOnce() -> T,
-    ) -> Result<T, Full> {
-        let charge = self.charge();
-        charge.grow(ADDED_BY_LOCK.saturating_mul(RANGE_BYTES))?;
+    ) -> Result<T, Unchanged> {
+        let inner = self.living()?;
+        inner.charge.grow(ADDED_BY_LOCK.saturating_mul(RANGE_BYTES)).map_err(|Full| Unchanged::Full)?;
         let done = act();
-        self.settle(&charge, opens.ranges_of(node, owner).len());
+        self.settle(&inner.charge, opens.ranges_of(node, owner).len());
         Ok(done)
     }
 
@@ -55,15 +91,15 @@ impl Ranges {
         (opens, node, owner): (&Opens, NodeId, LockOwner),
         range: Range,
         act: impl FnOnce() -> T,
-    ) -> Result<T, Full> {
-        let charge = self.charge();
-        if let Err(full) = charge.grow(RANGE_BYTES)
+    ) -> Result<T, Unchanged> {
+        let inner = self.living()?;
+        if let Err(Full) = inner.charge.grow(RANGE_BYTES)
             && opens.ranges_of(node, owner).iter().any(|(held, _)| splits(*held, range))
         {
-            return Err(full);
+            return Err(Unchanged::Full);
         }
         let done = act();
-        self.settle(&charge, opens.ranges_of(node, owner).len());
+        self.settle(&inner.charge, opens.ranges_of(node, owner).len());
         Ok(done)
     }
 

@@ -83,9 +83,12 @@ impl State {
         Stateid { seqid, other: self.other }
     }
 
-    /// It is of no use any more.
+    /// It is of no use any more: of a set of locks, no range is locked from now on.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
+        if let Kind::Lock { ranges, .. } = &self.kind {
+            ranges.end();
+        }
     }
 
     pub fn has_ended(&self) -> bool {
@@ -219,7 +222,7 @@ impl States {
         self.ids.remove(&state.other);
     }
 
-    /// Forgets a set of locks: its ranges are given back.
+    /// Forgets a set of locks. Its ranges are released afterwards, by whoever closes it.
     pub fn drop_locks(&self, state: &State) {
         self.leave(state);
         if let Kind::Lock { open, .. } = &state.kind {

@@ -1,7 +1,8 @@
 //! Byte-range locks.
 
-use super::super::state::Speaker;
+use super::super::state::{Kind, Speaker, State, Unchanged};
 use super::*;
+use weft_store::opens::Range;
 
 fn lock(exclusive: bool, offset: u64, length: u64, locker: Locker) -> Op {
     let kind = LockType { exclusive, waits: false };
@@ -197,4 +198,60 @@ fn what_a_client_held_is_freed_when_it_is_gone() {
     let made = send(&server, call(1, 1, &[create_session(known.client, known.sequence, channel())]));
     assert_eq!(made.status, Status::OK);
     assert!(states.iter().all(|state| state.upgrade().is_none()));
+}
+
+/// A LOCK that found its state alive on one connection goes on after the state has ended on another one.
+fn lock_late(server: &Server, state: &State, end: &str) {
+    let Kind::Lock { id, ranges, .. } = &state.kind else { panic!("locks") };
+    let opens = server.shares[0].vfs.opens();
+    let range = Range::new(0, 10).unwrap();
+    let set = || opens.try_set_range(state.node, *id, range, true);
+    let late = ranges.lock((opens, state.node, *id), set);
+    assert!(!opens.holds_ranges(state.node, *id), "{end}: nobody would ever release it");
+    assert!(matches!(late, Err(Unchanged::Ended)), "{end}");
+    let cleared = ranges.unlock((opens, state.node, *id), range, || ());
+    assert_eq!(cleared, Err(Unchanged::Ended), "{end}");
+}
+
+#[test]
+fn no_range_is_locked_for_locks_that_have_ended_meanwhile() {
+    let kind = LockType { exclusive: true, waits: false };
+    let whole = |seqid, stateid| Op::Locku(Locku { kind, seqid, stateid, offset: 0, length: u64::MAX });
+    for end in ["CLOSE", "RELEASE_LOCKOWNER", "another run"] {
+        let server = server();
+        let mut old = Old::new(&server, "old");
+        let (file, opened) = old.open("f", share::BOTH, 0);
+        let locker = first(old.seqid, opened, old.id, "locks");
+        old.seqid += 1;
+        let mut answer = old.run(&[Op::Putfh(file), lock(true, 0, 5, locker)]);
+        answer.ok::<()>(opnum::PUTFH);
+        let held: Stateid = answer.ok(opnum::LOCK);
+        let state = server.states.find(&held, Speaker::Alone(&origin(PEER))).unwrap();
+        match end {
+            "CLOSE" => {
+                let close = Op::Close(Close { seqid: old.seqid, stateid: opened });
+                assert_eq!(old.status(file, close), Status::OK);
+            }
+            "RELEASE_LOCKOWNER" => {
+                assert_eq!(old.status(file, whole(1, held)), Status::OK);
+                assert_eq!(old.run(&[Op::ReleaseLockowner(old.owner("locks"))]).status, Status::OK);
+            }
+            _ => {
+                let again = old.setclientid("old", *b"second--");
+                assert_eq!(old.run(&[Op::SetclientidConfirm(again)]).status, Status::OK);
+            }
+        }
+        lock_late(&server, &state, end);
+    }
+    let server = server();
+    let new = Modern::new(&server, "new");
+    let (file, opened) = new.open("f", share::BOTH, 0);
+    let mut answer = new.run(&[Op::Putfh(file), lock(true, 0, 5, first(0, opened, 0, "locks"))]);
+    answer.ok::<()>(opnum::PUTFH);
+    let held: Stateid = answer.ok(opnum::LOCK);
+    let session = server.states.session(&new.session, &origin(PEER)).unwrap();
+    let state = server.states.find(&held, Speaker::Session(&session)).unwrap();
+    assert_eq!(new.status(file, whole(0, held)), Status::OK);
+    assert_eq!(new.run(&[Op::FreeStateid(Stateid { seqid: 0, ..held })]).status, Status::OK);
+    lock_late(&server, &state, "FREE_STATEID");
 }

@@ -4,6 +4,7 @@ mod acl;
 mod budget;
 mod delegations;
 mod exports;
+mod leaving;
 mod live;
 mod locks;
 mod named;
