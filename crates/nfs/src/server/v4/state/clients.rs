@@ -282,10 +282,18 @@ impl Table {
     }
 
     /// A client that has come from another address before, and asks whether it reaches the same server here: it knows the
-    /// verifier of its record, and nobody else was told that.
-    fn elsewhere(&self, owner: &ClientOwner, by: &Identity) -> Option<&Arc<Client>> {
+    /// verifier of its record, and nobody else was told that. One that is silent there has moved, or ended, and one that was
+    /// refused here is another: they begin anew.
+    fn elsewhere(
+        &self,
+        owner: &ClientOwner,
+        by: &Identity,
+        alive: impl Fn(&Client) -> bool,
+    ) -> Option<&Arc<Client>> {
         let is_it = |known: &&Arc<Client>| {
             known.who.sessions
+                && alive(known)
+                && !known.lease.owned.has_refused(by.origin.source)
                 && known.who.name == owner.id.0
                 && known.verifier == owner.verifier
                 && known.by().principal == by.principal
@@ -457,10 +465,15 @@ impl States {
         self.make_room(&mut table, source, now)?;
         let confirmed = table.names.get(&name).and_then(|named| named.confirmed.clone());
         // Only once it is known nowhere else is it looked for: that takes as long as there are clients.
-        let confirmed = confirmed.or_else(|| table.elsewhere(owner, by).cloned());
+        let alive = |known: &Client| !known.lease.lapsed(now, self.limits.lease);
+        let confirmed = confirmed.or_else(|| table.elsewhere(owner, by, alive).cloned());
         let confirmed = confirmed.filter(|known| !known.lease.has_ended());
         let update = flags & exchange_flag::UPD_CONFIRMED_REC_A != 0;
         let answer = |known: &Client| {
+            // Others may say the same: that is no sign of life of the client.
+            if known.lease.owned.is_at(source) {
+                known.lease.renew(now);
+            }
             let next = known.mine().sequence.wrapping_add(1);
             (known.id, true, next)
         };
@@ -472,7 +485,6 @@ impl States {
                 } else if known.by().principal != by.principal {
                     Err(Status::PERM)
                 } else {
-                    known.lease.renew(now);
                     Ok(answer(&known))
                 };
             }
@@ -482,10 +494,7 @@ impl States {
                     return Err(Status::CLID_INUSE);
                 }
             }
-            Some(known) if known.verifier == owner.verifier => {
-                known.lease.renew(now);
-                return Ok(answer(&known));
-            }
+            Some(known) if known.verifier == owner.verifier => return Ok(answer(&known)),
             // A new run of the client: the old one stays until the new one makes a session.
             Some(_) | None => {}
         }
@@ -517,6 +526,7 @@ impl States {
         // Before anything is said of what it has asked before: that names a session. Who comes from another address shows by
         // BIND_CONN_TO_SESSION that he is the client.
         if owned.by.principal != by.principal || !owned.is_at(by.origin.source) {
+            owned.refuse(by.origin.source);
             return Err(Status::CLID_INUSE);
         }
         if pending.is_some() && client.lease.lapsed(now, self.limits.lease) {

@@ -160,11 +160,22 @@ pub struct Owned {
     pub sessions: bool,
     /// Other addresses from which it has shown that it knows one of its sessions; the latest is the last.
     elsewhere: Mutex<Vec<Source>>,
+    /// Who said last that he is the client, and did not show it.
+    refused: Mutex<Option<Source>>,
 }
 
 impl Owned {
     pub fn new(by: Identity, sessions: bool) -> Owned {
-        Owned { by, sessions, elsewhere: Mutex::default() }
+        Owned { by, sessions, elsewhere: Mutex::default(), refused: Mutex::default() }
+    }
+
+    /// Whoever is there is not this client, or no more: it is another one from now on.
+    pub fn refuse(&self, source: Source) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
+    }
+
+    pub fn has_refused(&self, source: Source) -> bool {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) == Some(source) && !self.is_at(source)
     }
 
     /// Whether who comes from there may have to do with it at all, if it knows what to ask for.

@@ -169,6 +169,24 @@ fn other_addresses_use_a_session_once_its_client_has_bound_them() {
 }
 
 #[test]
+fn a_client_that_has_moved_without_a_word_begins_anew() {
+    let server = server_for(Export::default());
+    let it = VICTIM.client(&server, "victim");
+    let moved = || OTHER_ADDRESS.exchange_id(&server, "victim", *b"verifier");
+    let known = moved();
+    assert_eq!(known.client, it.client);
+    let create = create_session(known.client, known.sequence, channel());
+    assert_eq!(OTHER_ADDRESS.status(&server, &[create]), Status::CLID_INUSE);
+    let new = moved();
+    assert_ne!(new.client, it.client);
+    assert_eq!(new.flags & exchange_flag::CONFIRMED_R, 0);
+    let create = create_session(new.client, new.sequence, channel());
+    assert_eq!(OTHER_ADDRESS.status(&server, &[create]), Status::OK);
+    // Where it was before it is served as before.
+    assert_eq!(VICTIM.status(&server, &[it.in_slot(0, 1, false)]), Status::OK);
+}
+
+#[test]
 fn a_kept_reply_is_its_askers_alone() {
     let server = server_for(Export::default());
     let it = CERTIFIED.client(&server, "victim");
