@@ -117,9 +117,7 @@ impl Source {
                 // What the log still has of the time before is sent again: a source may have lost it that had sent it.
                 covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
             };
-            let mut partner = Partner::new(&state, maps, self.side.wall.now_ms());
-            // Nobody else can be the source of what it has: it was not asked for it before.
-            partner.greeted = true;
+            let partner = Partner::new(&state, maps, self.side.wall.now_ms());
             put(&mut core.peers, n, partner);
             put(&mut core.state.peers, n, state);
             n
