@@ -293,8 +293,18 @@ impl Source {
     }
 
     /// Makes a source that was superseded, or lost the decision in a split, a destination: what only it has will be
-    /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination).
+    /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination). One that was set back follows no
+    /// source then that lacks what its copy has.
     pub async fn demote(&self) -> Result<(), Error> {
+        self.become_copy(false).await
+    }
+
+    /// The same, and it follows whatever source comes.
+    pub async fn demote_for_any(&self) -> Result<(), Error> {
+        self.become_copy(true).await
+    }
+
+    async fn become_copy(&self, of_any: bool) -> Result<(), Error> {
         let (halted, set_back) = match &self.core().halted {
             Some(Halt { phase: Phase::Superseded | Phase::SplitBrain, .. }) => (true, false),
             Some(Halt { phase: Phase::SetBack, .. }) => (true, true),
@@ -331,7 +341,9 @@ impl Source {
             core.state.role = Role::Destination;
             core.state.gave_up = true;
             core.state.consistent = false;
-            core.state.set_back = None;
+            if of_any || !set_back {
+                core.state.forget_set_back();
+            }
             // The volumes may be of another day than the journal, which names what it knows.
             core.state.damaged |= set_back;
             core.state.clone()
@@ -375,7 +387,7 @@ impl Source {
             let era = Era { epoch, tag, after };
             state.push_era(era);
             state.promised = era;
-            state.set_back = None;
+            state.forget_set_back();
         };
         self.persist(begin).await?;
         self.core().halted = None;
