@@ -292,6 +292,24 @@ impl Group {
         }
     }
 
+    /// This side is a copy: whoever comes is told where its source is.
+    pub async fn is_copy_of(&self, source: &str) {
+        self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
+    }
+
+    /// The last record that a copy has and this side has no more, and that copy's host, where this side was set back.
+    pub fn set_back(&self) -> Option<(u64, String)> {
+        let (last, by) = match self.state() {
+            State::Destination(copy) => copy.floor()?,
+            State::Stopped(stopped) => {
+                let source = stopped.source.as_ref().filter(|_| stopped.cause == Cause::SetBack)?;
+                (source.set_back()?.1, source.set_back_by())
+            }
+            _ => return None,
+        };
+        Some((last, by.map_or("another copy".to_owned(), |name| host_of(&name).to_owned())))
+    }
+
     /// One life. `Ok`: the journal is to be asked again.
     async fn live(&self, host: &dyn Host) -> Result<(), Stopped> {
         self.set(host, State::Starting);
@@ -322,7 +340,7 @@ impl Group {
     async fn live_as_destination(&self, host: &dyn Host, side: Side) -> Result<(), Stopped> {
         let partner = host.partners().into_iter().next();
         let source = partner.map_or("its source".to_owned(), |partner| partner.name);
-        self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
+        self.is_copy_of(&source).await;
         let config =
             destination::Config { group: self.name.clone(), source: source.clone(), ..host.destination() };
         let opened = Destination::open(side, config).await;

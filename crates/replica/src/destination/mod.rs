@@ -360,6 +360,16 @@ impl Destination {
         core.state.promised.epoch.max(core.state.era().epoch)
     }
 
+    /// Waits for a source of another epoch than this to be accepted, and says of which.
+    pub async fn until_claimed(&self, known: u64) -> u64 {
+        let claimed = || {
+            let core = self.core();
+            let epoch = core.state.promised.epoch;
+            (core.session.is_some() && epoch != known).then_some(epoch)
+        };
+        self.changed.until(claimed).await
+    }
+
     /// When its source was last heard of, or this side was opened.
     pub fn heard_at(&self) -> Time {
         self.core().heard

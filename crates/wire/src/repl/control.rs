@@ -247,7 +247,9 @@ pub enum Refusal {
         copy: u64,
     },
     /// The destination was a source that was set back, and knows of a copy that has more than this source.
-    #[error("another copy has records up to {copy}, of which this source lacks the last")]
+    #[error(
+        "it follows no source that lacks records up to {copy}, which another copy has: `weft replica status` there says what to type"
+    )]
     Lacks {
         /// The last record of that copy.
         copy: u64,
