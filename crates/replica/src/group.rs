@@ -157,6 +157,11 @@ impl From<Unusable> for Stopped {
     }
 }
 
+/// What is said to whoever wants to use a copy.
+fn copy_of(source: &str) -> String {
+    format!("this is the copy of a replica: it can be used at {source}")
+}
+
 /// The host of a partner that is called HOST:GROUP.
 fn host_of(partner: &str) -> &str {
     partner.rsplit_once(':').map_or(partner, |(host, _)| host)
@@ -292,9 +297,10 @@ impl Group {
         }
     }
 
-    /// This side is a copy: whoever comes is told where its source is.
-    pub async fn is_copy_of(&self, source: &str) {
-        self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
+    /// Where the source of this copy is, for whoever comes. Fronts that are not closed stay what they are: it may have become a
+    /// source meanwhile.
+    pub fn is_copy_of(&self, source: &str) {
+        self.fronts.iter().for_each(|front| front.reword(&copy_of(source)));
     }
 
     /// The last record that a copy has and this side has no more, and that copy's host, where this side was set back.
@@ -326,6 +332,10 @@ impl Group {
         }
         match state.role {
             Role::Source => {
+                // It may have been a copy until now, whose front refuses what comes.
+                for front in &self.fronts {
+                    front.hold("the source is being opened, and asks its destinations").await;
+                }
                 let source = self.open_source(host, &side, &state).await?;
                 drop(turn);
                 self.live_as_source(host, side, source).await
@@ -340,7 +350,7 @@ impl Group {
     async fn live_as_destination(&self, host: &dyn Host, side: Side) -> Result<(), Stopped> {
         let partner = host.partners().into_iter().next();
         let source = partner.map_or("its source".to_owned(), |partner| partner.name);
-        self.is_copy_of(&source).await;
+        self.close_fronts(&copy_of(&source)).await;
         let config =
             destination::Config { group: self.name.clone(), source: source.clone(), ..host.destination() };
         let opened = Destination::open(side, config).await;

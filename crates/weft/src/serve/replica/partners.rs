@@ -353,7 +353,9 @@ impl Group {
         match named {
             Ok(()) => {
                 tracing::info!("group {}: its source is {source}", self.name);
-                self.engine().is_copy_of(&source).await;
+                if self.is_destination() {
+                    self.engine().is_copy_of(&source);
+                }
             }
             Err(why) => tracing::warn!("{why}; {source} is its source"),
         }
