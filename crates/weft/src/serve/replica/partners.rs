@@ -63,6 +63,15 @@ pub(super) struct Most {
 }
 
 impl Most {
+    /// Forgets what no host of a group would say: it comes from another server, and is kept.
+    pub fn keep_short(&mut self) {
+        self.silent.retain(|host| host.len() <= MOST_NAME);
+        self.silent.truncate(MOST_PARTNERS);
+        if self.holder.len() > MOST_NAME {
+            *self = Most::default();
+        }
+    }
+
     /// Takes in what a host has, or is known to have.
     fn hear(&mut self, epoch: u64, last: u64, host: &str) {
         if (epoch, last) > (self.epoch, self.last) {

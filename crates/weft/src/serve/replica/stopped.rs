@@ -23,8 +23,6 @@ const SAY_GOES_EVERY: Duration = Duration::from_secs(1);
 const MOST_REASON: usize = 1024;
 /// The same of its name, and of its cause.
 const MOST_NAME: usize = 255;
-/// Hosts that a speaker could not ask.
-const MOST_SILENT: usize = 8;
 /// Speakers that are remembered: a source and its other destinations.
 const MOST_SPEAKERS: usize = 32;
 
@@ -122,7 +120,7 @@ impl Heard {
             text.truncate(most.unwrap_or_default());
         }
         said.host.retain(|letter| !letter.is_control());
-        said.most.silent.truncate(MOST_SILENT);
+        said.most.keep_short();
         self.hear(mark, Some(said), now);
     }
 
@@ -329,8 +327,15 @@ mod tests {
     fn speakers_and_reasons_are_bounded() {
         let (mut heard, now) = (Heard::default(), rt::now());
         for speaker in 0..1000 {
-            heard.stopped(mark(speaker, 0), says(&"ä".repeat(MOST_REASON)), now);
+            let most = Most {
+                last: 1,
+                holder: "x".repeat(MOST_REASON).into(),
+                silent: vec!["x".repeat(MOST_REASON).into(); 1000],
+                ..Most::default()
+            };
+            heard.stopped(mark(speaker, 0), Reason { most, ..says(&"ä".repeat(MOST_REASON)) }, now);
         }
+        assert_eq!(heard.latest(now).map(|(said, _)| said.most), Some(Most::default()));
         assert_eq!(heard.0.len(), MOST_SPEAKERS);
         assert!(why(&heard, now).is_some_and(|why| why.len() <= MOST_REASON));
     }
