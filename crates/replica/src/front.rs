@@ -91,6 +91,14 @@ impl Front {
         self.change(Behind::Closed(why.into())).await;
     }
 
+    /// One that is closed says something else from now on; any other stays what it is.
+    pub(crate) fn reword(&self, why: &str) {
+        let mut behind = self.behind.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*behind, Behind::Closed(_)) {
+            *behind = Behind::Closed(why.into());
+        }
+    }
+
     /// Lets requests wait for what is said, and waits for those that are being carried out.
     pub async fn hold(&self, what_for: &str) {
         *self.behind.write().unwrap_or_else(PoisonError::into_inner) = Behind::Nothing(what_for.into());

@@ -157,6 +157,16 @@ impl From<Unusable> for Stopped {
     }
 }
 
+/// What is said to whoever wants to use a copy.
+fn copy_of(source: &str) -> String {
+    format!("this is the copy of a replica: it can be used at {source}")
+}
+
+/// The host of a partner that is called HOST:GROUP.
+fn host_of(partner: &str) -> &str {
+    partner.rsplit_once(':').map_or(partner, |(host, _)| host)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is kept here is replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -287,6 +297,25 @@ impl Group {
         }
     }
 
+    /// Where the source of this copy is, for whoever comes. Fronts that are not closed stay what they are: it may have become a
+    /// source meanwhile.
+    pub fn is_copy_of(&self, source: &str) {
+        self.fronts.iter().for_each(|front| front.reword(&copy_of(source)));
+    }
+
+    /// The last record that a copy has and this side has no more, and that copy's host, where this side was set back.
+    pub fn set_back(&self) -> Option<(u64, String)> {
+        let (last, by) = match self.state() {
+            State::Destination(copy) => copy.floor()?,
+            State::Stopped(stopped) => {
+                let source = stopped.source.as_ref().filter(|_| stopped.cause == Cause::SetBack)?;
+                (source.set_back()?.1, source.set_back_by())
+            }
+            _ => return None,
+        };
+        Some((last, by.map_or("another copy".to_owned(), |name| host_of(&name).to_owned())))
+    }
+
     /// One life. `Ok`: the journal is to be asked again.
     async fn live(&self, host: &dyn Host) -> Result<(), Stopped> {
         self.set(host, State::Starting);
@@ -303,6 +332,10 @@ impl Group {
         }
         match state.role {
             Role::Source => {
+                // It may have been a copy until now, whose front refuses what comes.
+                for front in &self.fronts {
+                    front.hold("the source is being opened, and asks its destinations").await;
+                }
                 let source = self.open_source(host, &side, &state).await?;
                 drop(turn);
                 self.live_as_source(host, side, source).await
@@ -317,7 +350,7 @@ impl Group {
     async fn live_as_destination(&self, host: &dyn Host, side: Side) -> Result<(), Stopped> {
         let partner = host.partners().into_iter().next();
         let source = partner.map_or("its source".to_owned(), |partner| partner.name);
-        self.close_fronts(&format!("this is the copy of a replica: it can be used at {source}")).await;
+        self.close_fronts(&copy_of(&source)).await;
         let config =
             destination::Config { group: self.name.clone(), source: source.clone(), ..host.destination() };
         let opened = Destination::open(side, config).await;
@@ -430,7 +463,8 @@ impl Group {
             }),
             Phase::SetBack => Err(Stopped {
                 cause: Cause::SetBack,
-                why: self.was_set_back(&source, &why),
+                // Another destination may have said since that it has more.
+                why: self.was_set_back(&source, &source.halted().map_or(why, |(_, why)| why)),
                 source: Some(source),
             }),
             Phase::Failed => Err(self.failed_source(&why)),
@@ -456,10 +490,11 @@ impl Group {
                 both.saturating_add(1)
             ),
         };
+        let holder = source.set_back_by().map_or("the copy".to_owned(), |name| host_of(&name).to_owned());
         format!(
-            "this side was set back (a backup, or a snapshot?): {why}. The copy counts: `weft replica switch {name} --failover` there, \
-             unless it is the source already, then `weft replica resolve {name} --keep there` here.{alone} To go on with what is here, \
-             and lose what only the copy has: `weft replica resolve {name} --keep here --force`"
+            "this side was set back (a backup, or a snapshot?): {why}. What {holder} has counts: `weft replica switch {name} --failover` \
+             on {holder}, unless it is the source already, then `weft replica resolve {name} --keep there` here.{alone} To go on with \
+             what is here, and lose what only {holder} has: `weft replica resolve {name} --keep here --force`"
         )
     }
 
@@ -605,7 +640,8 @@ impl Group {
     }
 
     /// Decides which side counts; this one is what follows from that when this returns.
-    /// Without `force` this side does not count where it was set back, and a copy has what it has had.
+    /// Without `force` this side does not count where it was set back, and a copy has what it has had; nor does it follow a source
+    /// then that lacks that.
     pub async fn resolve(
         &self,
         host: &dyn Host,
@@ -628,6 +664,7 @@ impl Group {
                         ));
                     }
                     (Cause::Split | Cause::SetBack, Some(source)) if keep_here => source.overrule(tag).await,
+                    (Cause::Split | Cause::SetBack, Some(source)) if force => source.demote_for_any().await,
                     (Cause::Split | Cause::SetBack, Some(source)) => source.demote().await,
                     (Cause::Log, _) => {
                         let side = host.side().await.map_err(|unusable| unusable.why)?;
@@ -654,6 +691,17 @@ impl Group {
             }
             State::Destination(copy) if !keep_here && copy.is_disputed() => {
                 return copy.give_up().await.map_err(|e| e.to_string());
+            }
+            State::Destination(copy) if !keep_here && let Some((last, holder)) = copy.floor() => {
+                if force {
+                    return copy.follow_any().await.map_err(|e| e.to_string());
+                }
+                let holder = holder.unwrap_or("another copy".to_owned());
+                return Err(format!(
+                    "{} is a copy here already, and follows a source that has records up to {last}, which {holder} has: --force follows \
+                     one that lacks them",
+                    self.name
+                ));
             }
             State::Destination(_) if keep_here => {
                 return Err(format!(

@@ -2,7 +2,7 @@
 //!
 //! Spec: the crate's page, "Histories". Does not: know what was written in an era.
 
-use weft_wire::repl::control::{Era, MAX_ERAS, Refusal};
+use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal};
 
 /// Whether two eras are the same one, whatever is said of where it began.
 pub(crate) fn same(a: &Era, b: &Era) -> bool {
@@ -101,6 +101,12 @@ pub(crate) fn set_back(mine: &[Era], last: u64, claimed: u64, theirs: &[Era]) ->
     let unknown = mine.len() > i.saturating_add(1);
     let opened = next.is_some_and(lost_nothing);
     (unknown || opened || claimed > at).then_some(at)
+}
+
+/// The last record of the epoch of this era that a source has which comes with this hello: a later one begins behind it.
+pub(crate) fn end_of_epoch(era: Era, hello: &Hello) -> u64 {
+    let later = hello.eras.iter().find(|later| later.epoch > era.epoch);
+    later.map_or(hello.last, |later| later.after)
 }
 
 /// An era that has claimed this side, as a source that is refused for it is told of it: what that wrote behind the point where the

@@ -22,7 +22,9 @@
 //!       .  peers, 16 and a name each: flags (1 present, 2 synchronous, 4 seeded, 8 copied, 16 unprotected,
 //!          32 suspended), length of the name, 6 zero, covered
 //! 4064  8  last sequence that the source of this copy is known to have had durable
-//! 4072 16  the source was set back: last sequence that its copy has as well, and last that the copy has; zeros where it was not
+//! 4072 16  the source was set back: last sequence that its copy has as well, and last that the copy has; zeros where it was not.
+//!          A side that gave up for that keeps them: it follows no source that has less
+//! 4088  1  number of the destination that has that, plus one; zero where it is not known
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
@@ -51,7 +53,7 @@ pub const MAX_NAME: usize = 128;
 const MAGIC: [u8; 8] = *b"WeftRep\0";
 const SUM_AT: usize = COPY_BYTES - 4;
 const CLAIM_AT: usize = 4064;
-const CLAIM_BYTES: usize = 24;
+const CLAIM_BYTES: usize = 25;
 // Counts and lengths take a byte each.
 const _: () = assert!(MAX_ERAS < 256 && MAX_MEMBERS < 256 && MAX_PEERS < 256 && MAX_NAME < 256);
 
@@ -81,8 +83,10 @@ pub struct State {
     /// What its source is known to have had durable, of what this side has: a source that comes with less was set back.
     pub claimed: u64,
     /// It is a source that was set back, as a destination has told it: the last sequence that both have, and the last that the
-    /// destination has. Somebody has to decide.
+    /// destination has. Somebody has to decide. A side that gave up for that follows no source that has less.
     pub set_back: Option<(u64, u64)>,
+    /// The number of the destination that has told it so.
+    pub set_back_by: Option<u8>,
     /// Which log.
     pub log: u64,
     /// Openings of the log.
@@ -247,6 +251,23 @@ impl State {
         }
     }
 
+    /// Nobody is known to have had more than this side, or that does not count any more.
+    pub fn forget_set_back(&mut self) {
+        (self.set_back, self.set_back_by) = (None, None);
+    }
+
+    /// The last record that a source has to have for this side to follow it: it was one that was set back, and a copy has that.
+    pub fn floor(&self) -> Option<u64> {
+        let (_, copy) = self.set_back?;
+        (self.role == Role::Destination && self.gave_up).then_some(copy)
+    }
+
+    /// What the destination is called that has told it that it was set back.
+    pub fn set_back_by_name(&self) -> Option<&str> {
+        let peer = self.peers.get(usize::from(self.set_back_by?))?.as_ref()?;
+        Some(&peer.name)
+    }
+
     /// Its volumes have these sizes from now on.
     pub fn resize(&mut self, sizes: &[u64]) {
         for (member, size) in self.members.iter_mut().zip(sizes) {
@@ -343,6 +364,7 @@ impl State {
         out.resize(CLAIM_AT, 0);
         let (both, copy) = self.set_back.unwrap_or_default();
         words(&mut out, &[self.claimed, both, copy]);
+        out.push(self.set_back_by.map_or(0, |n| n.saturating_add(1)));
         let mut bytes = [0; COPY_BYTES];
         let (content, sum) = bytes.split_at_mut(SUM_AT);
         content.iter_mut().zip(&out).for_each(|(to, from)| *to = *from);
@@ -421,6 +443,7 @@ impl State {
         claim = claim.get(..CLAIM_BYTES).unwrap_or_default();
         let mut r = Reader(claim);
         let (claimed, both, copy) = (r.u64()?, r.u64()?, r.u64()?);
+        let [by] = r.take()?;
         if claimed > MAX_SEQUENCE || copy > MAX_SEQUENCE || both > copy {
             return Err(Damaged::Field("what its source had"));
         }
@@ -437,6 +460,7 @@ impl State {
             unfinished: flags & 128 != 0,
             claimed,
             set_back: (copy > 0).then_some((both, copy)),
+            set_back_by: by.checked_sub(1).filter(|_| copy > 0),
             log,
             life,
             tail,
@@ -487,6 +511,7 @@ mod tests {
             unfinished: false,
             claimed: 0,
             set_back: None,
+            set_back_by: None,
             log: 1,
             life: 2,
             tail: Tail { position: 512, sequence: 4, life: 5 },
@@ -506,7 +531,7 @@ mod tests {
         assert_eq!(&bytes[128..132], b"\x02\x01\x02\0");
         assert!(bytes[CLAIM_AT..SUM_AT].iter().all(|byte| *byte == 0));
         assert_eq!(State::parse(&bytes), Ok(state(0x0102)));
-        let claims = State { claimed: 0x11, set_back: Some((0x22, 0x33)), ..state(1) };
+        let claims = State { claimed: 0x11, set_back: Some((0x22, 0x33)), set_back_by: Some(4), ..state(1) };
         let bytes = claims.emit();
         assert_eq!(&bytes[4064..4088], b"\x11\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0\x33\0\0\0\0\0\0\0");
         assert_eq!(State::parse(&bytes), Ok(claims));

@@ -61,6 +61,7 @@ impl Destination {
             if adopt {
                 state.eras = eras;
                 state.gave_up = false;
+                state.forget_set_back();
                 // The source has never grown as far as this side had under another one. Longer it becomes when a resync
                 // begins: what is new here is not what the source has there.
                 let least: Vec<u64> =
@@ -127,6 +128,11 @@ impl Destination {
         {
             return Err(Refusal::SetBack { both, copy: fill.last });
         }
+        if let Some(floor) = state.floor().filter(|floor| history::end_of_epoch(state.era(), hello) < *floor)
+        {
+            core.lacks = Some(era.epoch);
+            return Err(Refusal::Lacks { copy: floor });
+        }
         let goes_on = hello.eras.iter().any(|known| same(known, &state.promised))
             || (era.epoch == state.era().epoch && history::goes_on(&state.eras, &hello.eras));
         if era.epoch == state.promised.epoch && !goes_on && !state.gave_up {
@@ -157,6 +163,7 @@ impl Destination {
         };
         // Not durable yet, and so not confirmed; but earlier sources are refused from now on.
         core.state.promised = era;
+        core.lacks = None;
         core.sessions = core.sessions.wrapping_add(1);
         core.session = Some(welcome.session);
         core.fork = fork.at;
@@ -206,6 +213,7 @@ impl Destination {
             state.unfinished |= first_copy;
             state.holds = true;
             state.gave_up = false;
+            state.forget_set_back();
             if !goes_on {
                 state.life = life;
                 state.tail = tail;
@@ -371,6 +379,7 @@ impl Destination {
             state.gave_up = false;
             state.damaged = false;
             state.ahead = false;
+            state.forget_set_back();
             state.promised = era;
             state.push_era(era);
             // Whoever followed it, when it was a source before, is not known to follow it now.

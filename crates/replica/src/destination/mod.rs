@@ -140,6 +140,8 @@ struct Core {
     heard: Time,
     /// A source was refused because both were written to.
     disputed: bool,
+    /// A source of this epoch was refused last because it lacks what a copy has.
+    lacks: Option<u64>,
     direct_bytes: u64,
     /// So many are about to make it a source: nobody is listened to.
     leaving: usize,
@@ -234,6 +236,7 @@ impl Destination {
             heard_ms: 0,
             heard: rt::now(),
             disputed: false,
+            lacks: None,
             direct_bytes: 0,
             leaving: 0,
             beginning: 0,
@@ -357,6 +360,16 @@ impl Destination {
         core.state.promised.epoch.max(core.state.era().epoch)
     }
 
+    /// Waits for a source of another epoch than this to be accepted, and says of which.
+    pub async fn until_claimed(&self, known: u64) -> u64 {
+        let claimed = || {
+            let core = self.core();
+            let epoch = core.state.promised.epoch;
+            (core.session.is_some() && epoch != known).then_some(epoch)
+        };
+        self.changed.until(claimed).await
+    }
+
     /// When its source was last heard of, or this side was opened.
     pub fn heard_at(&self) -> Time {
         self.core().heard
@@ -370,6 +383,31 @@ impl Destination {
     /// Whether a source was refused because both sides were written to, and none was accepted since.
     pub fn is_disputed(&self) -> bool {
         self.core().disputed
+    }
+
+    /// What a source has to have for this side to follow it, where this side was one that was set back: up to which record, and
+    /// the copy that has that.
+    pub fn floor(&self) -> Option<(u64, Option<String>)> {
+        let core = self.core();
+        Some((core.state.floor()?, core.state.set_back_by_name().map(str::to_owned)))
+    }
+
+    /// Whatever source comes is followed, also where it lacks what a copy has.
+    pub async fn follow_any(&self) -> Result<(), Error> {
+        self.core().lacks = None;
+        self.persist(State::forget_set_back).await
+    }
+
+    /// Why a source was refused that lacks what a copy has.
+    fn refused_source(&self, core: &Core) -> Option<String> {
+        let (epoch, copy) = (core.lacks?, core.state.floor()?);
+        let holder = core.state.set_back_by_name().unwrap_or("another copy");
+        let here = &self.config.group;
+        Some(format!(
+            "the source of epoch {epoch} is not followed: it lacks records up to {copy}, which {holder} has. To go on with those: \
+             `weft replica switch {here} --failover` there, and `weft replica remove {here}` on the source of epoch {epoch}. To lose \
+             them: `weft replica resolve {here} --keep there --force` here"
+        ))
     }
 
     /// What only this side has may go: the source that was refused for it counts.
@@ -676,7 +714,11 @@ impl Destination {
             records_sent: 0,
             record_bytes_sent: 0,
             heard_ms: core.heard_ms,
-            last_error: core.failed.clone().or_else(|| core.damage.map(|damage| damage.to_string())),
+            last_error: core
+                .failed
+                .clone()
+                .or_else(|| core.damage.map(|damage| damage.to_string()))
+                .or_else(|| self.refused_source(&core)),
             verified: None,
         };
         Status {

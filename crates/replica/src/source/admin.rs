@@ -117,9 +117,7 @@ impl Source {
                 // What the log still has of the time before is sent again: a source may have lost it that had sent it.
                 covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
             };
-            let mut partner = Partner::new(&state, maps, self.side.wall.now_ms());
-            // Nobody else can be the source of what it has: it was not asked for it before.
-            partner.greeted = true;
+            let partner = Partner::new(&state, maps, self.side.wall.now_ms());
             put(&mut core.peers, n, partner);
             put(&mut core.state.peers, n, state);
             n
@@ -295,8 +293,18 @@ impl Source {
     }
 
     /// Makes a source that was superseded, or lost the decision in a split, a destination: what only it has will be
-    /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination).
+    /// overwritten. To be opened anew as a [`Destination`](crate::destination::Destination). One that was set back follows no
+    /// source then that lacks what its copy has.
     pub async fn demote(&self) -> Result<(), Error> {
+        self.become_copy(false).await
+    }
+
+    /// The same, and it follows whatever source comes.
+    pub async fn demote_for_any(&self) -> Result<(), Error> {
+        self.become_copy(true).await
+    }
+
+    async fn become_copy(&self, of_any: bool) -> Result<(), Error> {
         let (halted, set_back) = match &self.core().halted {
             Some(Halt { phase: Phase::Superseded | Phase::SplitBrain, .. }) => (true, false),
             Some(Halt { phase: Phase::SetBack, .. }) => (true, true),
@@ -333,7 +341,9 @@ impl Source {
             core.state.role = Role::Destination;
             core.state.gave_up = true;
             core.state.consistent = false;
-            core.state.set_back = None;
+            if of_any || !set_back {
+                core.state.forget_set_back();
+            }
             // The volumes may be of another day than the journal, which names what it knows.
             core.state.damaged |= set_back;
             core.state.clone()
@@ -377,7 +387,7 @@ impl Source {
             let era = Era { epoch, tag, after };
             state.push_era(era);
             state.promised = era;
-            state.set_back = None;
+            state.forget_set_back();
         };
         self.persist(begin).await?;
         self.core().halted = None;

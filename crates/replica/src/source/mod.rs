@@ -460,6 +460,11 @@ impl Source {
         self.core().state.set_back
     }
 
+    /// The destination that has that.
+    pub fn set_back_by(&self) -> Option<String> {
+        self.core().state.set_back_by_name().map(str::to_owned)
+    }
+
     /// Why nothing is written any more, if that is so.
     pub fn halted(&self) -> Option<(Phase, String)> {
         self.core().halted.as_ref().map(|halt| (halt.phase, halt.why.clone()))

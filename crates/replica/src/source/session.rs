@@ -213,10 +213,11 @@ impl Source {
         }
         let own = self.core().state.era();
         if let Refusal::SetBack { both, copy } = *refusal {
-            self.core().state.set_back = Some((both, copy));
-            self.halt(Phase::SetBack, refusal.to_string(), Some(own));
-            // Opened anew, it does not go on before somebody has decided. A journal that fails says so itself.
-            let _failed = self.persist(|_| ()).await;
+            if self.learn_set_back(n, both, copy) {
+                self.halt(Phase::SetBack, refusal.to_string(), Some(own));
+                // Opened anew, it does not go on before somebody has decided. A journal that fails says so itself.
+                let _failed = self.persist(|_| ()).await;
+            }
             return Phase::SetBack;
         }
         let (by, certain) = match refusal {
@@ -258,6 +259,21 @@ impl Source {
             let _failed = self.persist(|state| state.promised = by).await;
         }
         phase
+    }
+
+    /// Destination `n` has what this side has no more. Of several the one counts that has most; whether that is this one.
+    fn learn_set_back(&self, n: usize, both: u64, copy: u64) -> bool {
+        let mut core = self.core();
+        let knows_more = core.state.set_back.is_some_and(|(_, known)| known >= copy);
+        if knows_more || (core.halted.is_some() && !core.is_set_back()) {
+            return false;
+        }
+        core.state.set_back = Some((both, copy));
+        core.state.set_back_by = u8::try_from(n).ok();
+        if let Some(halt) = &mut core.halted {
+            halt.why = Refusal::SetBack { both, copy }.to_string();
+        }
+        true
     }
 
     /// A destination is away: synchronous writes may be answered without it, where that is allowed.

@@ -34,6 +34,7 @@ fn state(tail: Tail, life: u64) -> State {
         unfinished: false,
         claimed: 0,
         set_back: None,
+        set_back_by: None,
         log: 5,
         life,
         tail,

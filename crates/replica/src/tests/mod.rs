@@ -8,6 +8,7 @@ mod seeds;
 mod servers;
 mod setback;
 mod stories;
+mod three;
 mod world;
 
 use std::cell::RefCell;

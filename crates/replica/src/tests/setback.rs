@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_machine::rt;
 
 use super::stories::{K, pair, start, tell, write};
-use super::world::World;
+use super::world::{Start, World};
 use crate::group;
 use crate::journal::{self, Format};
 use crate::rescue;
@@ -68,7 +68,90 @@ fn a_source_that_has_less_than_its_copy_was_set_back_and_says_so_until_somebody_
         // It gives up, and is compared as a whole, whatever its journal names.
         source.demote().await.expect("it becomes a copy");
         let state = journal::look(&world.nodes[0].journal.open(), &world.pool).await.expect("a state");
-        assert_eq!((state.role, state.damaged, state.set_back), (Role::Destination, true, None));
+        assert_eq!((state.role, state.damaged), (Role::Destination, true));
+        // It remembers what a source has to have.
+        assert_eq!((state.floor(), state.set_back_by_name()), (Some(30), Some("copy")));
+    });
+}
+
+/// A source that has 30 records, a copy that has them, and one that has 10; then its disks are as they were when it had 20. It has
+/// given up.
+async fn two_copies() -> World {
+    let world = World::new(Start { log_bytes: vec![512 * K; 3], ..start(Mode::Synchronous) }).await;
+    let source = world.start_source(0).await;
+    for n in [1, 2] {
+        let peer = world.add_peer(&source, &format!("host{n}:copy"), First::Copy).await;
+        world.start_destination(n).await;
+        world.ship(0, peer, n);
+    }
+    world.until_follows(0).await;
+    let mut then = None;
+    for n in 0..30 {
+        match n {
+            10 => world.kill(2),
+            20 => then = Some(image(&world, 0)),
+            _ => {}
+        }
+        write(&source.block(0), n * 4096, 4096, 1).await;
+    }
+    world.kill(0);
+    set_back(&world, 0, &then.expect("an image"));
+    world.start_destination_as_it_is(2).await;
+    let source = world.open_source(0).await;
+    // The one that lags is asked first.
+    world.ship(0, 1, 2);
+    world.ship(0, 0, 1);
+    assert_eq!(is_told(&world, &source).await, (20, 30));
+    assert_eq!(source.set_back_by().as_deref(), Some("host1:copy"));
+    source.until_links_ended().await;
+    source.demote().await.expect("it becomes a copy");
+    world.kill(0);
+    world.start_destination_as_it_is(0).await;
+    world
+}
+
+/// A copy is promoted, and sends to host 0.
+async fn promoted(world: &World, n: usize) -> std::sync::Arc<Source> {
+    world.destination(n).promote(50 + n as u64, super::world::ALIVE).await.expect("it is promoted");
+    world.kill(n);
+    let source = world.open_source(n).await;
+    world.add_peer(&source, "host0:copy", First::Partner).await;
+    world.ship(n, 0, 0);
+    source
+}
+
+#[test]
+fn a_side_that_was_set_back_follows_no_source_that_lacks_what_its_copy_has() {
+    tell(async {
+        let world = two_copies().await;
+        let lagging = promoted(&world, 2).await;
+        assert!(lagging.status().last < 30, "it lags");
+        // It goes on past the number of what only the other one has.
+        for n in 0..40 {
+            write(&lagging.block(0), n * 4096, 4096, 9).await;
+        }
+        rt::sleep(Duration::from_secs(2)).await;
+        let says = |peer: &crate::status::PeerStatus| peer.last_error.clone().unwrap_or_default();
+        assert_eq!(lagging.status().peers[0].phase, Phase::Refused);
+        assert!(says(&lagging.status().peers[0]).contains("up to 30"), "{:?}", lagging.status());
+        let copy = world.destination(0);
+        assert!(says(&copy.status().peers[0]).contains("which host1:copy has"), "{:?}", copy.status());
+        // Somebody wants it nevertheless.
+        copy.follow_any().await.expect("it is remembered");
+        world.until_follows(2).await;
+        assert_eq!((copy.floor(), copy.status().peers[0].last_error.clone()), (None, None));
+    });
+}
+
+#[test]
+fn a_side_that_was_set_back_follows_the_copy_that_has_all() {
+    tell(async {
+        let world = two_copies().await;
+        assert_eq!(world.destination(0).floor(), Some((30, Some("host1:copy".to_owned()))));
+        promoted(&world, 1).await;
+        world.until_follows(1).await;
+        assert_eq!(world.destination(0).floor(), None);
+        assert_eq!(world.volumes(0), world.volumes(1));
     });
 }
 

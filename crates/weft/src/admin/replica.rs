@@ -40,7 +40,7 @@ pub(crate) enum Command {
         to: Option<String>,
         /// On a destination: become the source without asking it.
         failover: bool,
-        /// Also when a resync was under way.
+        /// Also when a resync was under way, or another side is known to have more.
         force: bool,
     },
     /// Both sides are compared.
@@ -67,7 +67,7 @@ pub(crate) enum Command {
         group: String,
         /// This side counts; otherwise the other.
         keep_here: bool,
-        /// Also where this side was set back, and a copy has what it has had.
+        /// Also where this side was set back, and a copy has what it has had: go on without that, or follow a source that lacks it.
         #[serde(default)]
         force: bool,
     },

@@ -217,7 +217,8 @@ pub(crate) struct ReplicaSwitch {
     /// for ten seconds (waited for)
     #[arg(long)]
     pub failover: bool,
-    /// Also when the source is alive, or when a resync was under way, so that the copy is of no single moment
+    /// Also when the source is alive, when another copy has more or is the source by now, or when a resync was under way, so that
+    /// the copy is of no single moment
     #[arg(long, requires = "failover")]
     pub force: bool,
 }
@@ -282,7 +283,8 @@ pub(crate) struct ReplicaResolve {
     /// Which side counts
     #[arg(long, value_enum)]
     pub keep: Keep,
-    /// With `--keep here`: also where this side was set back, and the copy has records that this side has no more
+    /// Where this side was set back: with `--keep here` also if a copy has records that this side has no more, with `--keep there`
+    /// follow also a source that lacks them
     #[arg(long)]
     pub force: bool,
 }

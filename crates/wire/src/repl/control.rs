@@ -246,6 +246,14 @@ pub enum Refusal {
         /// The last that the destination has.
         copy: u64,
     },
+    /// The destination was a source that was set back, and knows of a copy that has more than this source.
+    #[error(
+        "it follows no source that lacks records up to {copy}, which another copy has: `weft replica status` there says what to type"
+    )]
+    Lacks {
+        /// The last record of that copy.
+        copy: u64,
+    },
     /// It speaks this version.
     #[error("it speaks version {0}")]
     Version(u16),
@@ -481,6 +489,7 @@ impl Refusal {
             Refusal::Undecided => (13, number(0)),
             Refusal::Stopped => (14, number(0)),
             Refusal::SetBack { both, copy } => (15, Era { epoch: copy, tag: 0, after: both }),
+            Refusal::Lacks { copy } => (16, number(copy)),
         }
     }
 
@@ -502,6 +511,7 @@ impl Refusal {
             13 => Refusal::Undecided,
             14 => Refusal::Stopped,
             15 => Refusal::SetBack { both: era.after, copy: era.epoch },
+            16 => Refusal::Lacks { copy: era.epoch },
             _ => return Err(Malformed::Field("the reason")),
         })
     }

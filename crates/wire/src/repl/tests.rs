@@ -75,6 +75,7 @@ fn responses() -> Vec<Response> {
         Refusal::Undecided,
         Refusal::Stopped,
         Refusal::SetBack { both: 206, copy: 691 },
+        Refusal::Lacks { copy: 8009 },
     ];
     all.extend(refusals.map(Response::Refused));
     all

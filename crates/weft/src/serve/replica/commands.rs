@@ -364,13 +364,20 @@ async fn switch(
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
         State::Destination(copy) if failover => {
+            let unasked = match force {
+                true => String::new(),
+                false => group.is_behind(replicas, &copy).await?,
+            };
+            let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
             let force = Force { source_alive: force, inconsistent: force };
             let promoted = group.engine().failover(&copy, tag, force).await;
             let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
             let name = &group.name;
+            let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
+            let hosts = hosts.join(" and ");
             Ok(Reply::Done(format!(
-                "{name} is the source now, epoch {}, with everything that had come here; {host} becomes its copy when it \
-                 is back",
+                "{name} is the source now, epoch {}, with everything that had come here; {hosts} becomes its copy when it \
+                 is back{unasked}",
                 era.epoch
             )))
         }
@@ -383,9 +390,9 @@ async fn switch(
         _ => {
             let (group, source, n, to) = destination(replicas, name, to)?;
             let_follow(&source, &to).await;
-            group.hand_over(replicas, &source, n, &to, tag).await?;
+            let others = group.hand_over(replicas, &source, n, &to, tag).await?;
             group.settled(|state| matches!(state, State::Destination(_))).await?;
-            Ok(Reply::Done(format!("{to} is the source now, and this side its copy")))
+            Ok(Reply::Done(format!("{to} is the source now, and this side its copy{others}")))
         }
     }
 }

@@ -53,6 +53,9 @@ pub(super) struct Group {
     pub policy: Policy,
     /// The other sides: destinations of a source; of a destination its source, and what it knows of others.
     pub partners: Vec<Partner>,
+    /// What its source has called the one that is about to take its place, until that has come.
+    #[serde(default)]
+    pub successor: String,
     /// What its volumes were when it was opened last, in the group's order. Empty in a file of an older version.
     #[serde(default)]
     pub kept: Vec<Kept>,
@@ -356,6 +359,7 @@ impl Group {
             epoch: 0,
             policy,
             partners,
+            successor: String::new(),
             kept,
         }
     }

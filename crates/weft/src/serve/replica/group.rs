@@ -28,6 +28,7 @@ use super::commands::host_name;
 use super::config::{self, Partner};
 use super::kept::Kept;
 use super::names::GroupName;
+use super::partners::Most;
 use super::picture::Picture;
 use super::setup::{self, Ask, Join, LOG_UNIT, Tell};
 use super::stopped::{self, Mark, Now, Reason};
@@ -64,6 +65,8 @@ pub(super) struct Group {
     lent: Mutex<BTreeMap<usize, Before>>,
     /// What partners have said of being stopped.
     heard: Mutex<stopped::Heard>,
+    /// Which of them has most, as was found out when this side was stopped, until it is a source, or follows one.
+    most: Mutex<Option<Most>>,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
     stops: AtomicU64,
 }
@@ -255,6 +258,9 @@ impl Host for Home {
         if !matches!(state, State::Destination(_)) {
             lock(&self.group.picture).take();
         }
+        if matches!(state, State::Source(_)) {
+            self.group.know_most(None);
+        }
         match state {
             State::Starting => lock(&self.group.links_known).clear(),
             State::Stopped(stopped) => {
@@ -263,7 +269,11 @@ impl Host for Home {
                 rt::spawn(async move { group.say_stopped(&replicas, &stopped, stops).await }).detach();
             }
             State::Source(source) => self.group.know_epoch(&self.replicas, source.status().epoch),
-            State::Destination(copy) => self.group.know_epoch(&self.replicas, copy.latest_epoch()),
+            State::Destination(copy) => {
+                self.group.know_epoch(&self.replicas, copy.latest_epoch());
+                let (group, replicas, copy) = (self.group.clone(), self.replicas.clone(), copy.clone());
+                rt::spawn(async move { group.find_source(&replicas, &copy).await }).detach();
+            }
         }
     }
 
@@ -308,6 +318,7 @@ impl Group {
             picture: Mutex::default(),
             lent: Mutex::default(),
             heard: Mutex::default(),
+            most: Mutex::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
     }
@@ -537,7 +548,7 @@ impl Group {
         Ok(())
     }
 
-    /// Makes destination number `n`, which is called `to`, the source in this side's place.
+    /// Makes destination number `n`, which is called `to`, the source in this side's place. What is to be said of the others.
     pub async fn hand_over(
         &self,
         replicas: &Replicas,
@@ -545,12 +556,18 @@ impl Group {
         n: usize,
         to: &str,
         tag: u64,
-    ) -> Result<(), String> {
+    ) -> Result<String, String> {
         // A destination's first partner is its source. That is written down first: nothing can be taken back once the roles
         // are exchanged, whereas the order of a source's partners means nothing, if they are not.
         self.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))
             .map_err(|why| format!("the roles are as they were: {why}"))?;
-        source.switch(n, tag).await.map_err(|e| format!("{} to {to}: {e}", self.name))
+        let told = self.tell_of_successor(replicas, to).await?;
+        let switched = source.switch(n, tag).await;
+        if switched.is_err() && source.halted().is_none() {
+            self.tell_that_it_stays(replicas, to).await;
+        }
+        switched.map_err(|e| format!("{} to {to}: {e}", self.name))?;
+        Ok(told)
     }
 
     /// What the engine says, where it runs.
@@ -641,7 +658,9 @@ impl Group {
                 let cause = stopped::word_of(stopped.cause).to_owned().into();
                 let mark = mark(stops.saturating_mul(2));
                 let why = stopped.why.clone().into();
-                Ask::Stopped { partnership, why, cause, host: host_name().into(), mark }
+                let most = self.most(replicas).await;
+                self.know_most(Some(most.clone()));
+                Ask::Stopped { partnership, why, cause, host: host_name().into(), mark, most }
             }
             Now::Goes => Ask::Goes { partnership, mark: mark(stops.saturating_mul(2).saturating_add(1)) },
             Now::Starting | Now::Over => return false,
@@ -665,14 +684,47 @@ impl Group {
 
     /// Why a partner is stopped, where it said so a moment ago.
     pub fn partner_stopped(&self) -> Option<String> {
+        Some(self.heard_reason()?.told(&self.name, self.copy_has()))
+    }
+
+    /// Which side has most, as a partner said a moment ago that is stopped.
+    pub fn heard_most(&self) -> Option<Most> {
+        self.heard_reason().map(|said| said.most)
+    }
+
+    fn heard_reason(&self) -> Option<Reason> {
         let (said, age) = lock(&self.heard).latest(rt::now())?;
-        let status = self.status();
-        if status.as_ref().is_some_and(|status| has_heard_since(status, age)) {
-            // A hello was accepted since then: it is well.
-            return None;
+        // Where a hello was accepted since then, it is well.
+        let is_well = self.status().is_some_and(|status| has_heard_since(&status, age));
+        (!is_well).then_some(said)
+    }
+
+    /// Which of the other sides has most, where that was found out and counts.
+    pub fn known_most(&self) -> Option<Most> {
+        lock(&self.most).clone().filter(|most| most.last > 0)
+    }
+
+    /// Remembers it, or that it does not count any more.
+    pub fn know_most(&self, most: Option<Most>) {
+        *lock(&self.most) = most;
+    }
+
+    /// Why it is stopped, and which of its copies has most.
+    pub fn why_stopped(&self, stopped: &Stopped) -> String {
+        let most = self.known_most();
+        let lacks_something =
+            matches!(stopped.cause, Cause::Journal | Cause::Volume | Cause::Log | Cause::SetBack);
+        match most.filter(|_| lacks_something && self.config().partners.len() > 1) {
+            None => stopped.why.clone(),
+            Some(most) => {
+                let unasked = most.unasked();
+                let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
+                format!(
+                    "{}. Of the other hosts {} has most, up to record {}{unasked}",
+                    stopped.why, most.holder, most.last
+                )
+            }
         }
-        let is_copy = status.is_some_and(|status| status.role == Role::Destination);
-        Some(said.told(&self.name, is_copy))
     }
 
     /// The latest epoch that this side knows of.

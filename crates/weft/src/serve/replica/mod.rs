@@ -12,6 +12,7 @@ mod door;
 mod group;
 mod kept;
 pub(crate) mod names;
+mod partners;
 mod picture;
 mod setup;
 mod stopped;
@@ -306,14 +307,21 @@ impl Replicas {
                 let group = self.of_partnership(&partnership);
                 Ok(Tell::Epoch(group.map_or(0, |group| group.latest_epoch())))
             }
-            Ask::Stopped { partnership, why, cause, host, mark } => {
+            Ask::Stopped { partnership, why, cause, host, mark, most } => {
                 if let Some(group) = self.of_partnership(&partnership) {
                     group.hear_stopped(
                         mark,
-                        Reason { why: why.into(), cause: cause.into(), host: host.into() },
+                        Reason { why: why.into(), cause: cause.into(), host: host.into(), most },
                     );
                 }
                 Ok(Tell::Done)
+            }
+            Ask::Holds { partnership } => {
+                let group = self.of_partnership(&partnership);
+                Ok(Tell::Holds(group.map(|group| group.holds()).unwrap_or_default()))
+            }
+            Ask::Know { partnership, partners, successor } => {
+                self.know(&partnership, partners, successor.into()).await.map(|()| Tell::Done)
             }
             Ask::Goes { partnership, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
@@ -436,6 +444,17 @@ impl Replicas {
         }
         let _turn = self.take_turn()?;
         group.lend(sizes).await
+    }
+
+    /// The source says which other sides there are.
+    async fn know(
+        &self,
+        partnership: &str,
+        partners: Vec<config::Partner>,
+        successor: String,
+    ) -> Result<(), String> {
+        let group = self.of_partnership(partnership).ok_or("this group is not here")?;
+        group.learn_partners(self, partners, successor).await
     }
 
     /// Ends a group here: its volumes become volumes like any others.

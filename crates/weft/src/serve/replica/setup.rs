@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use weft_store::volume::MAX_SIZE;
 use weft_wire::repl::record::MAX_MEMBERS;
 
-use super::config::{Address, Policy};
+use super::config::{Address, Partner, Policy};
 use super::door;
 use super::names::GroupName;
+use super::partners::{Holds, Most};
 use super::stopped::Mark;
 use crate::out::{self, Said};
 
@@ -71,6 +72,24 @@ pub(super) enum Ask {
         /// Who says it, and when.
         #[serde(default, flatten)]
         mark: Mark,
+        /// Which side has most, as far as it has found out.
+        #[serde(default, flatten)]
+        most: Most,
+    },
+    /// What does that side have: [`Tell::Holds`]. A server that does not know this answers with an error.
+    Holds {
+        /// 32 hexadecimal digits.
+        partnership: String,
+    },
+    /// Which other sides there are, said by a source whose role another side is about to take.
+    Know {
+        /// 32 hexadecimal digits.
+        partnership: String,
+        /// They, but for the source itself.
+        partners: Vec<Partner>,
+        /// What the one is called that becomes the source; empty where that is the one that is told this, or nobody does.
+        #[serde(default)]
+        successor: Said,
     },
     /// It is not stopped any more. A server that does not know this goes on to show what it was told, for half a minute.
     Goes {
@@ -188,6 +207,8 @@ pub(super) enum Tell {
     },
     /// To [`Ask::Epoch`].
     Epoch(u64),
+    /// To [`Ask::Holds`].
+    Holds(Holds),
     /// It is done.
     Done,
     /// It is not, and this sentence says why.

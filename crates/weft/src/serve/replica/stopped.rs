@@ -12,6 +12,8 @@ use weft_machine::clock::Time;
 use weft_machine::rt;
 use weft_replica::group::Cause;
 
+use super::partners::Most;
+
 /// How often a stopped group says so to its partners, and how long that counts there.
 const SAY_STOPPED_EVERY: Duration = Duration::from_secs(10);
 const STOPPED_COUNTS: Duration = Duration::from_secs(35);
@@ -47,6 +49,8 @@ pub(super) struct Reason {
     pub cause: String,
     /// Which host it is; empty from a server that does not tell.
     pub host: String,
+    /// Which side has most, as far as it knows.
+    pub most: Most,
 }
 
 /// What partners call a cause.
@@ -63,15 +67,15 @@ pub(super) fn word_of(cause: Cause) -> &'static str {
 }
 
 impl Reason {
-    /// In this side's words, which is a copy, or not.
-    pub fn told(&self, group: &str, is_copy: bool) -> String {
-        let Reason { why, cause, host } = self;
+    /// In this side's words, which is a copy that has everything through a record of an epoch, or no copy.
+    pub fn told(&self, group: &str, copy: Option<(u64, u64)>) -> String {
+        let Reason { why, cause, host, most } = self;
         let what = match cause.as_str() {
             "journal" => "its journal is lost, or cannot be believed",
             "volume" => "the file of a volume is another one",
             "log" => "its log is damaged",
             "split" => "both sides were written to",
-            "set-back" => "it was set back, by a backup or a snapshot, and lacks what its copy has",
+            "set-back" => "it was set back, by a backup or a snapshot, and lacks what a copy has",
             "full" => "a disk is full there, and it goes on by itself when there is room",
             // Its reason names what is to be mended.
             "failed" if !host.is_empty() => return format!("{host}: where \"here\" is {host}, {why}"),
@@ -79,12 +83,21 @@ impl Reason {
         };
         let host = if host.is_empty() { "the other host" } else { host };
         let there = format!("`weft replica status` on {host} says what to type");
-        match cause.as_str() {
-            "journal" | "volume" | "log" | "set-back" if is_copy => format!(
-                "{host}: {what}; to go on with this copy: `weft replica switch {group} --failover` here, then `weft replica resolve \
-                 {group} --keep there` on {host}. {there}"
+        let lacks_something = matches!(cause.as_str(), "journal" | "volume" | "log" | "set-back");
+        match copy.filter(|_| lacks_something).map(|(epoch, last)| most.missing(epoch, last)) {
+            Some(Some(missing)) => format!(
+                "{host}: {what}; {missing}: `weft replica switch {group} --failover` is to be typed on {}, not here. {there}",
+                most.holder
             ),
-            _ => format!("{host}: {what}. {there}"),
+            Some(None) => {
+                let unasked = most.unasked();
+                let unasked = if unasked.is_empty() { unasked } else { format!(" ({unasked})") };
+                format!(
+                    "{host}: {what}; to go on with this copy{unasked}: `weft replica switch {group} --failover` here, then `weft replica \
+                     resolve {group} --keep there` on {host}. {there}"
+                )
+            }
+            None => format!("{host}: {what}. {there}"),
         }
     }
 }
@@ -107,6 +120,7 @@ impl Heard {
             text.truncate(most.unwrap_or_default());
         }
         said.host.retain(|letter| !letter.is_control());
+        said.most.keep_short();
         self.hear(mark, Some(said), now);
     }
 
@@ -212,18 +226,22 @@ mod tests {
     const B: u64 = 8;
 
     fn says(why: &str) -> Reason {
-        Reason { why: why.into(), cause: String::new(), host: "ä".repeat(MOST_NAME) }
+        Reason { why: why.into(), host: "ä".repeat(MOST_NAME), ..Reason::default() }
     }
 
     fn why(heard: &Heard, now: Time) -> Option<String> {
-        heard.latest(now).map(|(said, _)| said.told("db", false))
+        heard.latest(now).map(|(said, _)| said.told("db", None))
     }
 
     #[test]
     fn a_reason_is_told_in_the_words_of_whoever_reads_it() {
-        let mut said =
-            Reason { why: "`--keep there` here".into(), cause: "set-back".into(), host: "alpha".into() };
-        let copy = said.told("db", true);
+        let mut said = Reason {
+            why: "`--keep there` here".into(),
+            cause: "set-back".into(),
+            host: "alpha".into(),
+            ..Reason::default()
+        };
+        let copy = said.told("db", Some((1, 7)));
         assert!(
             copy.contains("`weft replica switch db --failover` here")
                 && copy.contains("--keep there` on alpha"),
@@ -240,11 +258,34 @@ mod tests {
             Cause::Failed,
         ] {
             said.cause = word_of(cause).into();
-            assert!(said.told("db", false).starts_with("alpha: "), "{cause:?}");
+            assert!(said.told("db", None).starts_with("alpha: "), "{cause:?}");
         }
         // Of another version.
         said.cause = "moon".into();
-        assert_eq!(said.told("db", true), said.why);
+        assert_eq!(said.told("db", Some((1, 7))), said.why);
+    }
+
+    #[test]
+    fn only_the_copy_that_has_most_is_told_to_take_over() {
+        for cause in ["set-back", "journal", "volume", "log"] {
+            let most = Most {
+                epoch: 1,
+                last: 8009,
+                holder: "beta".to_owned().into(),
+                silent: vec!["gamma".to_owned().into()],
+            };
+            let said =
+                Reason { why: String::new(), cause: cause.into(), host: "alpha".into(), most: most.clone() };
+            let lags = said.told("db", Some((1, 1491)));
+            assert!(lags.contains("this copy lacks records 1492 to 8009; beta has them"), "{lags}");
+            assert!(!lags.contains("--failover` here"), "{lags}");
+            let whole = said.told("db", Some((1, 8009)));
+            assert!(whole.contains("`weft replica switch db --failover` here"), "{whole}");
+            assert!(whole.contains("gamma could not be asked, and may have more"), "{whole}");
+            // Somebody was promoted since.
+            let later = Reason { most: Most { epoch: 2, last: 1491, ..most }, ..said };
+            assert!(!later.told("db", Some((1, 8009))).contains("--failover` here"));
+        }
     }
 
     fn mark(speaker: u64, number: u64) -> Mark {
@@ -286,8 +327,15 @@ mod tests {
     fn speakers_and_reasons_are_bounded() {
         let (mut heard, now) = (Heard::default(), rt::now());
         for speaker in 0..1000 {
-            heard.stopped(mark(speaker, 0), says(&"ä".repeat(MOST_REASON)), now);
+            let most = Most {
+                last: 1,
+                holder: "x".repeat(MOST_REASON).into(),
+                silent: vec!["x".repeat(MOST_REASON).into(); 1000],
+                ..Most::default()
+            };
+            heard.stopped(mark(speaker, 0), Reason { most, ..says(&"ä".repeat(MOST_REASON)) }, now);
         }
+        assert_eq!(heard.latest(now).map(|(said, _)| said.most), Some(Most::default()));
         assert_eq!(heard.0.len(), MOST_SPEAKERS);
         assert!(why(&heard, now).is_some_and(|why| why.len() <= MOST_REASON));
     }

@@ -70,7 +70,7 @@ impl Host {
         let message = serde_json::to_vec(message).unwrap();
         match rt::block_on(self.replicas.setup(&message)).unwrap() {
             Tell::Error(why) => Err(why.into()),
-            Tell::Done | Tell::Looked { .. } | Tell::Epoch(_) => Ok(()),
+            Tell::Done | Tell::Looked { .. } | Tell::Epoch(_) | Tell::Holds(_) => Ok(()),
         }
     }
 
@@ -268,4 +268,67 @@ fn what_a_partner_says_shows_itself_and_nothing_else() {
         join["back"]["host"] = json!(hostile);
     })
     .unwrap_err();
+}
+
+#[test]
+fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = host.replicas.group("db").unwrap();
+    let names = || group.config().partners.into_iter().map(|partner| partner.name).collect::<Vec<_>>();
+    let partner = |name: &str, port: u16| {
+        let address = json!({"host": "127.0.0.1", "port": port, "user": "x", "password": "y", "transport": "tcp",
+            "encrypt": true});
+        json!({"name": name, "address": address, "synchronous": true})
+    };
+    let know = |partners: Value, successor: &str| {
+        host.ask(
+            &json!({"do": "know", "partnership": PARTNERSHIP, "partners": partners, "successor": successor}),
+        )
+    };
+    let is_behind = || {
+        let State::Destination(copy) = group.state() else { panic!("a copy") };
+        rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap()
+    };
+    assert_eq!(is_behind(), Ok(String::new()));
+    // The source, by its name and by its address, is known already.
+    know(json!([partner("third:db", 2), partner("other:db", 3), partner("alias:db", 1)]), "third:db")
+        .unwrap();
+    assert_eq!(names(), ["other:db", "third:db"]);
+    let refused = is_behind().unwrap_err();
+    assert!(refused.contains("the source is third:db by now") && refused.contains("--force"), "{refused}");
+    // It was not exchanged.
+    know(json!([]), "").unwrap();
+    assert_eq!(is_behind(), Ok("127.0.0.1 could not be asked, and may have more".to_owned()));
+    // A journal has room for eight, with names that are not too long.
+    know(json!((10..30).map(|port| partner(&format!("{port}:db"), port)).collect::<Vec<_>>()), "").unwrap();
+    assert_eq!(names().len(), 8);
+    for odd in ["", "a\nb", &"x".repeat(129)] {
+        know(json!([partner(odd, 99)]), "").unwrap_err();
+    }
+    know(json!([]), &"x".repeat(129)).unwrap();
+    assert_eq!(group.config().successor, "another host");
+}
+
+#[test]
+fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = host.replicas.group("db").unwrap();
+    let State::Destination(copy) = group.state() else { panic!("a copy") };
+    let stopped = |more: Value| {
+        let mut message = json!({"do": "stopped", "partnership": PARTNERSHIP, "why": "it is stopped", "cause": "set-back",
+            "host": "other"});
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        host.ask(&message).unwrap();
+        rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap()
+    };
+    // A server of an older version does not say who has most.
+    assert_eq!(stopped(json!({})), Ok(String::new()));
+    let epoch = copy.status().epoch;
+    let refused = stopped(json!({"most_epoch": epoch, "most_last": 8009, "holder": "third"})).unwrap_err();
+    assert!(refused.contains("this copy lacks records 1 to 8009; third has them"), "{refused}");
+    let told = host.replicas.told();
+    let there = told[0].partner_stopped.as_ref().unwrap();
+    assert!(there.contains("is to be typed on third, not here"), "{there}");
 }

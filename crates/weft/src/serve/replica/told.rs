@@ -17,7 +17,7 @@ fn told(group: &Group) -> Told {
         State::Starting => ("starting", None),
         State::Source(_) => ("source", None),
         State::Destination(_) => ("destination", None),
-        State::Stopped(stopped) => ("stopped", Some(stopped.why.clone())),
+        State::Stopped(stopped) => ("stopped", Some(group.why_stopped(&stopped))),
     };
     let engine = group.status().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
     let link = |partner: &super::config::Partner| {

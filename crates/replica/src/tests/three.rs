@@ -1,0 +1,71 @@
+//! A source and two destinations, of which one becomes the source.
+
+use std::sync::Arc;
+
+use super::stories::{K, start, tell, write};
+use super::world::{ALIVE, Start, World};
+use crate::source::{First, Source};
+use crate::status::{Mode, Phase};
+
+/// Three hosts: 0 is the source, 1 and 2 follow it.
+async fn three() -> World {
+    let world = World::new(Start { log_bytes: vec![512 * K; 3], ..start(Mode::Synchronous) }).await;
+    let source = world.start_source(0).await;
+    for n in [1, 2] {
+        let peer = world.add_peer(&source, &format!("host{n}:copy"), First::Copy).await;
+        world.start_destination(n).await;
+        world.ship(0, peer, n);
+    }
+    world.until_follows(0).await;
+    write(&source.block(0), 0, 4096, 1).await;
+    world
+}
+
+/// A host that has become the source is opened as one, with these others as its destinations.
+async fn opened(world: &World, n: usize, others: &[usize]) -> Arc<Source> {
+    world.kill(n);
+    let source = world.open_source(n).await;
+    for other in others {
+        let peer = world.add_peer(&source, &format!("host{other}:copy"), First::Partner).await;
+        world.ship(n, peer, *other);
+    }
+    source
+}
+
+/// Host 2 becomes the source in place of host 0, which becomes its copy.
+async fn switched(world: &World, others: &[usize]) -> Arc<Source> {
+    world.source(0).switch(1, 77).await.expect("the roles are exchanged");
+    world.kill(0);
+    world.start_destination(0).await;
+    let source = opened(world, 2, others).await;
+    world.until_follows(2).await;
+    source
+}
+
+#[test]
+fn a_promoted_copy_hears_of_another_source_before_anything_is_answered() {
+    tell(async {
+        let world = three().await;
+        switched(&world, &[0]).await;
+        // Nobody has told host 1, and its operator takes the source for lost.
+        world.destination(1).promote(78, ALIVE).await.expect("it is promoted");
+        let second = opened(&world, 1, &[0]).await;
+        second.greeted().await;
+        let halted = second.halted().map(|(phase, _)| phase);
+        assert_eq!(halted, Some(Phase::SplitBrain), "its fronts would be opened");
+    });
+}
+
+#[test]
+fn a_source_takes_the_other_destinations_over() {
+    tell(async {
+        let world = three().await;
+        let source = switched(&world, &[0, 1]).await;
+        write(&source.block(0), 8192, 4096, 2).await;
+        world.until_follows(2).await;
+        world.check_equal(2, 0).await;
+        world.check_equal(2, 1).await;
+        // Nothing was copied: they had it.
+        assert!(source.status().peers.iter().all(|peer| peer.bytes_sent == 0), "{:?}", source.status());
+    });
+}
