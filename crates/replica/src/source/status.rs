@@ -68,6 +68,7 @@ impl Source {
             bytes_sent: partner.sent_bytes,
             rate,
             eta_seconds: (remaining > 0 && rate > 0.0).then(|| remaining as f64 / rate),
+            lag_records: self.log.fill().durable.saturating_sub(partner.acked),
             lag_bytes,
             lag_seconds: lag.as_secs_f64(),
             lag_alert: lag_bytes > self.config.lag_alert_bytes || lag > self.config.lag_alert,

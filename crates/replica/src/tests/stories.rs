@@ -11,7 +11,7 @@ use weft_wire::repl::MAX_EPOCH;
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response, Sync, Welcome};
 
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
-use crate::destination::{self, Destination};
+use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::fuzz::disk::Disk;
 use crate::record::{Header, Kind, Record, sum_of};
@@ -164,6 +164,65 @@ fn a_destination_whose_source_is_gone_does_not_say_that_it_replicates() {
         world.start_source(0).await;
         world.ship(0, 0, 1);
         world.until("it follows again", || phase() == Phase::ContinuouslyReplicating).await;
+    });
+}
+
+/// A copy that was away while its source wrote 20 records, has heard of them and got none of them, and whose source is gone then.
+async fn told_and_not_sent(mode: Mode) -> World {
+    let world = pair(Start { slow_cable: Duration::from_millis(40), ..start(mode) }, First::Copy).await;
+    world.kill(1);
+    let block = world.source(0).block(0);
+    for n in 0..20 {
+        write(&block, n * 4096, 4096, 1).await;
+    }
+    let copy = world.start_destination(1).await;
+    while copy.status().peers[0].heard_ms == 0 {
+        rt::sleep(Duration::from_micros(100)).await;
+    }
+    world.cut();
+    rt::sleep(Duration::from_secs(1)).await;
+    world
+}
+
+#[test]
+fn a_copy_that_lacks_what_its_source_has_says_so_and_is_not_promoted_unforced() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        tell(async move {
+            let world = told_and_not_sent(mode).await;
+            let lacks = |copy: &Destination| {
+                let status = copy.status();
+                (status.last, status.peers[0].lag_records, status.consistent)
+            };
+            let copy = world.destination(1);
+            assert_eq!(copy.status().peers[0].phase, Phase::ReplayingLog);
+            assert_eq!(lacks(&copy), (0, 20, true));
+            // It remembers that.
+            world.kill(1);
+            let copy = world.start_destination(1).await;
+            assert_eq!(lacks(&copy), (0, 20, true));
+            let silent = Force { source_alive: true, ..Force::default() };
+            let refused = copy.promote(5, silent).await.expect_err("writes that were answered are missing");
+            assert!(matches!(refused, Error::Behind(20)), "{refused}");
+            // It follows again, and nothing is missing.
+            world.heal();
+            world.until_follows(0).await;
+            world
+                .until("it says so", || copy.status().peers[0].phase == Phase::ContinuouslyReplicating)
+                .await;
+            assert_eq!(lacks(&copy), (20, 0, true));
+            world.kill(0);
+            copy.promote(5, silent).await.expect("it has everything");
+        });
+    }
+}
+
+#[test]
+fn a_copy_that_lacks_what_its_source_has_is_promoted_by_force() {
+    tell(async {
+        let world = told_and_not_sent(Mode::Synchronous).await;
+        world.kill(0);
+        let era = world.destination(1).promote(5, ALIVE).await.expect("it is consistent");
+        assert_eq!(era.after, 0);
     });
 }
 

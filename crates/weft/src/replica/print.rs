@@ -99,7 +99,13 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     };
     writeln!(out, "  {direction:<4}      {name}, {mode}: {}{left}", progress(peer))?;
     let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
-    writeln!(out, "  lag       {}, {:.1} s{alert}", human(number("lag_bytes")), float("lag_seconds"))?;
+    let missing = missing(is_source, peer);
+    writeln!(
+        out,
+        "  lag       {missing}{}, {:.1} s{alert}",
+        human(number("lag_bytes")),
+        float("lag_seconds")
+    )?;
     if peer["unprotected"] == Value::Bool(true) {
         let said = match is_stopped {
             true => {
@@ -131,6 +137,16 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         writeln!(out, "  last error  {error}")?;
     }
     Ok(())
+}
+
+/// What a copy lacks of what its source has said that it has: their bytes it does not know.
+fn missing(is_source: bool, peer: &Value) -> String {
+    match peer["lag_records"].as_u64().unwrap_or(0) {
+        0 => String::new(),
+        _ if is_source => String::new(),
+        1 => "1 record that the source has, ".into(),
+        many => format!("{many} records that the source has, "),
+    }
 }
 
 /// How long a copy has not heard of its source, where that is what it waits for.
@@ -202,11 +218,15 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let follows = peer["phase"] == "ContinuouslyReplicating";
         Brief {
             line: format!(
-                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}, {seconds:.1} s{by}{unprotected}",
+                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}{}, {seconds:.1} s{by}{unprotected}",
                 progress(peer),
+                missing(is_source, peer),
                 human(bytes)
             ),
-            care: !follows || flag("unprotected") || flag("lag_alert"),
+            care: !follows
+                || flag("unprotected")
+                || flag("lag_alert")
+                || !missing(is_source, peer).is_empty(),
             no_rdma: used.and_then(no_rdma),
         }
     };
@@ -394,6 +414,20 @@ mod tests {
         groups(&mut out, &[group("destination", peers, Vec::new())]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("if it is lost: weft replica switch vol1 --failover"), "{text}");
+    }
+
+    #[test]
+    fn a_copy_that_has_not_caught_up_says_what_it_lacks() {
+        let peer = json!({ "name": "source", "mode": "synchronous", "phase": "ReplayingLog", "lag_bytes": 0, "lag_records": 24 });
+        let group = |role| group(role, json!({ "role": role, "peers": [peer.clone()] }), Vec::new());
+        let line = &brief(&group("destination"))[0].line;
+        assert!(line.contains("Replaying log, lag 24 records that the source has, 0 B, 0.0 s"), "{line}");
+        let mut out = Vec::new();
+        groups(&mut out, &[group("destination")]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("lag       24 records that the source has, 0 B, 0.0 s"), "{text}");
+        // A source knows the bytes.
+        assert!(brief(&group("source"))[0].line.contains("lag 0 B, "));
     }
 
     #[test]

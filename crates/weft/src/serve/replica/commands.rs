@@ -364,12 +364,17 @@ async fn switch(
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
         State::Destination(copy) if failover => {
-            let force = Force { source_alive: force, inconsistent: force };
+            let force = Force { source_alive: force, inconsistent: force, behind: force };
+            let mode = copy.status().peers.first().and_then(|peer| peer.mode);
             let promoted = group.engine().failover(&copy, tag, force).await;
             let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
             let name = &group.name;
+            let lost = match mode {
+                Some(Mode::Asynchronous) => format!("; what {host} had answered and not sent yet is missing"),
+                _ => String::new(),
+            };
             Ok(Reply::Done(format!(
-                "{name} is the source now, epoch {}, with everything that had come here; {host} becomes its copy when it \
+                "{name} is the source now, epoch {}, with everything that had come here{lost}; {host} becomes its copy when it \
                  is back",
                 era.epoch
             )))
@@ -406,6 +411,10 @@ fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> Str
                  stop its server and try again, or {forced}: {lost}, and {host} stops when it is reached"
             )
         }
+        Error::Behind(_) => format!(
+            "{e}: writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft replica \
+             status` here says that it is continuously replicating, and try again. If {host} is lost for good: {forced}"
+        ),
         Error::State(_) if !copy.status().consistent => {
             format!("{e}: files and databases in it may be damaged. Nevertheless: {forced}")
         }
