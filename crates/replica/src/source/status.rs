@@ -33,7 +33,7 @@ impl Source {
             epoch: state.era().epoch,
             generation: self.journal.generation(),
             last: fill.durable,
-            applied: core.applied(fill.durable),
+            applied: core.applied(&fill),
             consistent: true,
             sizes: state.members.iter().map(|member| member.size).collect(),
             log_bytes: state.layout.log_bytes,

@@ -486,10 +486,12 @@ async fn remove(
     }
     if let State::Stopped(stopped) = group.state() {
         if !force {
-            return Err(format!(
-                "{} is stopped: {}. What its log held that its volumes do not is lost when it is removed: --force removes it",
-                group.name, stopped.why
-            ));
+            let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
+                None => "What its log held that its volumes do not is lost when it is removed".to_owned(),
+                Some(0) => "Its volumes hold what its log does".to_owned(),
+                Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
+            };
+            return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
         }
         let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
         replicas.dissolve(&group).await?;

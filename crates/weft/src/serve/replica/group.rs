@@ -735,6 +735,7 @@ impl Group {
 
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
+        self.engine.apply_log().await?;
         self.keep_what_is_used();
         self.engine.close().await;
         lock(&self.picture).take();
