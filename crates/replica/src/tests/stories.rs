@@ -10,13 +10,17 @@ use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::MAX_EPOCH;
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response, Sync, Welcome};
 
+use super::link::Says;
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
+use crate::bitmap::Bitmap;
 use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::fuzz::disk::Disk;
+use crate::peer;
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{Config, First, OnFull, OnLoss};
 use crate::status::{Mode, Phase, Role};
+use futures_util::FutureExt;
 
 pub(super) const K: u64 = 1 << 10;
 
@@ -213,6 +217,62 @@ fn a_copy_that_lacks_what_its_source_has_says_so_and_is_not_promoted_unforced() 
             world.kill(0);
             copy.promote(5, silent).await.expect("it has everything");
         });
+    }
+}
+
+#[test]
+fn what_a_destination_says_to_have_changed_lies_inside_its_volume_and_in_order() {
+    const G: u64 = 64 * K;
+    const SIZE: u64 = 10 * G;
+    type Answer = (&'static [(u64, u64)], Option<u64>);
+    /// What is marked where the first answer is this one, and the second says that there is no more.
+    fn told(ranges: &[(u64, u64)], next: Option<u64>) -> Result<Vec<(u64, u64)>, peer::Error> {
+        let ranges = ranges.to_vec();
+        let peer = Says(move |request| match request {
+            Request::Hello(_) => Response::Welcome(Welcome {
+                session: 1,
+                last: 0,
+                consistent: true,
+                fresh: false,
+                diverged: true,
+                sizes: vec![SIZE],
+            }),
+            Request::Diverged { from: 0, .. } => Response::Ranges { ranges: ranges.clone(), next },
+            _ => Response::Ranges { ranges: vec![(8 * G, G)], next: None },
+        });
+        let hello = Hello {
+            partnership: PARTNERSHIP,
+            first: 1,
+            last: 0,
+            synchronous: true,
+            adopt: false,
+            sizes: vec![SIZE],
+            eras: Vec::new(),
+        };
+        let walk = async {
+            let (link, _) = peer::Link::hello(&peer, hello).await?;
+            let mut map = Bitmap::new(SIZE, G);
+            link.diverged(0, SIZE, &mut map).await.map(|()| map.ranges(0, usize::MAX).0)
+        };
+        walk.now_or_never().expect("nothing is waited for")
+    }
+    assert_eq!(told(&[(G, G), (3 * G, 2 * G)], None), Ok(vec![(G, G), (3 * G, 2 * G)]));
+    assert_eq!(told(&[(G, G)], Some(4 * G)), Ok(vec![(G, G), (8 * G, G)]));
+    let odd: [Answer; 8] = [
+        // Behind the end, or past what can be counted.
+        (&[(9 * G, 2 * G)], None),
+        (&[(SIZE, 1)], None),
+        (&[(G, u64::MAX)], None),
+        // Not in order, or the same once more.
+        (&[(3 * G, G), (G, G)], None),
+        (&[(0, SIZE), (0, SIZE)], None),
+        // On from where it was, from inside a range, or from where there is nothing.
+        (&[(G, G)], Some(0)),
+        (&[(G, 4 * G)], Some(2 * G)),
+        (&[(G, G)], Some(SIZE)),
+    ];
+    for (ranges, next) in odd {
+        assert_eq!(told(ranges, next), Err(peer::Error::Violation), "{ranges:?} {next:?}");
     }
 }
 
