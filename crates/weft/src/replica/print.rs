@@ -70,7 +70,8 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         if let Some(since) = silence(peer, now_ms()) {
             writeln!(
                 out,
-                "  silent    the source was last heard of {since} ago; if it is lost: weft replica switch {name} --failover"
+                "  silent    the source was last heard of {since} ago{}",
+                if_lost(name, engine, peer)
             )?;
         }
     }
@@ -147,6 +148,23 @@ fn missing(is_source: bool, peer: &Value) -> String {
         1 => "1 record that the source has, ".into(),
         many => format!("{many} records that the source has, "),
     }
+}
+
+/// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
+/// answered, is refused without force, which says what it costs: its source is better.
+fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
+    let lacks = match engine["consistent"] == Value::Bool(false) {
+        true => "in the middle of a resync".to_owned(),
+        false => match missing(false, peer) {
+            lacks if lacks.is_empty() => {
+                return format!("; if it is lost: weft replica switch {name} --failover");
+            }
+            lacks => format!("without {}", lacks.trim_end_matches(", ")),
+        },
+    };
+    format!(
+        ": this copy is {lacks}, and can be made the source by --failover --force alone; start the source again if you can"
+    )
 }
 
 /// How long a copy has not heard of its source, where that is what it waits for.
@@ -414,6 +432,24 @@ mod tests {
         groups(&mut out, &[group("destination", peers, Vec::new())]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("if it is lost: weft replica switch vol1 --failover"), "{text}");
+        // Not where that would be refused.
+        let lacking =
+            json!({ "name": "source", "phase": "WaitingForSource", "heard_ms": 1_000_000, "lag_records": 3 });
+        for (engine, why) in [
+            (
+                json!({ "consistent": false, "peers": [peer("WaitingForSource")] }),
+                "in the middle of a resync",
+            ),
+            (json!({ "consistent": true, "peers": [lacking] }), "without 3 records that the source has"),
+        ] {
+            let mut out = Vec::new();
+            groups(&mut out, &[group("destination", engine, Vec::new())]).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(
+                text.contains(&format!("this copy is {why}, and")) && !text.contains("if it is lost"),
+                "{text}"
+            );
+        }
     }
 
     #[test]
