@@ -24,6 +24,8 @@ pub const MIN_GRANULE: u64 = 64 << 10;
 pub const MAX_BYTES: u64 = 1 << 20;
 
 const WORD: u64 = 64;
+/// Ranges in memory while one bitmap is marked in another.
+const MERGED_RANGES: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -178,6 +180,16 @@ impl Bitmap {
         let end = offset.saturating_add(len).min(self.size);
         if offset < end {
             (self.granule_at(offset)..end.div_ceil(self.granule)).for_each(|granule| self.set(granule));
+        }
+    }
+
+    /// Marks what another bitmap of this volume has marked.
+    pub fn mark_all_of(&mut self, other: &Bitmap) {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (ranges, next) = other.ranges(at, MERGED_RANGES);
+            ranges.into_iter().for_each(|(offset, len)| self.mark(offset, len));
+            from = next;
         }
     }
 

@@ -52,6 +52,9 @@ pub enum Error {
     /// Its source was heard of so long ago, and may be written to.
     #[error("its source is alive: it was heard of {:.1} s ago, and what it answers from now on would be missing here", .0.as_secs_f64())]
     Alive(std::time::Duration),
+    /// The copy has not caught up with what its source had when they met last.
+    #[error("its source had {0} {records} more, which never came here", records = if *.0 == 1 { "record" } else { "records" })]
+    Behind(u64),
     /// What the peer said, or that it said nothing.
     #[error("the destination: {0}")]
     Peer(#[from] peer::Error),

@@ -459,7 +459,7 @@ impl Room {
     }
 
     async fn promote(&mut self, script: &mut Script<'_>) {
-        let force = Force { source_alive: script.flag(), inconsistent: script.rarely(4) };
+        let force = Force { source_alive: script.flag(), inconsistent: script.rarely(4), behind: true };
         self.stamp += 1;
         let promoted = rt::timeout(PATIENCE, self.copy.promote(self.stamp, force)).await;
         match promoted {

@@ -734,15 +734,23 @@ impl Group {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends it for good: the volumes are volumes like any others, of which `bare` are the blocks.
-    pub async fn end(&self, bare: &[Arc<dyn Block>]) -> Result<(), String> {
+    /// Has the volumes hold, durably, what a stopped source has in its log: it may have been stopped before that was done, and has
+    /// answered it. Whoever removes the group's files calls this first, since nobody can do it later.
+    pub async fn apply_log(&self) -> Result<(), String> {
         if let State::Stopped(stopped) = self.state()
-            && stopped.cause == Cause::Split
             && let Some(source) = &stopped.source
         {
-            // It may have been refused before that was done, and nobody does it later.
-            source.replay().await.map_err(|e| format!("{}: its log cannot be replayed: {e}", self.name))?;
+            let name = &self.name;
+            source.apply_all().await.map_err(|e| {
+                format!("{name}: its log cannot be applied to its volumes: {e}. To give that up: `weft replica resolve {name} --keep there`")
+            })?;
         }
+        Ok(())
+    }
+
+    /// Ends it for good: the volumes are volumes like any others, of which `bare` are the blocks.
+    pub async fn end(&self, bare: &[Arc<dyn Block>]) -> Result<(), String> {
+        self.apply_log().await?;
         self.close().await;
         if !self.has_ended() {
             return Err(format!("{} is still being opened: try again in a moment", self.name));

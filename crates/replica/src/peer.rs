@@ -19,6 +19,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::Payload;
 use weft_wire::repl::control::{DIGEST, Era, Hello, Refusal, Report, Request, Response, Sync, Welcome};
 
+use crate::bitmap::Bitmap;
 use crate::destination::Destination;
 use crate::journal::MIN_LOG_BYTES;
 use crate::record::Record;
@@ -130,18 +131,26 @@ impl<'a> Link<'a> {
         self.done(Request::Finish { session: self.session, at }).await
     }
 
-    /// Everything that the destination has changed in one volume since the histories parted.
-    pub async fn diverged(&self, member: u16) -> Result<Vec<(u64, u64)>, Error> {
-        let (mut all, mut from) = (Vec::new(), 0);
+    /// Marks everything that the destination has changed in one volume, of `size` bytes there, since the histories parted. What it
+    /// says is not kept: ranges follow each other inside the volume, so a walk costs no more than the bitmap has bits.
+    pub async fn diverged(&self, member: u16, size: u64, map: &mut Bitmap) -> Result<(), Error> {
+        let mut from = 0;
         loop {
             match ask(self.peer, Request::Diverged { session: self.session, member, from }).await? {
                 Response::Ranges { ranges, next } => {
-                    all.extend(ranges);
+                    let mut at = from;
+                    for (offset, len) in ranges {
+                        let end = offset.checked_add(len).filter(|end| *end <= size && offset >= at);
+                        at = end.ok_or(Error::Violation)?;
+                        map.mark(offset, len);
+                    }
                     match next {
                         // Backwards it would never end.
-                        Some(next) if next <= from => return Err(Error::Violation),
+                        Some(next) if next <= from || next < at || next >= size => {
+                            return Err(Error::Violation);
+                        }
                         Some(next) => from = next,
-                        None => return Ok(all),
+                        None => return Ok(()),
                     }
                 }
                 _ => return Err(Error::Violation),

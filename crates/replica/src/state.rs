@@ -21,14 +21,15 @@
 //!       .  volumes, 16 each: size, bytes of a granule
 //!       .  peers, 16 and a name each: flags (1 present, 2 synchronous, 4 seeded, 8 copied, 16 unprotected,
 //!          32 suspended), length of the name, 6 zero, covered
-//! 4064  8  last sequence that the source of this copy is known to have had durable
+//! 4056  8  last sequence that the source of this copy said that it had, at its last hello; zero where nothing was said
+//! 4064  8  last sequence that the source of this copy is known to have had durable, of what is here
 //! 4072 16  the source was set back: last sequence that its copy has as well, and last that the copy has; zeros where it was not.
 //!          A side that gave up for that keeps them: it follows no source that has less
 //! 4088  1  number of the destination that has that, plus one; zero where it is not known
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
-//! What lies at 4064 older versions neither read nor keep: to them it is part of the zeros behind the peers.
+//! What lies from 4056 on older versions neither read nor keep: to them it is part of the zeros behind the peers.
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
 //! the one that is written over.
 
@@ -52,8 +53,8 @@ pub const MAX_NAME: usize = 128;
 
 const MAGIC: [u8; 8] = *b"WeftRep\0";
 const SUM_AT: usize = COPY_BYTES - 4;
-const CLAIM_AT: usize = 4064;
-const CLAIM_BYTES: usize = 25;
+const CLAIM_AT: usize = 4056;
+const CLAIM_BYTES: usize = 33;
 // Counts and lengths take a byte each.
 const _: () = assert!(MAX_ERAS < 256 && MAX_MEMBERS < 256 && MAX_PEERS < 256 && MAX_NAME < 256);
 
@@ -82,6 +83,9 @@ pub struct State {
     pub unfinished: bool,
     /// What its source is known to have had durable, of what this side has: a source that comes with less was set back.
     pub claimed: u64,
+    /// The last sequence that its source has said that it had. As long as it lies behind what is here, writes that were answered may
+    /// be missing.
+    pub told: u64,
     /// It is a source that was set back, as a destination has told it: the last sequence that both have, and the last that the
     /// destination has. Somebody has to decide. A side that gave up for that follows no source that has less.
     pub set_back: Option<(u64, u64)>,
@@ -363,7 +367,7 @@ impl State {
         assert!(out.len() <= CLAIM_AT, "a state of {} bytes", out.len());
         out.resize(CLAIM_AT, 0);
         let (both, copy) = self.set_back.unwrap_or_default();
-        words(&mut out, &[self.claimed, both, copy]);
+        words(&mut out, &[self.told, self.claimed, both, copy]);
         out.push(self.set_back_by.map_or(0, |n| n.saturating_add(1)));
         let mut bytes = [0; COPY_BYTES];
         let (content, sum) = bytes.split_at_mut(SUM_AT);
@@ -442,9 +446,9 @@ impl State {
         let (_, mut claim) = content.split_at(CLAIM_AT);
         claim = claim.get(..CLAIM_BYTES).unwrap_or_default();
         let mut r = Reader(claim);
-        let (claimed, both, copy) = (r.u64()?, r.u64()?, r.u64()?);
+        let (told, claimed, both, copy) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let [by] = r.take()?;
-        if claimed > MAX_SEQUENCE || copy > MAX_SEQUENCE || both > copy {
+        if told.max(claimed) > MAX_SEQUENCE || copy > MAX_SEQUENCE || both > copy {
             return Err(Damaged::Field("what its source had"));
         }
         Ok(State {
@@ -459,6 +463,7 @@ impl State {
             ahead: flags & 64 != 0,
             unfinished: flags & 128 != 0,
             claimed,
+            told,
             set_back: (copy > 0).then_some((both, copy)),
             set_back_by: by.checked_sub(1).filter(|_| copy > 0),
             log,
@@ -510,6 +515,7 @@ mod tests {
             ahead: false,
             unfinished: false,
             claimed: 0,
+            told: 0,
             set_back: None,
             set_back_by: None,
             log: 1,
@@ -531,8 +537,15 @@ mod tests {
         assert_eq!(&bytes[128..132], b"\x02\x01\x02\0");
         assert!(bytes[CLAIM_AT..SUM_AT].iter().all(|byte| *byte == 0));
         assert_eq!(State::parse(&bytes), Ok(state(0x0102)));
-        let claims = State { claimed: 0x11, set_back: Some((0x22, 0x33)), set_back_by: Some(4), ..state(1) };
+        let claims = State {
+            told: 0x44,
+            claimed: 0x11,
+            set_back: Some((0x22, 0x33)),
+            set_back_by: Some(4),
+            ..state(1)
+        };
         let bytes = claims.emit();
+        assert_eq!(&bytes[4056..4064], b"\x44\0\0\0\0\0\0\0");
         assert_eq!(&bytes[4064..4088], b"\x11\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0\x33\0\0\0\0\0\0\0");
         assert_eq!(State::parse(&bytes), Ok(claims));
     }

@@ -127,7 +127,9 @@ pub struct PeerStatus {
     pub rate: f64,
     /// Seconds until the copy is done, where that can be told.
     pub eta_seconds: Option<f64>,
-    /// Bytes of records that it does not have yet.
+    /// Records that it does not have yet. On a destination: as far as its source has said, when it came last, that it had them.
+    pub lag_records: u64,
+    /// Bytes of records that it does not have yet. On a destination: of those that came and are not in its volumes.
     pub lag_bytes: u64,
     /// Age of the oldest of them, seconds.
     pub lag_seconds: f64,

@@ -26,6 +26,8 @@ const MAX_REQUEST: usize = 64 << 10;
 const MAX_ANSWER: u64 = 64 << 20;
 /// How long a server may take to answer what it knows already.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Who waits longer than that is told for what.
+const SAYS_AFTER: Duration = Duration::from_secs(5);
 const SUFFIX: &str = ".sock";
 
 /// What a running server can be asked.
@@ -145,26 +147,53 @@ fn pid_of(path: &Path) -> Option<u32> {
 impl Server {
     /// Asks, and waits for the answer for as long as `patience`.
     pub(crate) fn ask_within(&self, request: &Request, patience: Duration) -> Result<Value, Failure> {
+        // Who waits no longer than for a status is told soon enough.
+        let says_after = if patience > PATIENCE { SAYS_AFTER } else { patience };
+        self.ask_saying(request, patience, says_after, || {
+            let (pid, seconds) = (self.pid, patience.as_secs());
+            note!("the server with process number {pid} has not answered yet; it is waited for, {seconds} s at most");
+        })
+    }
+
+    /// The same; `late` is called where the answer takes longer than `says_after`.
+    fn ask_saying(
+        &self,
+        request: &Request,
+        patience: Duration,
+        says_after: Duration,
+        late: impl FnOnce(),
+    ) -> Result<Value, Failure> {
         let failed = |what: &str, e: io::Error| {
             Failure::from(format!("{what} the server with process number {}: {e}", self.pid))
         };
         let stream = unix::connect(&self.path).map_err(|e| failed("cannot reach", e))?;
-        stream.set_read_timeout(Some(patience))?;
+        // Once it has begun to answer each piece has that time.
+        let first = patience.min(says_after);
+        let rest = patience.saturating_sub(first);
+        stream.set_read_timeout(Some(first))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         (&stream).write_all(&line).map_err(|e| failed("cannot ask", e))?;
-        let mut answer = String::new();
-        let read = BufReader::new((&stream).take(MAX_ANSWER)).read_line(&mut answer);
+        let mut answer = Vec::new();
+        let mut reader = BufReader::new((&stream).take(MAX_ANSWER));
+        let is_late = |e: &io::Error| matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        let mut read = reader.read_until(b'\n', &mut answer);
+        if read.as_ref().is_err_and(is_late) && rest > Duration::ZERO {
+            late();
+            stream.set_read_timeout(Some(rest))?;
+            // What has come of the answer is there.
+            read = reader.read_until(b'\n', &mut answer);
+        }
         match read {
             Ok(0) => return Err(format!("the server with process number {} hung up", self.pid).into()),
             Ok(_) => {}
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(e) if is_late(&e) => {
                 return Err(Unanswered::new(self.pid, patience.as_secs(), request).into());
             }
             Err(e) => return Err(failed("no answer from", e)),
         }
-        match serde_json::from_str(&answer)? {
+        match serde_json::from_slice(&answer)? {
             Answer::Ok(value) => Ok(value),
             Answer::Error(why) => Err(why.into()),
         }
@@ -193,5 +222,10 @@ mod tests {
         let said = grow.to_string();
         assert!(said.contains("may still happen") && said.contains("`weft volume info v1`"), "{said}");
         assert!(!ask(&Request::Status).to_string().contains("may still"));
+        // Who waits for longer is told for what, once.
+        let (mut told, ms) = (0, Duration::from_millis);
+        server.ask_saying(&Request::Status, ms(2), ms(1), || told += 1).unwrap_err();
+        assert_eq!(told, 1);
+        server.ask_saying(&Request::Status, ms(1), ms(1), || panic!("it gives up then")).unwrap_err();
     }
 }

@@ -176,7 +176,8 @@ fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode
         let mut groups: Vec<Group> = Vec::new();
         for server in status::chosen(state, pid)? {
             // A server without --replica has none.
-            match ask(&server, Command::Status, PATIENCE)? {
+            // It waits for nobody: a server that does not answer hangs.
+            match serde_json::from_value(server.ask(&Request::Replica(Command::Status))?)? {
                 Reply::Status(found) => groups.extend(found),
                 other => return Err(format!("the server answered something else: {other:?}").into()),
             }

@@ -171,7 +171,11 @@ impl Destination {
     pub(super) async fn write_state(&self, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let (before, mut state, session) = {
             let core = self.core();
-            (core.state.promised, State { claimed: core.claimed, ..core.state.clone() }, core.session)
+            (
+                core.state.promised,
+                State { claimed: core.claimed, told: core.told, ..core.state.clone() },
+                core.session,
+            )
         };
         change(&mut state);
         let unsure = Unsure { destination: self, session };

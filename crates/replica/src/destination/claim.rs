@@ -4,6 +4,7 @@
 //! Does not: copy anything.
 
 use weft_machine::rt;
+use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 
 use super::{Destination, Force, phase_of};
@@ -84,7 +85,8 @@ impl Destination {
         self.core().fit_own();
         self.check(welcome.session)?;
         self.phase(match welcome.consistent {
-            true => Phase::ContinuouslyReplicating,
+            // Until it has what its source has said that it has, which may be at once.
+            true => Phase::ReplayingLog,
             false => Phase::Resyncing,
         });
         Ok(welcome)
@@ -167,6 +169,7 @@ impl Destination {
         core.sessions = core.sessions.wrapping_add(1);
         core.session = Some(welcome.session);
         core.fork = fork.at;
+        core.told = hello.last.min(MAX_SEQUENCE);
         core.offered = hello.eras.clone();
         core.offered_sizes = hello.sizes.clone();
         core.first_copy = hello.adopt;
@@ -339,9 +342,13 @@ impl Destination {
             if !core.state.consistent && !force.inconsistent {
                 return Err(Error::State(INCONSISTENT));
             }
+            let missing = core.missing(self.log.fill().last);
             let silent = rt::now().since(core.heard);
             if silent < self.config.silence && !force.source_alive {
                 return Err(Error::Alive(silent));
+            }
+            if missing > 0 && !force.behind {
+                return Err(Error::Behind(missing));
             }
             // Nobody appends any more, or claims it.
             core.session = None;
@@ -380,6 +387,7 @@ impl Destination {
             state.damaged = false;
             state.ahead = false;
             state.forget_set_back();
+            state.told = 0;
             state.promised = era;
             state.push_era(era);
             // Whoever followed it, when it was a source before, is not known to follow it now.
@@ -389,7 +397,7 @@ impl Destination {
         {
             let mut core = self.core();
             core.retired = true;
-            core.session = None;
+            (core.session, core.told) = (None, 0);
         }
         self.changed.notify();
         self.log.changed.notify();

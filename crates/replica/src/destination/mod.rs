@@ -87,6 +87,8 @@ pub struct Force {
     pub source_alive: bool,
     /// A resync was under way: it is no state that the source ever had.
     pub inconsistent: bool,
+    /// Its source has said that it had more.
+    pub behind: bool,
 }
 
 /// See the module.
@@ -123,6 +125,9 @@ struct Core {
     first_copy: bool,
     /// What its sources have said that they had durable, of what is placed here. The state has it when it is written.
     claimed: u64,
+    /// The last record that its source is known to have had, until this side has caught up with it. Afterwards nothing follows
+    /// from what is under way: a synchronous source has not answered it, and an asynchronous one is always a little ahead.
+    told: u64,
     /// Everything through here is in the volumes.
     applied: u64,
     /// Blocks that a resync has copied may be of writes up to here.
@@ -165,6 +170,19 @@ impl Core {
         self.direct_bytes = self.direct_bytes.saturating_add(bytes);
     }
 
+    /// Records that its source is known to have had, and that are not among the `has` first ones, which are here. A copy in the
+    /// middle of a resync lacks something else.
+    fn missing(&self, has: u64) -> u64 {
+        if self.state.consistent { self.told.saturating_sub(has) } else { 0 }
+    }
+
+    /// It has what its source was known to have, if that is so.
+    fn catch_up(&mut self, has: u64, now_ms: u64) {
+        if self.phase == Phase::ReplayingLog && self.told <= has {
+            (self.phase, self.since_ms, self.told) = (Phase::ContinuouslyReplicating, now_ms, 0);
+        }
+    }
+
     /// Another history is adopted: what was said of records that are not in it does not count.
     fn forget_claims(&mut self) {
         self.claimed = self.claimed.min(self.fork);
@@ -200,6 +218,7 @@ impl Destination {
         let headers = log.headers(log.fill().first, applied);
         let claimed = headers.iter().map(|header| header.claimed).fold(state.claimed, u64::max);
         state.claimed = claimed;
+        let told = state.told;
         if let Some(damage) = damage {
             tracing::error!(
                 "group {}: {damage}; this copy cannot be promoted until its source has made it equal again",
@@ -225,6 +244,7 @@ impl Destination {
             offered_sizes: Vec::new(),
             first_copy: false,
             claimed,
+            told,
             applied,
             whole: 0,
             applied_ms: 0,
@@ -351,6 +371,9 @@ impl Destination {
         }
         core.heard_ms = now;
         core.heard = rt::now();
+        if core.phase == Phase::ReplayingLog {
+            core.catch_up(self.log.fill().durable, now);
+        }
         Ok(())
     }
 
@@ -475,6 +498,13 @@ impl Destination {
                         None => break,
                     }
                     core.claimed = core.claimed.max(claimed);
+                    if core.phase == Phase::ReplayingLog {
+                        core.told = match record.header.settled {
+                            // Sent before it was durable there: its source waits for this side, so nothing answered is missing.
+                            settled if settled < sequence => 0,
+                            settled => core.told.max(settled),
+                        };
+                    }
                     #[cfg(any(test, fuzzing))]
                     crate::fuzz::placed(end, record);
                 } else if sequence > end {
@@ -685,7 +715,9 @@ impl Destination {
     /// How it is doing, now.
     pub fn status(&self) -> Status {
         let silent = self.is_source_silent();
-        let core = self.core();
+        let mut core = self.core();
+        let fill = self.log.fill();
+        core.catch_up(fill.durable, self.side.wall.now_ms());
         let (phase, since_ms) = match core.phase {
             // These last whether or not a source is there.
             phase @ (Phase::Failed | Phase::Suspended | Phase::WaitingForSource) => (phase, core.since_ms),
@@ -693,7 +725,6 @@ impl Destination {
             _ if silent => (Phase::WaitingForSource, core.heard_ms),
             phase => (phase, core.since_ms),
         };
-        let fill = self.log.fill();
         let (lag_bytes, oldest) = self.log.behind(core.applied);
         let source = PeerStatus {
             name: "source".into(),
@@ -707,6 +738,7 @@ impl Destination {
             bytes_sent: core.direct_bytes,
             rate: 0.0,
             eta_seconds: None,
+            lag_records: core.missing(fill.durable),
             lag_bytes,
             lag_seconds: oldest.map(|ms| self.side.wall.age(ms).as_secs_f64()).unwrap_or_default(),
             lag_alert: false,

@@ -42,6 +42,12 @@ impl Source {
         }
     }
 
+    /// Has the volumes hold, durably, what the log says: nobody opens this side again.
+    pub async fn apply_all(&self) -> Result<(), Error> {
+        self.replay().await?;
+        replay::flush(&self.side).await
+    }
+
     async fn reclaim(&self, all: bool) {
         if let Err(e) = self.try_reclaim(all).await {
             self.halt(Phase::Failed, format!("no room could be made in the log: {e}"), None);
@@ -56,7 +62,7 @@ impl Source {
                 return Ok(());
             }
             let fill = self.log.fill();
-            let applied = core.applied(fill.durable).min(fill.durable);
+            let applied = core.applied(&fill).min(fill.durable);
             // What every destination has goes; of the rest, as much as has to.
             let needed = if all { 0 } else { self.log.excess() };
             (core.reach(self.config.on_full, applied, needed), fill)

@@ -38,7 +38,7 @@ use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::{self, same};
 use crate::journal::{Journal, MIN_LOG_BYTES, Side};
-use crate::log::Log;
+use crate::log::{Fill, Log};
 use crate::record::MAX_PAYLOAD;
 use crate::replay::{self, Opened};
 use crate::signal::{Gate, Signal};
@@ -266,8 +266,12 @@ impl Core {
     }
 
     /// Last sequence that is applied, with all before it.
-    fn applied(&self, last: u64) -> u64 {
-        self.active.keys().next().map_or(last, |first| first.saturating_sub(1))
+    fn applied(&self, fill: &Fill) -> u64 {
+        if !self.replayed {
+            // What the log holds may be in the volumes, or not.
+            return fill.first.saturating_sub(1);
+        }
+        self.active.keys().next().map_or(fill.durable, |first| first.saturating_sub(1))
     }
 
     /// Both sides were written to, and nobody has decided.
@@ -415,7 +419,7 @@ impl Source {
                 source: true,
                 consistent: true,
                 last: fill.durable,
-                applied: core.applied(fill.durable),
+                applied: core.applied(&fill),
                 log_bytes: core.state.layout.log_bytes,
                 log_used: fill.used,
                 applied_ms: 0,

@@ -21,6 +21,7 @@ use weft_wire::repl::control::{Hello, Refusal, Sync, Welcome};
 
 use super::admin::GIVEN_UP;
 use super::{OnLoss, Partner, Source};
+use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::history::{lost_nothing, same};
 use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
@@ -187,7 +188,7 @@ impl Source {
             had_it = std::mem::take(&mut partner.connected);
             partner.again = false;
             partner.comparing = false;
-            partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::give_up_copies);
+            partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
         }
         self.changed.notify();
         had_it
@@ -377,9 +378,9 @@ impl Source {
                     let refusal = Refusal::SetBack { both: welcome.last, copy: report.last };
                     return Err(peer::Error::Refused(refusal).into());
                 }
-                self.diverged(link).await?
+                self.diverged(link, welcome).await?
             }
-            true => self.diverged(link).await?,
+            true => self.diverged(link, welcome).await?,
             false => Vec::new(),
         };
         let last = welcome.last;
@@ -404,22 +405,20 @@ impl Source {
             let unknown = !can_replay && last < state.covered;
             if welcome.fresh {
                 // Whatever was copied before was copied to something else.
-                partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
+                partner.maps.iter_mut().for_each(Bitmap::mark_all);
             } else if unknown {
                 let (group, name) = (&self.config.group, &state.name);
                 tracing::warn!(
                     "group {group}: {name} has lost what it had acknowledged: everything is compared"
                 );
-                partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::mark_all);
+                partner.maps.iter_mut().for_each(Bitmap::mark_all);
             }
             // What it has not grown to yet may hold anything there.
             for ((map, has), member) in partner.maps.iter_mut().zip(&welcome.sizes).zip(&members) {
                 map.mark(*has, member.size.saturating_sub(*has));
             }
-            for (member, offset, len) in diverged {
-                if let Some(map) = partner.maps.get_mut(member) {
-                    map.mark(offset, len);
-                }
+            for (map, diverged) in partner.maps.iter_mut().zip(&diverged) {
+                map.mark_all_of(diverged);
             }
             partner.connected = true;
             (partner.greeted, partner.disputed) = (true, false);
@@ -506,11 +505,15 @@ impl Source {
             && own.find(|era| era.after == last).is_some_and(lost_nothing)
     }
 
-    async fn diverged(&self, link: &Link<'_>) -> Result<Vec<(usize, u64, u64)>, End> {
+    /// What the destination has changed since the histories parted, in each volume.
+    async fn diverged(&self, link: &Link<'_>, welcome: &Welcome) -> Result<Vec<Bitmap>, End> {
+        let members = self.core().state.members.clone();
         let mut all = Vec::new();
-        for member in 0..self.side.members.len() {
-            let ranges = self.in_time(link.diverged(member as u16)).await?;
-            all.extend(ranges.into_iter().map(|(offset, len)| (member, offset, len)));
+        for (n, member) in members.iter().enumerate() {
+            let mut map = Bitmap::new(member.size, member.granule);
+            let size = welcome.sizes.get(n).copied().unwrap_or(member.size);
+            self.in_time(link.diverged(n as u16, size, &mut map)).await?;
+            all.push(map);
         }
         Ok(all)
     }
@@ -709,7 +712,7 @@ impl Drop for Shipping<'_> {
         if let Ok((partner, _)) = self.0.core().peer(self.1) {
             partner.shipping = false;
             partner.connected = false;
-            partner.maps.iter_mut().for_each(crate::bitmap::Bitmap::give_up_copies);
+            partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
         }
         self.0.changed.notify();
     }

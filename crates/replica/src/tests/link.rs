@@ -114,6 +114,29 @@ async fn call_or_cut<T: 'static>(link: &Link, there: u64, cuts: u64, call: rt::T
     }
 }
 
+/// A destination that answers what it likes.
+pub struct Says<F>(pub F);
+
+impl<F> std::fmt::Debug for Says<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Says")
+    }
+}
+
+impl<F: Fn(Request) -> Response> Peer for Says<F> {
+    fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, Error>> {
+        Box::pin(async move { Ok((self.0)(request)) })
+    }
+
+    fn append(&self, _: u64, _: Vec<Record>) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Err(Error::Violation)))
+    }
+
+    fn write_blocks(&self, _: u64, _: u16, _: u64, _: Payload) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Err(Error::Violation)))
+    }
+}
+
 impl Peer for Link {
     fn control(&self, request: Request) -> LocalBoxFuture<'_, Result<Response, Error>> {
         Box::pin(async move {

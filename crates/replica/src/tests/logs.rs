@@ -33,6 +33,7 @@ fn state(tail: Tail, life: u64) -> State {
         ahead: false,
         unfinished: false,
         claimed: 0,
+        told: 0,
         set_back: None,
         set_back_by: None,
         log: 5,

@@ -519,7 +519,7 @@ impl Servers {
             _ if self.written[n].borrow().is_none() => {}
             0..=4 => {
                 let (alive, torn) = with_rng(|rng| (rng.below(2) == 0, rng.below(4) == 0));
-                let force = Force { source_alive: alive, inconsistent: alive && torn };
+                let force = Force { source_alive: alive, inconsistent: alive && torn, behind: alive };
                 let _died = self.within_life(n, life, self.fail_over(n, force)).await;
             }
             5 | 6 => {
@@ -685,7 +685,7 @@ impl Servers {
         if is_copy(0) && is_copy(1) {
             // Both have given up: one is taken as it is.
             let n = with_rng(|rng| rng.below(2));
-            return self.fail_over(n, Force { source_alive: true, inconsistent: true }).await;
+            return self.fail_over(n, Force { source_alive: true, inconsistent: true, behind: true }).await;
         }
         let mut keep = with_rng(|rng| rng.below(2));
         if is_copy(keep) && !lost(1 - keep) {
@@ -695,7 +695,7 @@ impl Servers {
         if is_copy(keep) {
             // "Where the other side has them: failover there, then `--keep there` here."
             let State::Destination(copy) = &states[keep] else { unreachable!("it is one") };
-            let force = Force { source_alive: false, inconsistent: !copy.status().consistent };
+            let force = Force { source_alive: false, inconsistent: !copy.status().consistent, behind: true };
             self.fail_over(keep, force).await;
             if !matches!(self.states()[keep], State::Source(_)) {
                 self.fail(format!("server {keep} does not take over\n{}", self.describe()));

@@ -10,13 +10,17 @@ use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::MAX_EPOCH;
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response, Sync, Welcome};
 
+use super::link::Says;
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
-use crate::destination::{self, Destination};
+use crate::bitmap::Bitmap;
+use crate::destination::{self, Destination, Force};
 use crate::error::Error;
 use crate::fuzz::disk::Disk;
+use crate::peer;
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::source::{Config, First, OnFull, OnLoss};
 use crate::status::{Mode, Phase, Role};
+use futures_util::FutureExt;
 
 pub(super) const K: u64 = 1 << 10;
 
@@ -164,6 +168,121 @@ fn a_destination_whose_source_is_gone_does_not_say_that_it_replicates() {
         world.start_source(0).await;
         world.ship(0, 0, 1);
         world.until("it follows again", || phase() == Phase::ContinuouslyReplicating).await;
+    });
+}
+
+/// A copy that was away while its source wrote 20 records, has heard of them and got none of them, and whose source is gone then.
+async fn told_and_not_sent(mode: Mode) -> World {
+    let world = pair(Start { slow_cable: Duration::from_millis(40), ..start(mode) }, First::Copy).await;
+    world.kill(1);
+    let block = world.source(0).block(0);
+    for n in 0..20 {
+        write(&block, n * 4096, 4096, 1).await;
+    }
+    let copy = world.start_destination(1).await;
+    while copy.status().peers[0].heard_ms == 0 {
+        rt::sleep(Duration::from_micros(100)).await;
+    }
+    world.cut();
+    rt::sleep(Duration::from_secs(1)).await;
+    world
+}
+
+#[test]
+fn a_copy_that_lacks_what_its_source_has_says_so_and_is_not_promoted_unforced() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        tell(async move {
+            let world = told_and_not_sent(mode).await;
+            let lacks = |copy: &Destination| {
+                let status = copy.status();
+                (status.last, status.peers[0].lag_records, status.consistent)
+            };
+            let copy = world.destination(1);
+            assert_eq!(copy.status().peers[0].phase, Phase::ReplayingLog);
+            assert_eq!(lacks(&copy), (0, 20, true));
+            // It remembers that.
+            world.kill(1);
+            let copy = world.start_destination(1).await;
+            assert_eq!(lacks(&copy), (0, 20, true));
+            let silent = Force { source_alive: true, ..Force::default() };
+            let refused = copy.promote(5, silent).await.expect_err("writes that were answered are missing");
+            assert!(matches!(refused, Error::Behind(20)), "{refused}");
+            // It follows again, and nothing is missing.
+            world.heal();
+            world.until_follows(0).await;
+            world
+                .until("it says so", || copy.status().peers[0].phase == Phase::ContinuouslyReplicating)
+                .await;
+            assert_eq!(lacks(&copy), (20, 0, true));
+            world.kill(0);
+            copy.promote(5, silent).await.expect("it has everything");
+        });
+    }
+}
+
+#[test]
+fn what_a_destination_says_to_have_changed_lies_inside_its_volume_and_in_order() {
+    const G: u64 = 64 * K;
+    const SIZE: u64 = 10 * G;
+    type Answer = (&'static [(u64, u64)], Option<u64>);
+    /// What is marked where the first answer is this one, and the second says that there is no more.
+    fn told(ranges: &[(u64, u64)], next: Option<u64>) -> Result<Vec<(u64, u64)>, peer::Error> {
+        let ranges = ranges.to_vec();
+        let peer = Says(move |request| match request {
+            Request::Hello(_) => Response::Welcome(Welcome {
+                session: 1,
+                last: 0,
+                consistent: true,
+                fresh: false,
+                diverged: true,
+                sizes: vec![SIZE],
+            }),
+            Request::Diverged { from: 0, .. } => Response::Ranges { ranges: ranges.clone(), next },
+            _ => Response::Ranges { ranges: vec![(8 * G, G)], next: None },
+        });
+        let hello = Hello {
+            partnership: PARTNERSHIP,
+            first: 1,
+            last: 0,
+            synchronous: true,
+            adopt: false,
+            sizes: vec![SIZE],
+            eras: Vec::new(),
+        };
+        let walk = async {
+            let (link, _) = peer::Link::hello(&peer, hello).await?;
+            let mut map = Bitmap::new(SIZE, G);
+            link.diverged(0, SIZE, &mut map).await.map(|()| map.ranges(0, usize::MAX).0)
+        };
+        walk.now_or_never().expect("nothing is waited for")
+    }
+    assert_eq!(told(&[(G, G), (3 * G, 2 * G)], None), Ok(vec![(G, G), (3 * G, 2 * G)]));
+    assert_eq!(told(&[(G, G)], Some(4 * G)), Ok(vec![(G, G), (8 * G, G)]));
+    let odd: [Answer; 8] = [
+        // Behind the end, or past what can be counted.
+        (&[(9 * G, 2 * G)], None),
+        (&[(SIZE, 1)], None),
+        (&[(G, u64::MAX)], None),
+        // Not in order, or the same once more.
+        (&[(3 * G, G), (G, G)], None),
+        (&[(0, SIZE), (0, SIZE)], None),
+        // On from where it was, from inside a range, or from where there is nothing.
+        (&[(G, G)], Some(0)),
+        (&[(G, 4 * G)], Some(2 * G)),
+        (&[(G, G)], Some(SIZE)),
+    ];
+    for (ranges, next) in odd {
+        assert_eq!(told(ranges, next), Err(peer::Error::Violation), "{ranges:?} {next:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_lacks_what_its_source_has_is_promoted_by_force() {
+    tell(async {
+        let world = told_and_not_sent(Mode::Synchronous).await;
+        world.kill(0);
+        let era = world.destination(1).promote(5, ALIVE).await.expect("it is consistent");
+        assert_eq!(era.after, 0);
     });
 }
 

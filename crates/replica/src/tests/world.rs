@@ -25,7 +25,7 @@ use crate::status::{Mode, Phase, Role, Verified};
 pub const PARTNERSHIP: [u8; 16] = *b"warp and weft   ";
 
 /// Whether the source lives is another story's.
-pub const ALIVE: Force = Force { source_alive: true, inconsistent: false };
+pub const ALIVE: Force = Force { source_alive: true, inconsistent: false, behind: true };
 
 /// A machine with its disks.
 pub struct Node {

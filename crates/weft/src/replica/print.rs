@@ -70,7 +70,8 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         if let Some(since) = silence(peer, now_ms()) {
             writeln!(
                 out,
-                "  silent    the source was last heard of {since} ago; if it is lost: weft replica switch {name} --failover"
+                "  silent    the source was last heard of {since} ago{}",
+                if_lost(name, engine, peer)
             )?;
         }
     }
@@ -99,7 +100,13 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     };
     writeln!(out, "  {direction:<4}      {name}, {mode}: {}{left}", progress(peer))?;
     let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
-    writeln!(out, "  lag       {}, {:.1} s{alert}", human(number("lag_bytes")), float("lag_seconds"))?;
+    let missing = missing(is_source, peer);
+    writeln!(
+        out,
+        "  lag       {missing}{}, {:.1} s{alert}",
+        human(number("lag_bytes")),
+        float("lag_seconds")
+    )?;
     if peer["unprotected"] == Value::Bool(true) {
         let said = match is_stopped {
             true => {
@@ -131,6 +138,33 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         writeln!(out, "  last error  {error}")?;
     }
     Ok(())
+}
+
+/// What a copy lacks of what its source has said that it has: their bytes it does not know.
+fn missing(is_source: bool, peer: &Value) -> String {
+    match peer["lag_records"].as_u64().unwrap_or(0) {
+        0 => String::new(),
+        _ if is_source => String::new(),
+        1 => "1 record that the source has, ".into(),
+        many => format!("{many} records that the source has, "),
+    }
+}
+
+/// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
+/// answered, is refused without force, which says what it costs: its source is better.
+fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
+    let lacks = match engine["consistent"] == Value::Bool(false) {
+        true => "in the middle of a resync".to_owned(),
+        false => match missing(false, peer) {
+            lacks if lacks.is_empty() => {
+                return format!("; if it is lost: weft replica switch {name} --failover");
+            }
+            lacks => format!("without {}", lacks.trim_end_matches(", ")),
+        },
+    };
+    format!(
+        ": this copy is {lacks}, and can be made the source by --failover --force alone; start the source again if you can"
+    )
 }
 
 /// How long a copy has not heard of its source, where that is what it waits for.
@@ -202,11 +236,15 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let follows = peer["phase"] == "ContinuouslyReplicating";
         Brief {
             line: format!(
-                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}, {seconds:.1} s{by}{unprotected}",
+                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}{}, {seconds:.1} s{by}{unprotected}",
                 progress(peer),
+                missing(is_source, peer),
                 human(bytes)
             ),
-            care: !follows || flag("unprotected") || flag("lag_alert"),
+            care: !follows
+                || flag("unprotected")
+                || flag("lag_alert")
+                || !missing(is_source, peer).is_empty(),
             no_rdma: used.and_then(no_rdma),
         }
     };
@@ -394,6 +432,38 @@ mod tests {
         groups(&mut out, &[group("destination", peers, Vec::new())]).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("if it is lost: weft replica switch vol1 --failover"), "{text}");
+        // Not where that would be refused.
+        let lacking =
+            json!({ "name": "source", "phase": "WaitingForSource", "heard_ms": 1_000_000, "lag_records": 3 });
+        for (engine, why) in [
+            (
+                json!({ "consistent": false, "peers": [peer("WaitingForSource")] }),
+                "in the middle of a resync",
+            ),
+            (json!({ "consistent": true, "peers": [lacking] }), "without 3 records that the source has"),
+        ] {
+            let mut out = Vec::new();
+            groups(&mut out, &[group("destination", engine, Vec::new())]).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(
+                text.contains(&format!("this copy is {why}, and")) && !text.contains("if it is lost"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_copy_that_has_not_caught_up_says_what_it_lacks() {
+        let peer = json!({ "name": "source", "mode": "synchronous", "phase": "ReplayingLog", "lag_bytes": 0, "lag_records": 24 });
+        let group = |role| group(role, json!({ "role": role, "peers": [peer.clone()] }), Vec::new());
+        let line = &brief(&group("destination"))[0].line;
+        assert!(line.contains("Replaying log, lag 24 records that the source has, 0 B, 0.0 s"), "{line}");
+        let mut out = Vec::new();
+        groups(&mut out, &[group("destination")]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("lag       24 records that the source has, 0 B, 0.0 s"), "{text}");
+        // A source knows the bytes.
+        assert!(brief(&group("source"))[0].line.contains("lag 0 B, "));
     }
 
     #[test]

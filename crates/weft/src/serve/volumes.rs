@@ -73,9 +73,12 @@ impl Absent {
         let lost = match e {
             Error::Io { .. } | Error::Shrunk { .. } | Error::Path { .. } | Error::Damaged { .. } => true,
             Error::NotFound(_) => group.is_some(),
-            Error::Name(_) | Error::Exists(_) | Error::InGroup { .. } | Error::InUse(_) | Error::Size(_) => {
-                false
-            }
+            Error::Name(_)
+            | Error::Exists(_)
+            | Error::InGroup { .. }
+            | Error::Taken { .. }
+            | Error::InUse(_)
+            | Error::Size(_) => false,
         };
         let remake = superblock.as_ref().and_then(remake);
         let cause = match e {

@@ -6,10 +6,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use weft_machine::rt;
 use weft_machine::sim::{Sim, with_rng};
+use weft_store::block::{Block, BlockOp};
 
-use super::{CLIENTS, DECISIONS, Servers, number};
+use super::{CLIENTS, DECISIONS, SLOT, Servers, number};
 use crate::group::{Cause, State};
 use crate::status::Phase;
 
@@ -182,6 +184,46 @@ fn run(seed: u64) -> (Option<String>, bool) {
         end.replace(Some(told));
     });
     result.take().expect("the story ends")
+}
+
+/// Writes a byte to a few places of a server's volume.
+async fn write(servers: &Rc<Servers>, n: usize, byte: u8) {
+    let running = servers.running(n).expect("it runs");
+    for number in 0..10 {
+        let (offset, data) = ((number * SLOT) as u64, vec![Bytes::from(vec![byte; SLOT])]);
+        let write = BlockOp::Write { offset, data, durable: true };
+        let written = rt::timeout(Duration::from_secs(60), running.fronts[0].submit(write)).await;
+        written.expect("it is answered").expect("it is written");
+    }
+}
+
+#[test]
+fn what_the_log_of_a_server_that_was_set_back_holds_is_in_its_volumes_when_its_group_ends() {
+    Sim::new(3).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+        let flushed = servers.image(0).expect("it is whole").members;
+        write(&servers, 0, 1).await;
+        // As a power failure leaves it: all of it in the log, nothing in the volumes.
+        let then = Image { members: flushed, ..servers.image(0).expect("it is whole") };
+        write(&servers, 0, 2).await;
+        servers.kill(0);
+        let node = &servers.world.nodes[0];
+        node.journal.replace(then.journal);
+        node.members.iter().zip(&then.members).for_each(|(disk, content)| disk.replace(content.clone()));
+        servers.start(0);
+        let running = servers.running(0).expect("it runs");
+        running.group.until(|state| matches!(state, State::Stopped(_))).await;
+        let status = running.group.status().expect("its source is kept");
+        assert!(status.last - status.applied >= 10, "it says that they are applied: {status:?}");
+        let bare = servers.world.side(0).members;
+        running.group.end(&bare).await.expect("it ends");
+        // Durably.
+        servers.kill(0);
+        let has = servers.world.volumes(0).swap_remove(0);
+        assert!(has[..10 * SLOT].iter().all(|byte| *byte == 1), "what was answered is gone");
+    });
 }
 
 /// `WEFT_SEED=n` runs that one alone.

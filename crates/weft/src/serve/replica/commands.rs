@@ -369,14 +369,19 @@ async fn switch(
                 false => group.is_behind(replicas, &copy).await?,
             };
             let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
-            let force = Force { source_alive: force, inconsistent: force };
+            let force = Force { source_alive: force, inconsistent: force, behind: force };
+            let mode = copy.status().peers.first().and_then(|peer| peer.mode);
             let promoted = group.engine().failover(&copy, tag, force).await;
             let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
             let name = &group.name;
+            let lost = match mode {
+                Some(Mode::Asynchronous) => format!("; what {host} had answered and not sent yet is missing"),
+                _ => String::new(),
+            };
             let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
             let hosts = hosts.join(" and ");
             Ok(Reply::Done(format!(
-                "{name} is the source now, epoch {}, with everything that had come here; {hosts} becomes its copy when it \
+                "{name} is the source now, epoch {}, with everything that had come here{lost}; {hosts} becomes its copy when it \
                  is back{unasked}",
                 era.epoch
             )))
@@ -413,6 +418,10 @@ fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> Str
                  stop its server and try again, or {forced}: {lost}, and {host} stops when it is reached"
             )
         }
+        Error::Behind(_) => format!(
+            "{e}: writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft replica \
+             status` here says that it is continuously replicating, and try again. If {host} is lost for good: {forced}"
+        ),
         Error::State(_) if !copy.status().consistent => {
             format!("{e}: files and databases in it may be damaged. Nevertheless: {forced}")
         }
@@ -484,10 +493,12 @@ async fn remove(
     }
     if let State::Stopped(stopped) = group.state() {
         if !force {
-            return Err(format!(
-                "{} is stopped: {}. What its log held that its volumes do not is lost when it is removed: --force removes it",
-                group.name, stopped.why
-            ));
+            let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
+                None => "What its log held that its volumes do not is lost when it is removed".to_owned(),
+                Some(0) => "Its volumes hold what its log does".to_owned(),
+                Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
+            };
+            return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
         }
         let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
         replicas.dissolve(&group).await?;

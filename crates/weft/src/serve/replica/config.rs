@@ -56,6 +56,10 @@ pub(super) struct Group {
     /// What its source has called the one that is about to take its place, until that has come.
     #[serde(default)]
     pub successor: String,
+    /// It is being made, and has answered nothing: whoever finds it so forgets it. Older versions do not know this, and take it for
+    /// a group that has lost its journal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beginning: bool,
     /// What its volumes were when it was opened last, in the group's order. Empty in a file of an older version.
     #[serde(default)]
     pub kept: Vec<Kept>,
@@ -299,8 +303,10 @@ impl Folder {
             return Ok(());
         }
         self.make()?;
-        // First what closes its volumes, then what opens them.
-        self.save_members(group)?;
+        // First what closes its volumes, then what opens them. Of one that is being made, first what says so.
+        if !group.beginning {
+            self.save_members(group)?;
+        }
         self.put(&group.name, &self.file(&group.name), &serde_json::to_vec_pretty(group)?)?;
         fs::File::open(&self.0)?.sync_all()
     }
@@ -360,6 +366,7 @@ impl Group {
             policy,
             partners,
             successor: String::new(),
+            beginning: false,
             kept,
         }
     }

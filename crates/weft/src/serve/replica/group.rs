@@ -440,6 +440,7 @@ impl Group {
         config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
         config.kept = members.iter().map(|member| Kept::of(&member.growth.superblock())).collect();
         config.partners.extend(partner);
+        config.beginning = true;
         let partnership =
             door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
         if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
@@ -470,6 +471,8 @@ impl Group {
             // Before its first record, and not before its file: what is marked is in a group, or closed.
             let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
             group.keep(replicas)?;
+            // What a crash leaves before this is undone by the next start.
+            group.change(replicas, |config| config.beginning = false)?;
             // Nobody reads or writes past the group from here on.
             for member in &members {
                 member.front.hold("its replication is beginning").await;
@@ -787,6 +790,7 @@ impl Group {
 
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
+        self.engine.apply_log().await?;
         self.keep_what_is_used();
         self.engine.close().await;
         lock(&self.picture).take();
@@ -948,6 +952,26 @@ fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
         std::fs::remove_file(path)
             .map_err(|e| format!("{} is in the way of group {name}: {e}", path.display()))?;
     }
+    Ok(())
+}
+
+/// Removes what a crash has left of a group that was being made. Its volumes are locked by this server, so no other one makes it.
+pub(super) fn undo_beginning(replicas: &Replicas, config: &config::Group) -> Result<(), String> {
+    let name = &config.name;
+    for volume in &config.volumes {
+        match replicas.members.iter().find(|member| member.name == *volume) {
+            Some(member) => {
+                let now = member.growth.superblock().membership;
+                if now.is_some_and(|of| *of.group == **name) {
+                    member.leave()?;
+                }
+            }
+            None => {
+                replicas.volumes.leave_group(volume, name).map_err(|e| format!("volume {volume}: {e}"))?
+            }
+        }
+    }
+    forget(replicas, name, &[]);
     Ok(())
 }
 

@@ -188,6 +188,7 @@ impl Replicas {
         let mut left = self.members.clone();
         // Those that are known first: what else there is may be in a group of which nothing is known.
         let mut found = self.folder.load()?;
+        found.retain(|found| !self.undoes(found));
         let marked = |member: &Arc<Member>| (member.name.clone(), member.growth.superblock().membership);
         let marked: Vec<(String, Option<Membership>)> = self.members.iter().map(marked).collect();
         kept::complete(&mut found, &marked, self.folder.path());
@@ -215,6 +216,29 @@ impl Replicas {
             member.front.begin(member.bare.clone());
         }
         Ok(())
+    }
+
+    /// Whether a group was only being made when the server ended, and is gone.
+    fn undoes(&self, found: &Remembered) -> bool {
+        let Remembered::Group(config) = found else { return false };
+        if !config.beginning {
+            return false;
+        }
+        let name = &config.name;
+        match group::undo_beginning(self, config) {
+            Ok(()) => {
+                tracing::warn!(
+                    "group {name}: the server ended while it was made: `weft replica create` begins anew"
+                );
+                true
+            }
+            Err(why) => {
+                tracing::error!(
+                    "group {name}: the server ended while it was made, and that is not undone: {why}"
+                );
+                false
+            }
+        }
     }
 
     /// The hidden share.

@@ -136,6 +136,32 @@ fn a_groups_name_is_no_path_and_removes_nothing() {
 }
 
 #[test]
+fn a_group_whose_making_was_cut_short_is_undone_at_the_next_start() {
+    // How far it had come: the files that are there already.
+    for made in 1..=OF_DB.len() {
+        let host = Host::new();
+        host.join(|_| ()).unwrap();
+        let folder = host.dir.path().join("state/replica");
+        let file = folder.join("db.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert_eq!(config.get("beginning"), None, "it was made");
+        config["beginning"] = json!(true);
+        fs::write(&file, serde_json::to_vec(&config).unwrap()).unwrap();
+        for later in ["db.json", "db.volume", "db.log", "db.members"].iter().skip(made) {
+            fs::remove_file(folder.join(later)).unwrap();
+        }
+        host.replicas.groups().clear();
+        host.replicas.remember().unwrap();
+        assert!(host.replicas.groups().is_empty(), "{made}");
+        assert_eq!(host.files(), [""; 0], "{made}");
+        assert!(host.replicas.members.iter().all(|member| member.growth.superblock().membership.is_none()));
+        // The volume is free.
+        host.join(|join| join["partnership"] = json!("cd".repeat(16))).unwrap();
+        assert!(host.is_destination("db"), "{made}");
+    }
+}
+
+#[test]
 fn what_a_join_did_not_make_it_does_not_remove() {
     let host = Host::new();
     let folder = host.dir.path().join("state/replica");
