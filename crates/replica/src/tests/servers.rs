@@ -112,6 +112,8 @@ struct Servers {
     lost: [Cell<Option<Lost>>; 2],
     /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after that.
     given_up: Cell<u64>,
+    /// Servers that were made a copy for a source that does not know it (yet).
+    unknown: [Cell<bool>; 2],
     /// Servers that were removed though nobody knew what their volumes held.
     unsure: [Cell<bool>; 2],
     claims: RefCell<invariants::Claims>,
@@ -283,6 +285,7 @@ impl Servers {
             busy: Default::default(),
             lost: Default::default(),
             given_up: Cell::default(),
+            unknown: Default::default(),
             unsure: Default::default(),
             claims: RefCell::default(),
             sources: RefCell::default(),
