@@ -271,6 +271,7 @@ impl Servers {
         let slots = vec![Slot::default(); start.sizes[0] as usize / SLOT];
         let world = World::new(start).await;
         attach(&world, 0, First::Copy).await;
+        world.states_rot.set(with_rng(|rng| rng.below(2)) == 0);
         Rc::new(Servers {
             world,
             running: RefCell::new(vec![None, None]),
