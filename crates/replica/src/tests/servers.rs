@@ -868,3 +868,40 @@ fn volumes_that_are_served_before_their_group_is_known_take_writes_that_no_sourc
     let why = broken.expect("nothing is noticed");
     assert!(why.contains("no source has it") || why.contains("holds version"), "{why}");
 }
+
+#[test]
+fn a_disk_that_answers_errors_has_not_lost_the_journal() {
+    Sim::new(1).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        let group = || servers.running(0).expect("it runs").group;
+        group().settled(|state| matches!(state, State::Source(_))).await.expect("it is the source");
+        servers.kill(1);
+        servers.world.nodes[0].journal.break_down(true);
+        let stopped = async |group: Arc<Group>| {
+            group.until(|state| matches!(state, State::Stopped(_))).await;
+            let State::Stopped(stopped) = group.state() else { panic!("it goes on") };
+            (stopped.cause, stopped.why.clone())
+        };
+        let front = servers.running(0).expect("it runs").fronts[0].clone();
+        let write = BlockOp::Write { offset: 0, data: vec![Bytes::from(vec![1; SLOT])], durable: true };
+        rt::spawn(async move { front.submit(write).await.map(drop) }).detach();
+        // It has failed while it ran,
+        let (cause, why) = stopped(group()).await;
+        assert_eq!(cause, Cause::Failed, "{why}");
+        assert!(why.contains("the journal has failed") && why.contains("a disk that works"), "{why}");
+        // and fails still when it is opened anew.
+        servers.kill(0);
+        servers.start(0);
+        let (cause, why) = stopped(group()).await;
+        assert_eq!(cause, Cause::Failed, "{why}");
+        assert!(why.contains("cannot be read") && !why.contains("--keep"), "{why}");
+        for here in [true, false] {
+            servers.resolve(0, here).await.expect_err("there is nothing to decide: it is whole");
+        }
+        servers.kill(0);
+        servers.world.nodes[0].journal.break_down(false);
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+    });
+}
