@@ -625,9 +625,14 @@ impl Servers {
         let Some(State::Destination(copy)) = self.running(n).map(|running| running.group.state()) else {
             return;
         };
-        let store = |size: u64| Disk::new(vec![0; size as usize], Duration::from_micros(10)).open();
-        let stores = copy.status().sizes.into_iter().map(store).collect();
+        let disk = |size: u64| Disk::new(vec![0; size as usize], Duration::from_micros(10));
+        let disks: Vec<Disk> = copy.status().sizes.into_iter().map(disk).collect();
+        let stores = disks.iter().map(Disk::open).collect();
         let Ok(pictures) = copy.snapshot(stores).await else { return };
+        if with_rng(|rng| rng.below(3)) == 0 {
+            // What it would keep has no room: that is the picture's end, and nobody else's.
+            disks.iter().for_each(|disk| disk.fill(true));
+        }
         rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=500)))).await;
         let offset = (with_rng(|rng| rng.below(24)) * SLOT) as u64;
         let write = BlockOp::Write { offset, data: vec![Bytes::from(vec![0xdd; SLOT])], durable: true };
