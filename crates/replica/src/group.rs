@@ -321,11 +321,9 @@ impl Group {
         self.set(host, State::Starting);
         let turn = self.destinations.enter().await;
         let side = host.side().await?;
-        let state = match journal::look(&side.journal, &side.pool).await {
+        let state = match journal::mend(&side).await {
             Ok(state) => state,
-            Err(e) => {
-                return Err(Unusable { cause: Cause::Journal, why: self.lost_journal(&e.to_string()) }.into());
-            }
+            Err(e) => return Err(self.cannot_look(&e)),
         };
         for (front, member) in self.fronts.iter().zip(&state.members) {
             front.resize(member.size);
@@ -443,8 +441,7 @@ impl Group {
         self.close_fronts(&why).await;
         let _ended = rt::timeout(LINKS_END_WITHIN, source.until_links_ended()).await;
         let now = journal::look(&side.journal, &side.pool).await;
-        let now = now.map_err(|e| self.stopped(&e, e.to_string()))?;
-        if now.role == Role::Destination {
+        if matches!(&now, Ok(now) if now.role == Role::Destination) {
             return Ok(());
         }
         match phase {
@@ -467,8 +464,22 @@ impl Group {
                 why: self.was_set_back(&source, &source.halted().map_or(why, |(_, why)| why)),
                 source: Some(source),
             }),
+            // That it cannot be read now either is no other reason.
             Phase::Failed => Err(self.failed_source(&why)),
-            _ => Err(self.failed(why)),
+            _ => Err(match now {
+                Ok(_) => self.failed(why),
+                Err(e) => self.cannot_look(&e),
+            }),
+        }
+    }
+
+    /// What its journal says is not known.
+    fn cannot_look(&self, e: &Error) -> Stopped {
+        match e {
+            Error::Store(medium) if !e.is_full() => {
+                Unusable { cause: Cause::Failed, why: self.unreadable_journal(&medium.to_string()) }.into()
+            }
+            _ => self.stopped(e, e.to_string()),
         }
     }
 
@@ -521,11 +532,14 @@ impl Group {
     }
 
     fn failed(&self, why: String) -> Stopped {
-        let why = format!(
+        Unusable { cause: Cause::Failed, why: self.until_mended(&why) }.into()
+    }
+
+    fn until_mended(&self, why: &str) -> String {
+        format!(
             "{why}; when that is mended, start the server again, or end replication here: `weft replica remove {} --force`",
             self.name
-        );
-        Unusable { cause: Cause::Failed, why }.into()
+        )
     }
 
     /// A disk of a source has failed: what was answered is in its log, and at its copy.
@@ -549,6 +563,15 @@ impl Group {
     /// What is said of a journal that is of no use.
     pub fn lost_journal(&self, why: &str) -> String {
         self.lost(&format!("its journal is of no use: {why}"))
+    }
+
+    /// What is said of a journal on a disk that answers with errors: it may be whole, and is not to be begun anew for that.
+    pub fn unreadable_journal(&self, why: &str) -> String {
+        self.until_mended(&format!(
+            "its journal cannot be read: {why}. It may be whole, and know of writes that were answered here alone. A destination that has \
+             all of them can take over meanwhile: `weft replica switch {name} --failover` there",
+            name = self.name
+        ))
     }
 
     /// What is said of a volume that lies on another file than it did.

@@ -10,10 +10,11 @@
 //!      .      .   the ring log
 //! ```
 //!
-//! Whatever is written here is made durable with the journal's own flush before anything relies on it.
+//! Whatever is written here is made durable with the journal's own flush before anything relies on it. A promise of the state is
+//! written to both copies, one after the other: a torn write leaves one of them, and so does a page that is damaged later.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -205,19 +206,57 @@ pub async fn format(journal: &Arc<dyn Block>, format: &Format) -> Result<State, 
     Ok(state)
 }
 
-/// What a journal says, without opening it.
+/// Where the copies of the state lie.
+const COPIES_AT: [u64; 2] = [0, COPY_BYTES as u64];
+
+async fn copy(journal: &Arc<dyn Block>, pool: &Pool, offset: u64) -> Result<[u8; COPY_BYTES], Error> {
+    // What is behind the end of a journal that was cut off is no copy, and no error of its medium.
+    let mut copy = [0xff; COPY_BYTES];
+    if journal.geometry().size >= offset.saturating_add(COPY_BYTES as u64) {
+        let bytes = read(journal, pool, offset, COPY_BYTES).await?;
+        copy.iter_mut().zip(bytes.iter().flatten()).for_each(|(to, byte)| *to = *byte);
+    }
+    Ok(copy)
+}
+
+/// What a journal says, without opening it. A copy that cannot be read is passed over where the other one is good; else it may be the
+/// one that is, and the medium's error is what is wrong.
 pub async fn look(journal: &Arc<dyn Block>, pool: &Pool) -> Result<State, Error> {
-    let copy = async |offset| {
-        // A copy that cannot be read is as good as a damaged one.
-        let read = read(journal, pool, offset, COPY_BYTES).await;
-        let copy = read.ok().and_then(|bytes| <[u8; COPY_BYTES]>::try_from(bytes.concat()).ok());
-        copy.unwrap_or([0xff; COPY_BYTES])
+    let [first, second] = COPIES_AT.map(|at| copy(journal, pool, at));
+    let state = match (first.await, second.await) {
+        (Ok(first), Ok(second)) => State::latest(&first, &second)?,
+        (Ok(one), Err(e)) | (Err(e), Ok(one)) => match State::parse(&one) {
+            Err(version @ Damaged::Version(_)) => return Err(version.into()),
+            parsed => parsed.map_err(|_| e)?,
+        },
+        (Err(e), Err(_)) => return Err(e),
     };
-    let state = State::latest(&copy(0).await, &copy(COPY_BYTES as u64).await)?;
     let (has, needs) = (journal.geometry().size, state.layout.end());
     if has < needs {
         // Records that were answered may have been behind the cut, and nothing in front of it says so.
         return Err(Damaged::Short { has, needs }.into());
+    }
+    Ok(state)
+}
+
+/// The same of a side that nobody has open: a copy that is damaged is told of, and written anew.
+pub async fn mend(side: &Side) -> Result<State, Error> {
+    let mut state = look(&side.journal, &side.pool).await?;
+    for at in COPIES_AT {
+        let parsed = match copy(&side.journal, &side.pool, at).await {
+            Ok(copy) => State::parse(&copy).map_err(Error::from),
+            Err(e) => Err(e),
+        };
+        let Err(why) = parsed else { continue };
+        let (group, end) = (side.names.group(), at.saturating_add(COPY_BYTES as u64));
+        tracing::warn!(
+            "group {group}: one of the two copies of the state in its journal, bytes {at} to {end} of {group}.log, cannot be used: {why}. \
+             The other copy counts, and this one is written anew. A crash in the middle of a write leaves that; if there was none, \
+             that disk changes or loses what it keeps: check it, and move the state directory to a good one"
+        );
+        state.generation =
+            state.generation.checked_add(1).ok_or(Error::State("its journal counts no further"))?;
+        write_state(&side.journal, &state).await?;
     }
     Ok(state)
 }
@@ -252,6 +291,8 @@ pub(crate) struct Journal {
     /// One write of the state or the bitmaps at a time.
     pub gate: Gate,
     generation: AtomicU64,
+    /// What was written last, if both copies promise it.
+    told: Mutex<Option<State>>,
     /// Somebody else has it open.
     retired: AtomicBool,
 }
@@ -259,8 +300,15 @@ pub(crate) struct Journal {
 impl Journal {
     pub fn new(side: &Side, state: &State) -> Journal {
         let generation = AtomicU64::new(state.generation);
-        let (block, pool) = (side.journal.clone(), side.pool.clone());
-        Journal { block, pool, gate: Gate::default(), generation, retired: AtomicBool::new(false) }
+        Journal {
+            block: side.journal.clone(),
+            pool: side.pool.clone(),
+            gate: Gate::default(),
+            generation,
+            // A crash may have come between the two, and older versions have written one.
+            told: Mutex::default(),
+            retired: AtomicBool::new(false),
+        }
     }
 
     /// Nothing is written through this any more, once this returns: it is about to be opened anew, and what an old side remembers
@@ -280,14 +328,26 @@ impl Journal {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Makes the state durable, as the next generation. The caller is in the gate.
+    /// Makes the state durable, as the next generation; what it promises in both copies, so that no damage to one of them takes a
+    /// promise back. The caller is in the gate.
     pub async fn write_state(&self, mut state: State) -> Result<(), Error> {
         self.check()?;
-        state.generation =
-            self.generation().checked_add(1).ok_or(Error::State("its journal counts no further"))?;
-        write_state(&self.block, &state).await?;
-        self.generation.store(state.generation, Ordering::Relaxed);
+        let told = self.told().take();
+        let copies = if told.is_some_and(|told| state.promises_as(&told)) { 1 } else { 2 };
+        for _ in 0..copies {
+            // The second is not begun before the first is durable: a crash tears one of them.
+            state.generation =
+                self.generation().checked_add(1).ok_or(Error::State("its journal counts no further"))?;
+            write_state(&self.block, &state).await?;
+            self.generation.store(state.generation, Ordering::Relaxed);
+        }
+        *self.told() = Some(state);
         Ok(())
+    }
+
+    fn told(&self) -> MutexGuard<'_, Option<State>> {
+        // What is kept here is replaced as a whole.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bitmap_at(state: &State, peer: usize, member: usize) -> u64 {

@@ -5,9 +5,11 @@
 //!
 //! Operation: before the base changes, [`Overlay::preserve`] copies what is there; before the picture is written to in part,
 //! the rest of the granule is copied. One operation at a time: a picture is for looking and trying.
+//! Errors: a picture that cannot keep what the base had has ended, and answers everything with an error. The base goes on: it
+//! is what somebody relies on.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -27,25 +29,46 @@ const MAX_READ: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Overlay {
     member: u16,
+    /// What messages call it.
+    what: String,
     base: Arc<dyn Block>,
     store: Arc<dyn Block>,
     pool: Pool,
     size: u64,
     kept: Mutex<Vec<u64>>,
     gate: Gate,
+    /// Why it has ended, if it has.
+    ended: OnceLock<String>,
 }
 
 impl Overlay {
-    /// A picture of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long.
+    /// A picture of the first `size` bytes of `base` as they are now. `store` reads as zeros and is as long. `what` is what messages
+    /// call the volume.
     pub(crate) fn new(
         member: u16,
+        what: String,
         base: Arc<dyn Block>,
         store: Arc<dyn Block>,
         size: u64,
         pool: Pool,
     ) -> Overlay {
         let words = size.div_ceil(GRANULE).div_ceil(64) as usize;
-        Overlay { member, base, store, pool, size, kept: Mutex::new(vec![0; words]), gate: Gate::default() }
+        Overlay {
+            member,
+            what,
+            base,
+            store,
+            pool,
+            size,
+            kept: Mutex::new(vec![0; words]),
+            gate: Gate::default(),
+            ended: OnceLock::new(),
+        }
+    }
+
+    /// Why it has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<String> {
+        self.ended.get().cloned()
     }
 
     /// Which volume of the group it is of.
@@ -80,13 +103,29 @@ impl Overlay {
         start..start.saturating_add(GRANULE).min(self.size)
     }
 
-    /// The base is about to change there.
-    pub(crate) async fn preserve(&self, offset: u64, len: u64) -> Result<(), Error> {
+    /// The base is about to change there. Whatever comes of it here, the base may.
+    pub(crate) async fn preserve(&self, offset: u64, len: u64) {
         let _turn = self.gate.enter().await;
         for granule in self.granules(offset, len) {
-            self.keep(granule).await?;
+            if self.ended.get().is_some() {
+                return;
+            }
+            if let Err(e) = self.keep(granule).await {
+                return self.end(&e).await;
+            }
         }
-        Ok(())
+    }
+
+    /// What it differs by is of no use to anybody any more, and may be what fills a disk that others need.
+    async fn end(&self, e: &Error) {
+        let why = format!("the picture of {} has ended: what it differs by cannot be kept: {e}", self.what);
+        tracing::error!("{why}; replication goes on");
+        // Before anything else: the base changes as soon as nobody waits here.
+        let _first = self.ended.set(why);
+        let all = BlockOp::Trim { offset: 0, len: self.size, durable: false };
+        if let Err(e) = self.store.submit(all).await {
+            tracing::warn!("the room that the picture of {} took is free when its test ends: {e}", self.what);
+        }
     }
 
     async fn keep(&self, granule: u64) -> Result<(), Error> {
@@ -173,6 +212,9 @@ impl Block for Overlay {
         Box::pin(async move {
             op.validate(self.size)?;
             let _turn = self.gate.enter().await;
+            if let Some(why) = self.ended() {
+                return Err(weft_store::Error::Io(std::io::Error::other(why)));
+            }
             self.carry_out(op).await.map_err(|e| match e {
                 Error::Store(e) => e,
                 other => weft_store::Error::Io(std::io::Error::other(other.to_string())),

@@ -31,7 +31,8 @@
 //!
 //! What lies from 4056 on older versions neither read nor keep: to them it is part of the zeros behind the peers.
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
-//! the one that is written over.
+//! the one that is written over. A promise goes to both copies before anything rests on it ([`State::promises_as`]), so the
+//! one that is left when the other is damaged does not say less.
 
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, MAX_ERAS};
@@ -317,6 +318,27 @@ impl State {
                 self.eras.remove(0);
             }
         }
+    }
+
+    /// Whether it differs from `before` by no more than how far replication has got: where its log begins, what destinations are
+    /// covered to by what has left that, and what is known of its source's log. An older copy that lacks this loses nothing without a
+    /// word. All else is a promise that somebody relies on.
+    pub(crate) fn promises_as(&self, before: &State) -> bool {
+        let mut same = State {
+            generation: before.generation,
+            tail: before.tail,
+            claimed: before.claimed,
+            ..self.clone()
+        };
+        if self.tail != before.tail {
+            // As the log lets records go. A resync, which clears bits, leaves the tail where it is.
+            for (peer, earlier) in same.peers.iter_mut().zip(&before.peers) {
+                if let (Some(peer), Some(earlier)) = (peer, earlier) {
+                    peer.covered = earlier.covered;
+                }
+            }
+        }
+        same == *before
     }
 
     /// One copy.

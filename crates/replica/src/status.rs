@@ -94,6 +94,8 @@ pub struct Status {
     pub read_errors: u64,
     /// The last of them: where, and why.
     pub last_read_error: Option<String>,
+    /// Why the picture of a test failover, which somebody still has, has ended. Always `None` on a source.
+    pub picture_ended: Option<String>,
     /// Bytes of payload in memory, on their way.
     pub in_flight_bytes: u64,
     /// On a source, each destination; on a destination, its source.

@@ -210,7 +210,7 @@ fn print_info(out: &mut impl Write, known: &Known) -> std::io::Result<()> {
     }
     writeln!(out, "state     {}", if *in_use { "in use" } else { "free" })?;
     writeln!(out, "identity  {}", hex(&superblock.id))?;
-    writeln!(out, "changes   {} of its metadata", superblock.generation)
+    writeln!(out, "metadata  generation {}", superblock.generation)
 }
 
 fn listed(line: &Listed) -> Value {

@@ -86,7 +86,7 @@ impl Destination {
         // All at once, and none before all that were there: a snapshot lies between batches.
         for record in &batch {
             if let Some(op) = record.operation() {
-                self.preserve(record.header.member, &op).await?;
+                self.preserve(record.header.member, &op).await;
             }
         }
         try_join_all(batch.iter().map(|record| replay::apply(&self.side, record))).await?;

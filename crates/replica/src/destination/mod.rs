@@ -578,7 +578,7 @@ impl Destination {
         if !self.is_inside(member, offset, len) {
             return Err(Refusal::Invalid);
         }
-        self.preserve_range(member, offset, len).await.map_err(|e| self.medium(&e))?;
+        self.preserve_range(member, offset, len).await;
         match put(file, offset) {
             None => Ok(false),
             Some(Ok(())) => {
@@ -621,7 +621,7 @@ impl Destination {
         if !self.is_inside(member, offset, len) {
             return Err(Refusal::Invalid);
         }
-        self.preserve(member, &op).await.map_err(|e| self.medium(&e))?;
+        self.preserve(member, &op).await;
         match block.submit(op).await {
             Ok(_) => {
                 self.core().stored(bytes);
@@ -770,6 +770,11 @@ impl Destination {
             unprotected_writes: 0,
             read_errors: 0,
             last_read_error: None,
+            picture_ended: core
+                .snapshots
+                .iter()
+                .filter_map(Weak::upgrade)
+                .find_map(|picture| picture.ended()),
             in_flight_bytes: 0,
             peers: vec![source],
             last_error: core.failed.clone(),

@@ -14,7 +14,7 @@ use crate::overlay::Overlay;
 impl Destination {
     /// Writable pictures of all volumes at one moment of the source's history, everything included that is logged when they are
     /// asked for. What they differ by is kept in `stores`, one for each volume and as long as it, which read as zeros now.
-    /// They end when they are dropped.
+    /// They end when they are dropped, or when a store cannot keep what they differ by: [`Destination::status`] tells of that.
     pub async fn snapshot(&self, stores: Vec<Arc<dyn Block>>) -> Result<Vec<Arc<dyn Block>>, Error> {
         if stores.len() != self.side.members.len() {
             return Err(Error::Members(format!(
@@ -47,32 +47,32 @@ impl Destination {
         let sizes: Vec<u64> = core.state.members.iter().map(|member| member.size).collect();
         for (member, ((base, store), size)) in self.side.members.iter().zip(stores).zip(sizes).enumerate() {
             let pool = self.side.pool.clone();
-            let overlay = Arc::new(Overlay::new(member as u16, base.clone(), store, size, pool));
+            let what = self.side.names.volume(member);
+            let overlay = Arc::new(Overlay::new(member as u16, what, base.clone(), store, size, pool));
             core.snapshots.push(Arc::downgrade(&overlay));
             blocks.push(overlay);
         }
         Ok(blocks)
     }
 
-    /// Before a volume is changed: pictures keep what was there.
-    pub(super) async fn preserve(&self, member: u16, op: &BlockOp) -> Result<(), Error> {
+    /// Before a volume is changed: pictures keep what was there, or end.
+    pub(super) async fn preserve(&self, member: u16, op: &BlockOp) {
         match op {
             BlockOp::Write { offset, data, .. } => {
                 let len = data.iter().map(|bytes| bytes.len() as u64).sum();
-                self.preserve_range(member, *offset, len).await
+                self.preserve_range(member, *offset, len).await;
             }
             BlockOp::WriteZeroes { offset, len, .. } => self.preserve_range(member, *offset, *len).await,
-            _ => Ok(()),
+            _ => {}
         }
     }
 
     /// The same by its range.
-    pub(super) async fn preserve_range(&self, member: u16, offset: u64, len: u64) -> Result<(), Error> {
+    pub(super) async fn preserve_range(&self, member: u16, offset: u64, len: u64) {
         let snapshots: Vec<Arc<Overlay>> =
             self.core().snapshots.iter().filter_map(std::sync::Weak::upgrade).collect();
         for snapshot in snapshots.iter().filter(|snapshot| snapshot.member() == member) {
-            snapshot.preserve(offset, len).await?;
+            snapshot.preserve(offset, len).await;
         }
-        Ok(())
     }
 }

@@ -31,6 +31,8 @@ struct Platter {
     host: u64,
     /// Nothing more can be written.
     full: bool,
+    /// It answers everything with an error.
+    broken: bool,
     /// Nanoseconds that an operation takes at most.
     slowest: u64,
 }
@@ -133,6 +135,11 @@ impl Disk {
         self.platter().full = full;
     }
 
+    /// It answers everything with an error, or works again.
+    pub fn break_down(&self, broken: bool) {
+        self.platter().broken = broken;
+    }
+
     /// A disk that has failed is read after all.
     pub fn mend(&self) {
         self.platter().failed.clear();
@@ -196,6 +203,9 @@ impl Block for Handle {
             op.validate(self.geometry().size)?;
             self.alive().await;
             self.pause().await;
+            if self.disk.platter().broken {
+                return Err(std::io::Error::from_raw_os_error(5).into());
+            }
             if self.disk.platter().full && matches!(op, BlockOp::Write { .. } | BlockOp::WriteZeroes { .. }) {
                 return Err(Error::NoSpace);
             }

@@ -44,6 +44,7 @@ impl Source {
             unprotected_writes: core.answered_alone,
             read_errors: core.failed_reads.count,
             last_read_error: core.failed_reads.last.clone(),
+            picture_ended: None,
             in_flight_bytes: core.active_bytes as u64,
             peers: peers.collect(),
             last_error: core.halted.as_ref().map(|halt| halt.why.clone()),

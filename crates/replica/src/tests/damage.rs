@@ -9,8 +9,10 @@ use weft_store::block::BlockOp;
 use super::stories::{K, pair, start, tell, write};
 use super::world::{ALIVE, Start, World};
 use crate::error::Error;
+use crate::journal;
 use crate::rescue;
-use crate::source::{Config, First, Source};
+use crate::source::{Config, First, OnFull, Source};
+use crate::state::{COPY_BYTES, Damaged, State};
 use crate::status::{Mode, Phase, Role};
 
 /// Writes one after the other, each in a batch of its own: `count` records that the journals hold.
@@ -205,5 +207,122 @@ fn a_record_that_rots_while_its_destination_is_away_is_gone_round() {
         // It does not lie in the way of the next start.
         world.kill(0);
         world.start_source(0).await;
+    });
+}
+
+/// Both copies of a dead host's state, as far as they can be believed.
+fn copies(world: &World, n: usize) -> [Option<State>; 2] {
+    let content = world.nodes[n].journal.content();
+    [0, COPY_BYTES].map(|at| State::parse(content[at..at + COPY_BYTES].try_into().expect("a copy")).ok())
+}
+
+#[test]
+fn a_damaged_page_does_not_make_a_source_forget_that_it_answered_alone() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.kill(1);
+        rt::sleep(Duration::from_secs(1)).await;
+        write(&world.source(0).block(0), 0, 4096, 0xaa).await;
+        world.kill(0);
+        world.ruin_state(0);
+        let era = world.start_destination(1).await.promote(99, ALIVE).await.expect("it is consistent");
+        world.kill(1);
+        world.model.borrow_mut().forget_after(era.after);
+        let new = world.open_source(1).await;
+        write(&new.block(0), 200 * K, 4096, 0xbb).await;
+        let old = world.open_source(0).await;
+        world.ship(0, 0, 1);
+        world.until("it is told", || old.status().last_error.is_some()).await;
+        assert_eq!(old.status().peers[0].phase, Phase::SplitBrain);
+    });
+}
+
+#[test]
+fn a_damaged_page_does_not_make_a_mix_of_a_copy() {
+    tell(async {
+        let start = start(Mode::Synchronous);
+        let config = Config { on_full: OnFull::Resync, ..start.config.clone() };
+        let world = pair(Start { config, slow_disk: Duration::from_millis(2), ..start }, First::Copy).await;
+        world.cut();
+        let block = world.source(0).block(0);
+        for i in 0..200 {
+            write(&block, i % 128 * 4096, 4096, i as u8).await;
+        }
+        world.heal();
+        let copy = world.destination(1);
+        world.until("it is resynced", || !copy.status().consistent).await;
+        world.kill(1);
+        world.ruin_state(1);
+        let copy = world.start_destination_as_it_is(1).await;
+        assert!(!copy.status().consistent);
+        assert!(matches!(copy.promote(5, ALIVE).await, Err(Error::State(_))), "it is promoted unasked");
+    });
+}
+
+#[test]
+fn what_a_state_promises_is_in_both_copies_and_a_damaged_one_is_written_anew() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let grown = [800 * K, 256 * K];
+        [0, 1].into_iter().for_each(|n| world.lengthen(n, &grown));
+        world.source(0).grow(&grown).await.expect("it grows");
+        for n in 0..2 {
+            world.kill(n);
+            let side = world.side(n);
+            let before = journal::look(&side.journal, &side.pool).await.expect("a state");
+            world.ruin_state(n);
+            let found = journal::look(&side.journal, &side.pool).await.expect("the other one is good");
+            assert!(found.promises_as(&before) && found.generation < before.generation);
+            let mended = journal::mend(&side).await.expect("it is written anew");
+            let [Some(first), Some(second)] = copies(&world, n) else { panic!("a copy is damaged still") };
+            assert!(first.promises_as(&second) && mended.promises_as(&before));
+            assert_eq!(mended.generation, first.generation.max(second.generation));
+        }
+    });
+}
+
+#[test]
+fn a_write_of_the_log_s_progress_goes_to_one_copy() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let source = world.source(0);
+        write(&source.block(0), 0, 4096, 1).await;
+        world.until_follows(0).await;
+        source.checkpoint().await.expect("there is room");
+        let before = source.status().generation;
+        write(&source.block(0), 0, 4096, 2).await;
+        world.until_follows(0).await;
+        source.checkpoint().await.expect("there is room");
+        assert_eq!(source.status().generation, before + 1);
+    });
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_not_lost() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.kill(0);
+        let journal = &world.nodes[0].journal;
+        let whole = journal.content();
+        let look = || async {
+            let side = world.side(0);
+            journal::look(&side.journal, &side.pool).await
+        };
+        journal.fail(0);
+        look().await.expect("the other copy is good");
+        journal.fail(COPY_BYTES);
+        assert!(matches!(look().await, Err(Error::Store(_))), "{:?}", look().await);
+        // One is damaged, and nobody knows what the other one says.
+        journal.mend();
+        journal.fail(0);
+        journal.plant(COPY_BYTES, &[0; 8]);
+        assert!(matches!(look().await, Err(Error::Store(_))), "{:?}", look().await);
+        journal.mend();
+        journal.plant(0, &[0; 8]);
+        assert!(matches!(look().await, Err(Error::Damaged(Damaged::Magic))), "{:?}", look().await);
+        for bytes in [0, COPY_BYTES, 3 * COPY_BYTES] {
+            journal.replace(whole[..bytes].to_vec());
+            assert!(matches!(look().await, Err(Error::Damaged(_))), "{bytes} bytes: {:?}", look().await);
+        }
     });
 }

@@ -392,6 +392,7 @@ async fn story(seed: u64) {
     story.world.ship(0, 0, 1);
     drop(source);
     story.write();
+    story.world.states_rot.set(with_rng(|rng| rng.below(2)) == 0);
     if with_rng(|rng| rng.below(3)) > 0 {
         // Else the first copy is not left in peace either.
         story.world.until_follows_roughly(story.source).await;

@@ -113,6 +113,8 @@ struct Servers {
     lost: [Cell<Option<Lost>>; 2],
     /// Counts how often somebody has said that what is gone is gone: what was promised before is not asked for after that.
     given_up: Cell<u64>,
+    /// Servers that were made a copy for a source that does not know it (yet).
+    unknown: [Cell<bool>; 2],
     /// Servers that were removed though nobody knew what their volumes held.
     unsure: [Cell<bool>; 2],
     claims: RefCell<invariants::Claims>,
@@ -270,6 +272,7 @@ impl Servers {
         let slots = vec![Slot::default(); start.sizes[0] as usize / SLOT];
         let world = World::new(start).await;
         attach(&world, 0, First::Copy).await;
+        world.states_rot.set(with_rng(|rng| rng.below(2)) == 0);
         Rc::new(Servers {
             world,
             running: RefCell::new(vec![None, None]),
@@ -284,6 +287,7 @@ impl Servers {
             busy: Default::default(),
             lost: Default::default(),
             given_up: Cell::default(),
+            unknown: Default::default(),
             unsure: Default::default(),
             claims: RefCell::default(),
             sources: RefCell::default(),
@@ -622,9 +626,14 @@ impl Servers {
         let Some(State::Destination(copy)) = self.running(n).map(|running| running.group.state()) else {
             return;
         };
-        let store = |size: u64| Disk::new(vec![0; size as usize], Duration::from_micros(10)).open();
-        let stores = copy.status().sizes.into_iter().map(store).collect();
+        let disk = |size: u64| Disk::new(vec![0; size as usize], Duration::from_micros(10));
+        let disks: Vec<Disk> = copy.status().sizes.into_iter().map(disk).collect();
+        let stores = disks.iter().map(Disk::open).collect();
         let Ok(pictures) = copy.snapshot(stores).await else { return };
+        if with_rng(|rng| rng.below(3)) == 0 {
+            // What it would keep has no room: that is the picture's end, and nobody else's.
+            disks.iter().for_each(|disk| disk.fill(true));
+        }
         rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(0..=500)))).await;
         let offset = (with_rng(|rng| rng.below(24)) * SLOT) as u64;
         let write = BlockOp::Write { offset, data: vec![Bytes::from(vec![0xdd; SLOT])], durable: true };
@@ -864,4 +873,41 @@ fn volumes_that_are_served_before_their_group_is_known_take_writes_that_no_sourc
     let broken = (0..40).find_map(|seed| run(seed, true).0);
     let why = broken.expect("nothing is noticed");
     assert!(why.contains("no source has it") || why.contains("holds version"), "{why}");
+}
+
+#[test]
+fn a_disk_that_answers_errors_has_not_lost_the_journal() {
+    Sim::new(1).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        let group = || servers.running(0).expect("it runs").group;
+        group().settled(|state| matches!(state, State::Source(_))).await.expect("it is the source");
+        servers.kill(1);
+        servers.world.nodes[0].journal.break_down(true);
+        let stopped = async |group: Arc<Group>| {
+            group.until(|state| matches!(state, State::Stopped(_))).await;
+            let State::Stopped(stopped) = group.state() else { panic!("it goes on") };
+            (stopped.cause, stopped.why.clone())
+        };
+        let front = servers.running(0).expect("it runs").fronts[0].clone();
+        let write = BlockOp::Write { offset: 0, data: vec![Bytes::from(vec![1; SLOT])], durable: true };
+        rt::spawn(async move { front.submit(write).await.map(drop) }).detach();
+        // It has failed while it ran,
+        let (cause, why) = stopped(group()).await;
+        assert_eq!(cause, Cause::Failed, "{why}");
+        assert!(why.contains("the journal has failed") && why.contains("a disk that works"), "{why}");
+        // and fails still when it is opened anew.
+        servers.kill(0);
+        servers.start(0);
+        let (cause, why) = stopped(group()).await;
+        assert_eq!(cause, Cause::Failed, "{why}");
+        assert!(why.contains("cannot be read") && !why.contains("--keep"), "{why}");
+        for here in [true, false] {
+            servers.resolve(0, here).await.expect_err("there is nothing to decide: it is whole");
+        }
+        servers.kill(0);
+        servers.world.nodes[0].journal.break_down(false);
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+    });
 }

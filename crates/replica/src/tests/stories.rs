@@ -836,6 +836,72 @@ fn a_picture_of_the_destination_can_be_tried_while_replication_goes_on() {
     });
 }
 
+/// Stores for a picture of a host's volumes.
+fn stores(world: &World, n: usize) -> Vec<Disk> {
+    let size = |disk: &Disk| disk.content().len();
+    world.nodes[n].members.iter().map(|disk| Disk::new(vec![0; size(disk)], Duration::ZERO)).collect()
+}
+
+#[test]
+fn a_picture_that_finds_no_room_ends_and_replication_goes_on() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        let (block, copy) = (world.source(0).block(0), world.destination(1));
+        let disks = stores(&world, 1);
+        let pictures = copy.snapshot(disks.iter().map(Disk::open).collect()).await.expect("a picture");
+        write(&block, 0, 4096, 1).await;
+        world.until("it is applied", || copy.status().applied == copy.status().last).await;
+        assert_ne!(disks[0].content()[..4096], [0; 4096], "nothing was kept");
+        disks.iter().for_each(|disk| disk.fill(true));
+        write(&block, 300 * K, 4096, 2).await;
+        world.until("it is applied", || copy.status().applied == copy.status().last).await;
+        // Half of it would be wrong.
+        let read = |n: usize| pictures[n].submit(BlockOp::Read { offset: 0, len: 4096 });
+        read(0).await.expect_err("it has ended");
+        write_fails(&pictures[0]).await;
+        let why = copy.status().picture_ended.expect("it says so");
+        assert!(why.starts_with("the picture of volume vol0 has ended"), "{why}");
+        read(1).await.expect("nothing has changed there");
+        assert_eq!(disks[0].content()[..4096], [0; 4096], "the room is not given back");
+        world.until_follows(0).await;
+        assert_eq!(copy.status().last_error, None);
+        write(&block, 100 * K, 4096, 3).await;
+        assert_eq!(world.source(0).status().unprotected_writes, 0);
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        drop(pictures);
+        assert_eq!(copy.status().picture_ended, None);
+    });
+}
+
+async fn write_fails(block: &Arc<dyn Block>) {
+    let data = vec![Bytes::from_static(&[1; 512])];
+    block.submit(BlockOp::Write { offset: 0, data, durable: false }).await.expect_err("it has ended");
+}
+
+#[test]
+fn a_picture_that_finds_no_room_is_no_full_disk_of_a_resync() {
+    tell(async {
+        let start = start(Mode::Synchronous);
+        let config = Config { on_full: OnFull::Resync, ..start.config.clone() };
+        let world = pair(Start { config, ..start }, First::Copy).await;
+        let copy = world.destination(1);
+        let disks = stores(&world, 1);
+        let pictures = copy.snapshot(disks.iter().map(Disk::open).collect()).await.expect("a picture");
+        disks.iter().for_each(|disk| disk.fill(true));
+        world.cut();
+        let block = world.source(0).block(0);
+        for i in 0..200 {
+            write(&block, i % 128 * 4096, 4096, i as u8).await;
+        }
+        world.heal();
+        world.until_follows(0).await;
+        world.check_equal(0, 1).await;
+        assert!(copy.status().picture_ended.is_some());
+        drop(pictures);
+    });
+}
+
 #[test]
 fn a_picture_of_a_destination_that_never_catches_up_is_had_nevertheless() {
     tell(async {

@@ -177,6 +177,8 @@ pub struct World {
     pub stop: Rc<Cell<bool>>,
     pub writers: Rc<Cell<usize>>,
     next_id: Rc<Cell<u64>>,
+    /// Journals of hosts that die may be damaged where their state is.
+    pub states_rot: Cell<bool>,
 }
 
 /// How a world begins.
@@ -247,6 +249,7 @@ impl World {
             stop: Rc::default(),
             writers: Rc::default(),
             next_id: Rc::new(Cell::new(1)),
+            states_rot: Cell::new(false),
         }
     }
 
@@ -277,6 +280,34 @@ impl World {
             node.journal.die(rng);
             node.members.iter().for_each(|disk| disk.die(rng));
         });
+        if self.states_rot.get() && with_rng(|rng| rng.below(3)) == 0 {
+            // Nobody says that the older one knows how far the log has got.
+            self.ruin_copy(n, |older, newer| older.tail == newer.tail);
+        }
+    }
+
+    /// Ruins the copy of a dead host's state that counts: a byte of it is another one, or it cannot be read.
+    pub fn ruin_state(&self, n: usize) {
+        self.ruin_copy(n, |_, _| true);
+    }
+
+    /// Ruins one copy of a dead host's state: the one that counts, if `newer` says so of the older and the newer one.
+    fn ruin_copy(&self, n: usize, newer: impl Fn(&State, &State) -> bool) {
+        let disk = &self.nodes[n].journal;
+        let content = disk.content();
+        let copy = |at: usize| {
+            let bytes = content.get(at..at + COPY_BYTES).and_then(|copy| copy.try_into().ok());
+            bytes.and_then(|bytes| State::parse(bytes).ok())
+        };
+        let (Some(first), Some(second)) = (copy(0), copy(COPY_BYTES)) else { return };
+        let newest = if first.generation > second.generation { 0 } else { COPY_BYTES };
+        let (older, latest) = if newest == 0 { (&second, &first) } else { (&first, &second) };
+        let place = if newer(older, latest) { newest } else { COPY_BYTES - newest };
+        let byte = place + with_rng(|rng| rng.below(COPY_BYTES));
+        match with_rng(|rng| rng.below(2)) {
+            0 => disk.fail(byte),
+            _ => disk.plant(byte, &[content[byte] ^ 0x55]),
+        }
     }
 
     /// Ruins a record of a dead host's log that was durable before another one was written: it rots, cannot be read, or

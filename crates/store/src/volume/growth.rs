@@ -56,14 +56,13 @@ impl Growth {
         if superblock.membership == membership {
             return Ok(());
         }
-        let new = Superblock { generation: superblock.generation + 1, membership, ..superblock.clone() };
+        let new = Superblock { membership, ..superblock.clone() };
         if new.membership.as_ref().is_some_and(|of| !is_name(&of.group) || !new.has_room_for_group()) {
             let why =
                 "its path and the group's name are too long, or the name is none: it cannot be in this group";
             return Err(Error::Path { path: new.path, why });
         }
-        self.0.metadata.write(&new)?;
-        *superblock = new;
+        *superblock = self.0.metadata.write(&new)?;
         Ok(())
     }
 
@@ -96,9 +95,8 @@ impl Growth {
         if superblock.file == file {
             return Ok(());
         }
-        let new = Superblock { generation: superblock.generation + 1, file, ..superblock.clone() };
-        self.0.metadata.write(&new)?;
-        *superblock = new;
+        let new = Superblock { file, ..superblock.clone() };
+        *superblock = self.0.metadata.write(&new)?;
         Ok(())
     }
 
@@ -150,8 +148,8 @@ impl Growth {
             return Ok(superblock.clone());
         }
         lengthen(&superblock, block, size)?;
-        let new = Superblock { generation: superblock.generation + 1, size, ..superblock.clone() };
-        metadata.write(&new)?;
+        let new = Superblock { size, ..superblock.clone() };
+        let new = metadata.write(&new)?;
         block.grown(size);
         *superblock = new.clone();
         Ok(new)
@@ -178,12 +176,10 @@ impl Growth {
         if before.size >= superblock.size {
             return Ok(());
         }
-        let new =
-            Superblock { generation: superblock.generation + 1, size: before.size, ..superblock.clone() };
+        let new = Superblock { size: before.size, ..superblock.clone() };
         // The other way round than it grows: all bytes that the superblock promises are there.
-        metadata.write(&new)?;
-        block.shrunk(new.size);
-        *superblock = new;
+        *superblock = metadata.write(&new)?;
+        block.shrunk(before.size);
         if superblock.medium == Medium::Device {
             return Ok(());
         }

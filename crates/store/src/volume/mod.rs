@@ -24,6 +24,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -207,6 +208,8 @@ pub struct Volume {
 struct Metadata {
     file: fs::File,
     path: PathBuf,
+    /// The generation of the copy that counts, once it was read or written.
+    generation: AtomicU64,
 }
 
 impl Volumes {
@@ -324,7 +327,7 @@ impl Volumes {
     pub fn open(&self, name: &str, pool: &Pool) -> Result<Volume, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
-        let superblock = metadata.read()?;
+        let superblock = metadata.mend()?;
         self.has_no_other_in_a_group(name, &superblock.path)?;
         let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
@@ -366,11 +369,11 @@ impl Volumes {
     pub fn leave_group(&self, name: &str, group: &str) -> Result<(), Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
-        let old = metadata.read()?;
+        let old = metadata.mend()?;
         if old.membership.as_ref().is_none_or(|of| of.group != group) {
             return Ok(());
         }
-        metadata.write(&Superblock { generation: old.generation + 1, membership: None, ..old })
+        metadata.write(&Superblock { membership: None, ..old }).map(drop)
     }
 
     /// Changes the size of a volume that nobody has open. What is cut off is gone; what is added reads as zeros. One in a group
@@ -378,7 +381,7 @@ impl Volumes {
     pub fn resize(&self, name: &str, size: u64, may_shrink: bool) -> Result<Superblock, Error> {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
-        let old = metadata.read()?;
+        let old = metadata.mend()?;
         valid_size(size)?;
         self.has_no_other_in_a_group(name, &old.path)?;
         if size < old.size && !may_shrink {
@@ -391,11 +394,11 @@ impl Volumes {
             in_no_group(name, &old)?;
             self.has_no_other(name, &old.path)?;
         }
-        let new = Superblock { generation: old.generation + 1, size, ..old.clone() };
+        let new = Superblock { size, ..old.clone() };
         if size > old.size {
             medium::set_size(&new)?;
         }
-        metadata.write(&new)?;
+        let new = metadata.write(&new)?;
         if size < old.size {
             medium::set_size(&new)?;
         }
@@ -434,7 +437,11 @@ impl Metadata {
     fn open(name: &str, path: PathBuf) -> Result<Metadata, Error> {
         match OpenOptions::new().read(true).write(true).open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::NotFound(name.to_owned())),
-            other => Ok(Metadata { file: other.map_err(io_error("cannot open", &path))?, path }),
+            other => Ok(Metadata {
+                file: other.map_err(io_error("cannot open", &path))?,
+                path,
+                generation: AtomicU64::new(0),
+            }),
         }
     }
 
@@ -443,10 +450,45 @@ impl Metadata {
     }
 
     fn read(&self) -> Result<Superblock, Error> {
+        self.read_copies().map(|(superblock, _)| superblock)
+    }
+
+    /// What counts, and what the file holds.
+    fn read_copies(&self) -> Result<(Superblock, Vec<u8>), Error> {
         let mut bytes = Vec::with_capacity(FILE_BYTES + 1);
         let read = (&self.file).take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes);
         read.map_err(io_error("cannot read", &self.path))?;
-        Superblock::latest(&bytes).map_err(|why| Error::Damaged { path: self.path.clone(), why })
+        let latest = Superblock::latest(&bytes);
+        let superblock = latest.map_err(|why| Error::Damaged { path: self.path.clone(), why })?;
+        self.generation.store(superblock.generation, Ordering::Relaxed);
+        Ok((superblock, bytes))
+    }
+
+    /// The same of what is locked: a copy that is damaged is told of, and one that says something else, as a crash and older versions
+    /// leave it, is made equal to the one that counts.
+    fn mend(&self) -> Result<Superblock, Error> {
+        let (superblock, bytes) = self.read_copies()?;
+        let other = 1 - superblock.copy_number();
+        let at = other * COPY_BYTES;
+        match Superblock::parse(bytes.get(at..at + COPY_BYTES).unwrap_or_default()) {
+            Ok(older) => {
+                if (Superblock { generation: superblock.generation, ..older }) == superblock {
+                    return Ok(superblock);
+                }
+            }
+            Err(why) => tracing::warn!(
+                "one of the two copies in {path}, bytes {at} to {end}, cannot be used: {why}. The other copy counts, and this one is \
+                 written anew. A crash in the middle of a write leaves that; if there was none, that disk changes what it keeps: check \
+                 it, and move the state directory to a good one",
+                path = self.path.display(),
+                end = at + COPY_BYTES
+            ),
+        }
+        // That it cannot be written keeps nobody from what can be read.
+        Ok(self.write_copy(superblock.clone()).unwrap_or_else(|e| {
+            tracing::warn!("{e}: one of its two copies alone can be believed");
+            superblock
+        }))
     }
 
     /// Where a volume cannot be opened because its own file was cut off, that file is not believed when it is as long as it was.
@@ -462,17 +504,25 @@ impl Metadata {
             return;
         }
         let file = Some(FileIdentity::CUT_OFF);
-        let new = Superblock { generation: superblock.generation + 1, file, ..superblock.clone() };
-        if let Err(e) = self.write(&new) {
+        if let Err(e) = self.write(&Superblock { file, ..superblock.clone() }) {
             tracing::warn!("that {} was cut off may be forgotten: {e}", superblock.path.display());
         }
     }
 
-    /// Writes a new generation over the older copy.
-    fn write(&self, superblock: &Superblock) -> Result<(), Error> {
-        let at = (superblock.copy_number() * COPY_BYTES) as u64;
-        let written = self.file.write_all_at(&superblock.emit(), at).and_then(|()| self.file.sync_data());
-        written.map_err(io_error("cannot write", &self.path))
+    /// Writes both copies, one after the other: damage to one of them takes nothing back. What is on disk then, with its generation.
+    fn write(&self, superblock: &Superblock) -> Result<Superblock, Error> {
+        self.write_copy(superblock.clone()).and_then(|first| self.write_copy(first))
+    }
+
+    /// Writes the next generation over the older copy. A write that fails leaves the newer one alone, also where that is the first of
+    /// two.
+    fn write_copy(&self, superblock: Superblock) -> Result<Superblock, Error> {
+        let new = Superblock { generation: self.generation.load(Ordering::Relaxed) + 1, ..superblock };
+        let at = (new.copy_number() * COPY_BYTES) as u64;
+        let written = self.file.write_all_at(&new.emit(), at).and_then(|()| self.file.sync_data());
+        written.map_err(io_error("cannot write", &self.path))?;
+        self.generation.store(new.generation, Ordering::Relaxed);
+        Ok(new)
     }
 }
 

@@ -27,7 +27,8 @@
 //!
 //! Magic and version come first: whatever follows may change with the version. The sum comes last and covers all, so a
 //! copy of which only a part was written is no copy. The older copy is never touched while the newer one is all there is:
-//! a new one is written over the older, and is durable before anything depends on it. That a volume is in a group is said here once
+//! a new one is written over the older, and when that is durable over the other one, too, before anything depends on it. So a crash
+//! leaves one of them, and damage to one of them takes nothing back. That a volume is in a group is said here once
 //! more, because the group's own files may be lost, and the volume is not to be used without them.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -29,7 +29,10 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     }
     if !group.test_failover.is_empty() {
         let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
-        writeln!(out, "  test      a test failover is open at {uris}; end it: {end}")?;
+        match engine["picture_ended"].as_str() {
+            Some(why) => writeln!(out, "  test      {why}; end the test, which gives back its room: {end}")?,
+            None => writeln!(out, "  test      a test failover is open at {uris}; end it: {end}")?,
+        }
     }
     if engine.is_null() {
         return Ok(());
@@ -265,7 +268,8 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         all.push(Brief { line: format!("{name}: {said}"), care: true, no_rdma: None });
     }
     if !test_failover.is_empty() {
-        let line = format!("{name}: a test failover is open: weft replica test-failover {name} --end");
+        let what = engine["picture_ended"].as_str().unwrap_or("a test failover is open");
+        let line = format!("{name}: {what}: weft replica test-failover {name} --end");
         all.push(Brief { line, care: true, no_rdma: None });
     }
     all

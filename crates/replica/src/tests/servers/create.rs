@@ -38,9 +38,12 @@ impl Servers {
         self.written[n].borrow().as_ref().map(|written| written.partnership)
     }
 
-    /// Whether each server has a group, of the same partnership, and the other one as its only partner.
+    /// Whether each server has a group, of the same partnership, and the other one as its only partner. A copy that was made for a
+    /// source that died before it knew that one is not what it knows under another name.
     pub(super) fn are_partners(&self) -> bool {
-        let has_one = |n: usize| self.written[n].borrow().as_ref().is_some_and(|w| w.partners.len() == 1);
+        let has_one = |n: usize| {
+            !self.unknown[n].get() && self.written[n].borrow().as_ref().is_some_and(|w| w.partners.len() == 1)
+        };
         (0..2).all(has_one) && self.partnership(0) == self.partnership(1)
     }
 
@@ -109,6 +112,7 @@ impl Servers {
                 return Err("the volumes are in a group".into());
             }
             self.lay_out(n, partnership, Role::Destination, &["other"]).await;
+            self.unknown[n].set(true);
             let running = self.running(n).ok_or("it does not run")?;
             let settled = running.group.settled(|state| matches!(state, State::Destination(_))).await;
             if settled.is_err() {
@@ -175,6 +179,7 @@ impl Servers {
                 self.kill(n);
             } else if let Some(written) = &mut *self.written[n].borrow_mut() {
                 written.partners.push(name.to_owned());
+                self.unknown[1 - n].set(false);
             }
             Ok(())
         };
@@ -247,6 +252,7 @@ impl Servers {
         }
         self.running.borrow_mut()[n] = None;
         *self.written[n].borrow_mut() = None;
+        self.unknown[n].set(false);
         self.world.nodes[n].host.side.replace(super::Runs::Nothing);
         self.lost[n].set(None);
         self.learn();

@@ -8,7 +8,7 @@ use weft_machine::buf::MAX_BUF;
 use weft_machine::{Pool, rt};
 
 use crate::block::{Block, BlockOp, Medium, Outcome};
-use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership};
+use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership, Superblock};
 use crate::volume::{Create, Error, Listed, Place, Volumes};
 
 struct Home {
@@ -106,11 +106,11 @@ fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
     let home = home();
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
     let grown = home.volumes.resize("vol1", 16384, false).expect("it grows");
-    assert_eq!((grown.size, grown.generation), (16384, 3));
+    assert_eq!((grown.size, grown.generation), (16384, 4));
     assert!(matches!(home.volumes.resize("vol1", 4096, false), Err(Error::Size(_))));
     assert!(matches!(home.volumes.resize("vol1", 1000, true), Err(Error::Size(_))));
     let shrunk = home.volumes.resize("vol1", 4096, true).expect("it shrinks");
-    assert_eq!((shrunk.size, shrunk.generation), (4096, 4));
+    assert_eq!((shrunk.size, shrunk.generation), (4096, 6));
     assert_eq!(fs::metadata(home.file()).expect("there is a file").len(), 4096);
     assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").superblock, shrunk);
 }
@@ -126,8 +126,8 @@ fn an_open_volume_grows_and_whoever_has_it_sees_that() {
         assert!(matches!(volume.growth.grow(4096), Err(Error::Size(_))));
         assert!(matches!(volume.growth.grow(8200), Err(Error::Size(_))));
         let grown = volume.growth.grow(16384).expect("it grows");
-        assert_eq!((grown.size, grown.generation), (16384, 3));
-        assert_eq!(volume.growth.grow(16384).expect("it has grown").generation, 3);
+        assert_eq!((grown.size, grown.generation), (16384, 4));
+        assert_eq!(volume.growth.grow(16384).expect("it has grown").generation, 4);
         assert_eq!(volume.block.geometry().size, 16384);
         rt::block_on(async {
             let data = vec![Bytes::from_static(&[7; 512])];
@@ -149,19 +149,19 @@ fn an_open_volume_grows_and_whoever_has_it_sees_that() {
 fn a_torn_change_of_the_metadata_is_as_if_it_had_not_begun() {
     let home = home();
     let old = home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
-    home.volumes.resize("vol1", 16384, false).expect("it grows");
     let path = home.metadata("vol1");
+    let mut torn = fs::read(&path).expect("metadata");
+    home.volumes.resize("vol1", 16384, false).expect("it grows");
     let whole = fs::read(&path).expect("metadata");
     assert_eq!(whole.len(), FILE_BYTES);
-    // Generation 3 lies in copy 1; half of it was written.
-    let mut torn = whole.clone();
-    torn[COPY_BYTES + 40..].fill(0);
+    // Generation 3 lies in copy 1; some of it was written.
+    torn[COPY_BYTES..][..48].copy_from_slice(&whole[COPY_BYTES..][..48]);
     fs::write(&path, &torn).expect("it is damaged");
     assert_eq!(home.volumes.info("vol1").expect("the older copy counts").superblock, old);
     // Its file is longer than it says, which a crash may leave behind: a volume is what the superblock promises.
     assert_eq!(home.volumes.open("vol1", &home.pool).expect("it opens").block.geometry().size, 8192);
-    // The next change is written over what was torn.
-    assert_eq!(home.volumes.resize("vol1", 32768, false).expect("it grows").generation, 3);
+    // What was torn was written anew then, as generation 3.
+    assert_eq!(home.volumes.resize("vol1", 32768, false).expect("it grows").generation, 5);
     assert_eq!(home.volumes.info("vol1").expect("it is whole").superblock.size, 32768);
 }
 
@@ -243,7 +243,7 @@ fn metadata_of_an_older_program_learn_which_file_it_is_when_the_volume_is_opened
     replace(&home.file());
     // Nobody knows what it was.
     let opened = home.volumes.open("vol1", &home.pool).expect("it opens");
-    assert_eq!((opened.growth.replaced(), opened.superblock.generation), (None, 3));
+    assert_eq!((opened.growth.replaced(), opened.superblock.generation), (None, 4));
     drop(opened);
     replace_again(&home.file());
     assert!(home.volumes.open("vol1", &home.pool).expect("it opens").growth.replaced().is_some());
@@ -285,7 +285,7 @@ fn a_volume_in_a_group_is_neither_forgotten_nor_made_smaller_until_it_has_left()
     volume.growth.set_membership(group()).expect("it enters");
     let entered = volume.growth.superblock();
     volume.growth.set_membership(group()).expect("it is in it");
-    assert_eq!((entered.generation, volume.growth.superblock()), (3, entered.clone()));
+    assert_eq!((entered.generation, volume.growth.superblock()), (4, entered.clone()));
     drop(volume);
     // Nor is it written to by another name, past its group.
     let of_group = |e: &Error| matches!(e, Error::InGroup { name, group } if name == "vol1" && group == "db");
@@ -372,4 +372,34 @@ fn a_volume_in_memory_is_new_each_time() {
         }
     });
     assert_eq!(read.expect("the loop starts"), b"\0\0\0\0");
+}
+
+#[test]
+fn a_damaged_copy_of_the_metadata_takes_nothing_back_and_is_written_anew() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let membership = Some(Membership { group: "db".into(), partnership: [9; 16] });
+    {
+        let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
+        volume.growth.set_membership(membership.clone()).expect("it is in a group");
+        volume.growth.grow(16384).expect("it grows");
+    }
+    home.volumes.resize("vol1", 32768, false).expect("it grows");
+    let copies = || {
+        let bytes = fs::read(home.metadata("vol1")).expect("it can be read");
+        [0, COPY_BYTES].map(|at| Superblock::parse(&bytes[at..at + COPY_BYTES]))
+    };
+    for damaged in [0, 1] {
+        let mut bytes = fs::read(home.metadata("vol1")).expect("it can be read");
+        bytes[damaged * COPY_BYTES + 100] ^= 0x55;
+        fs::write(home.metadata("vol1"), bytes).expect("it is damaged");
+        // Who only looks writes nothing.
+        let known = home.volumes.info("vol1").expect("the other copy is good").superblock;
+        assert_eq!((known.size, &known.membership), (32768, &membership));
+        assert!(copies()[damaged].is_err());
+        let opened = home.volumes.open("vol1", &home.pool).expect("it opens").superblock;
+        assert_eq!((opened.size, &opened.membership), (32768, &membership));
+        let [Ok(first), Ok(second)] = copies() else { panic!("{:?}", copies()) };
+        assert_eq!(Superblock { generation: first.generation, ..second }, first);
+    }
 }

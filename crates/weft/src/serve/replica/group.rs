@@ -150,6 +150,11 @@ impl Host for Home {
                     VolumeError::InUse(_) => {
                         Unusable { cause: Cause::Failed, why: format!("its journal: {e}") }
                     }
+                    // The disk says nothing of what is on it.
+                    VolumeError::Io { ref source, .. } if source.kind() != std::io::ErrorKind::NotFound => {
+                        let why = group.engine.unreadable_journal(&e.to_string());
+                        Unusable { cause: Cause::Failed, why }
+                    }
                     other => {
                         Unusable { cause: Cause::Journal, why: group.engine.lost_journal(&other.to_string()) }
                     }
