@@ -27,7 +27,9 @@ fn requests_wait_while_a_copy_that_was_promoted_asks_its_destinations() {
             running.fronts[0].submit(BlockOp::Write { offset: 0, data, durable: false })
         };
         write().await.expect_err("it is a copy");
-        copy.promote(77, Force { source_alive: true, inconsistent: false }).await.expect("it is promoted");
+        copy.promote(77, Force { source_alive: true, inconsistent: false, behind: false })
+            .await
+            .expect("it is promoted");
         rt::sleep(Duration::from_secs(1)).await;
         assert!(matches!(running.group.state(), State::Starting));
         write().await.expect("it waits, and is written");
