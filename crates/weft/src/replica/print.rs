@@ -125,7 +125,16 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     }
     if let Some(verified) = peer["verified"].as_object() {
         let of = |key: &str| verified.get(key).and_then(Value::as_u64).unwrap_or(0);
-        writeln!(out, "  verified  {} compared, {} different", human(of("bytes")), human(of("different")))?;
+        let next = match differs(peer) {
+            Some(_) => format!("; what to type: weft replica verify {}", group.name),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "  verified  {} compared, {} different{next}",
+            human(of("bytes")),
+            human(of("different"))
+        )?;
     }
     if let Some(error) = peer["last_error"].as_str() {
         writeln!(out, "  last error  {error}")?;
@@ -153,6 +162,11 @@ fn read_errors(group: &Group) -> Option<String> {
     Some(format!(
         "{reads} failed since it was opened, the last one of {last}; where a copy has the bytes: weft replica switch {name}"
     ))
+}
+
+/// Bytes that the last comparison with a destination found different, unless it found none.
+fn differs(peer: &Value) -> Option<u64> {
+    peer["verified"]["different"].as_u64().filter(|bytes| *bytes > 0)
 }
 
 /// Milliseconds of Unix time.
@@ -211,6 +225,15 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         }
     };
     let mut all: Vec<Brief> = peers.iter().map(one).collect();
+    for peer in peers {
+        let Some(bytes) = differs(peer) else { continue };
+        let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
+        let line = format!(
+            "{name}: the last verify found {bytes} that differ between this side and {copy}: weft replica verify {name} compares \
+             again, and says which command overwrites which side"
+        );
+        all.push(Brief { line, care: true, no_rdma: None });
+    }
     if let Some(why) = partner_stopped {
         all.push(Brief {
             line: format!("{name}: stopped on the other side: {why}"),
@@ -372,6 +395,24 @@ mod tests {
             text.contains("  reads     1 read has failed since it was opened, the last one of volume vol1"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_a_comparison_found_stays_until_one_finds_nothing() {
+        let engine = |different: u64| {
+            let verified = json!({ "at_ms": 1, "bytes": 64 << 20, "different": different });
+            let phase = "ContinuouslyReplicating";
+            json!({ "peers": [{ "name": "other:vol1", "mode": "synchronous", "phase": phase, "verified": verified }] })
+        };
+        let [_, told] = &brief(&group("source", engine(1 << 20), Vec::new()))[..] else {
+            panic!("the partner and the comparison")
+        };
+        assert!(
+            told.care && told.line.contains("1 MiB that differ between this side and other:vol1"),
+            "{}",
+            told.line
+        );
+        assert_eq!(brief(&group("source", engine(0), Vec::new())).len(), 1);
     }
 
     #[test]

@@ -11,14 +11,14 @@ use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
 use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
-use weft_replica::status::{Mode, Phase, Role, Status};
+use weft_replica::status::{self, Mode, Phase, Role, Status};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
 use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, picture, random};
-use crate::admin::replica::{Command, Create, Reply};
+use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
@@ -44,7 +44,19 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             let_follow(&source, &name).await;
             let found = source.verify(n, repair).await.map_err(|e| of_link(&group, &name, &e))?;
-            Ok(Reply::Verified { bytes: found.bytes, different: found.different })
+            let partners = group.config().partners;
+            let copy = partners.into_iter().find(|partner| partner.name == name);
+            let named = |part: status::Differs| {
+                let volume = group.config().volumes.get(part.member).cloned().unwrap_or_default();
+                Differs { volume, offset: part.offset, len: part.len }
+            };
+            Ok(Reply::Verified {
+                bytes: found.bytes,
+                different: found.different,
+                first: found.first.into_iter().map(named).collect(),
+                source: host_name(),
+                copy: copy.map_or(name, |partner| partner.address.host),
+            })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
         Command::Resolve { group, keep_here, force } => resolve(replicas, &group, keep_here, force).await,
