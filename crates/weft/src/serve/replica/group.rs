@@ -348,7 +348,7 @@ impl Group {
 
     /// A group of which no more is known than what may be in it.
     pub fn damaged(found: config::Damaged, members: Vec<Arc<Member>>) -> Arc<Group> {
-        let config::Damaged { name, volumes, partnership, why } = found;
+        let config::Damaged { name, volumes, partnership, why, .. } = found;
         let which = match &volumes {
             Some(_) => "its volumes are kept closed",
             None => "which volumes are in it is not known, so all that are in no other group are kept closed",
