@@ -27,6 +27,7 @@ use super::carrier::{self, Carrier, Report};
 use super::commands::host_name;
 use super::config::{self, Partner};
 use super::kept::Kept;
+use super::lost;
 use super::names::GroupName;
 use super::picture::Picture;
 use super::setup::{self, Ask, Join, LOG_UNIT, Tell};
@@ -139,7 +140,11 @@ impl Host for Home {
         Box::pin(async move {
             let group = &self.group;
             if let Some(why) = &group.unusable {
-                return Err(Unusable { cause: Cause::Failed, why: why.clone() });
+                let why = match group.has_lost_file() {
+                    true => format!("{why} {}", group.ways_out(&self.replicas).await),
+                    false => why.clone(),
+                };
+                return Err(Unusable { cause: Cause::Failed, why });
             }
             if lock(&group.journal).is_none() {
                 let opened = Volumes::at(self.replicas.folder.path()).open(&group.name, &self.replicas.pool);
@@ -354,14 +359,30 @@ impl Group {
             None => "which volumes are in it is not known, so all that are in no other group are kept closed",
         };
         let why = format!(
-            "{why}; {which}. Put the file back and start the server again. If it is lost, end replication here: `weft replica remove \
-             {name} --force`; and where the other side has what was answered, end it there, too, and begin anew from there: \
-             `weft replica create ... --overwrite`"
+            "{why}; {which}. Put the file back and start the server again. If it is lost, what its volumes hold can be used here after \
+             `weft replica remove {name} --force`."
         );
         let served = || members.iter().map(|member| member.name.clone()).collect();
         let volumes = volumes.unwrap_or_else(served);
         let config = config::Group::new(name, String::new(), volumes, 0, config::Policy::default());
         Group::new(config, partnership, members, Some(why), None)
+    }
+
+    /// Whether its file is of no use: what is known of it is in its journal.
+    fn has_lost_file(&self) -> bool {
+        lock(&self.config).partnership.is_empty()
+    }
+
+    /// Which side has what, and both ways to begin anew, where the group's file is lost.
+    async fn ways_out(&self, replicas: &Replicas) -> String {
+        let opened = Volumes::at(replicas.folder.path()).open(&self.name, &replicas.pool);
+        let told = match opened {
+            Ok(journal) => journal::look(&(journal.block.clone() as Arc<dyn Block>), &replicas.pool)
+                .await
+                .map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        };
+        lost::ways_out(&self.name, &self.config().volumes, told.as_ref().map_err(Clone::clone))
     }
 
     /// Why a volume that is served under the name of one of its own is another one.

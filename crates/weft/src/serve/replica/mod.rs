@@ -11,6 +11,7 @@ pub(crate) mod config;
 mod door;
 mod group;
 mod kept;
+mod lost;
 pub(crate) mod names;
 mod picture;
 mod setup;
