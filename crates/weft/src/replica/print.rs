@@ -24,6 +24,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     if let Some(why) = &group.stopped {
         writeln!(out, "  stopped   nobody can use its volumes here: {why}")?;
     }
+    if let Some(opening) = opening(group) {
+        writeln!(out, "  opening   requests wait: {opening}")?;
+    }
     if let Some(why) = &group.partner_stopped {
         writeln!(out, "  there     stopped on the other side: {why}")?;
     }
@@ -50,7 +53,7 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "applied"),
         if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
     )?;
-    if engine["full"] == Value::Bool(true) {
+    if engine["full"] == Value::Bool(true) && opening(group).is_none() {
         writeln!(
             out,
             "  full      a disk of this side is full: writes wait, and go on by themselves when there is space"
@@ -84,9 +87,10 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| peer[key].as_u64().unwrap_or(0);
     let float = |key: &str| peer[key].as_f64().unwrap_or(0.0);
-    let mode = match is_stopped {
-        true => peer["mode"].as_str().unwrap_or("mode not yet known"),
-        false => mode(peer),
+    let answers = !is_stopped && group.role != "starting";
+    let mode = match answers {
+        true => mode(peer),
+        false => peer["mode"].as_str().unwrap_or("mode not yet known"),
     };
     let name = match (is_source, link) {
         (false, Some(link)) => link.name.clone(),
@@ -101,11 +105,12 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
     writeln!(out, "  lag       {}, {:.1} s{alert}", human(number("lag_bytes")), float("lag_seconds"))?;
     if peer["unprotected"] == Value::Bool(true) {
-        let said = match is_stopped {
-            true => {
+        let said = match (answers, is_stopped) {
+            (false, true) => {
                 "before this side stopped, writes were answered without the other side: they are lost with this one"
             }
-            false => "writes are answered without the other side: they are lost with this one",
+            (false, false) => "writes were answered without the other side: they are lost with this one",
+            (true, _) => "writes are answered without the other side: they are lost with this one",
         };
         writeln!(out, "  warning   {said}")?;
     }
@@ -164,6 +169,16 @@ fn read_errors(group: &Group) -> Option<String> {
     ))
 }
 
+/// What a group that is being opened waits for.
+fn opening(group: &Group) -> Option<&'static str> {
+    (group.role == "starting").then(|| match group.engine["full"] == Value::Bool(true) {
+        true => {
+            "a disk of this side is full, and its log cannot be replayed; make room there, and it goes on by itself"
+        }
+        false => "its log is replayed, and each other side is asked whether this one is the source still",
+    })
+}
+
 /// Bytes that the last comparison with a destination found different, unless it found none.
 fn differs(peer: &Value) -> Option<u64> {
     peer["verified"]["different"].as_u64().filter(|bytes| *bytes > 0)
@@ -196,15 +211,22 @@ pub(crate) struct Brief {
 pub(crate) fn brief(group: &Group) -> Vec<Brief> {
     let Group { name, role, stopped, partner_stopped, test_failover, engine, links, .. } = group;
     let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    let opening = opening(group);
+    if let Some(why) = opening.filter(|_| peers.is_empty()) {
+        return vec![Brief { line: format!("{name}, being opened: {why}"), care: true, no_rdma: None }];
+    }
     if stopped.is_some() || peers.is_empty() {
         let why = stopped.as_ref().map_or("nobody has a copy".to_owned(), |why| format!("stopped: {why}"));
         return vec![Brief { line: format!("{name}, {role}: {why}"), care: true, no_rdma: None }];
     }
     let one = |peer: &Value| {
-        let is_source = role == "source";
+        let is_source = engine["role"] == "source" || role == "source";
         let called = peer["name"].as_str().unwrap_or_default();
         let link = links.iter().find(|link| link.name == called).or(links.first());
-        let mode = mode(peer);
+        let mode = match opening {
+            Some(_) => peer["mode"].as_str().unwrap_or("mode not yet known"),
+            None => mode(peer),
+        };
         let partner = if is_source { called } else { link.map_or(called, |link| &*link.name) };
         let direction = if is_source { "to" } else { "from" };
         let (bytes, seconds) =
@@ -212,7 +234,11 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let used = link.filter(|link| is_source && !link.transport.is_empty());
         let by = used.map_or(String::new(), |link| format!(", by {}", link.transport));
         let flag = |key: &str| peer[key] == Value::Bool(true);
-        let unprotected = if flag("unprotected") { ", writes are answered without it" } else { "" };
+        let unprotected = match flag("unprotected") {
+            true if opening.is_some() => ", writes were answered without it",
+            true => ", writes are answered without it",
+            false => "",
+        };
         let follows = peer["phase"] == "ContinuouslyReplicating";
         Brief {
             line: format!(
@@ -220,7 +246,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
                 progress(peer),
                 human(bytes)
             ),
-            care: !follows || flag("unprotected") || flag("lag_alert"),
+            care: opening.is_some() || !follows || flag("unprotected") || flag("lag_alert"),
             no_rdma: used.and_then(no_rdma),
         }
     };
@@ -241,7 +267,13 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
             no_rdma: None,
         });
     }
-    if engine["full"] == Value::Bool(true) {
+    if let Some(why) = opening {
+        all.push(Brief {
+            line: format!("{name}: being opened: requests wait: {why}"),
+            care: true,
+            no_rdma: None,
+        });
+    } else if engine["full"] == Value::Bool(true) {
         let line =
             format!("{name}: a disk is full: writes wait, and go on by themselves when there is space");
         all.push(Brief { line, care: true, no_rdma: None });
@@ -395,6 +427,32 @@ mod tests {
             text.contains("  reads     1 read has failed since it was opened, the last one of volume vol1"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_group_that_is_being_opened_says_what_it_waits_for_and_who_has_a_copy() {
+        let told = |engine: Value| {
+            let group = group("starting", engine, Vec::new());
+            let mut out = Vec::new();
+            groups(&mut out, std::slice::from_ref(&group)).unwrap();
+            let brief: Vec<String> = brief(&group).into_iter().map(|brief| brief.line).collect();
+            (brief.join("\n"), String::from_utf8(out).unwrap())
+        };
+        let peer = json!({ "name": "other:vol1", "mode": "synchronous", "phase": "WaitingForDestination" });
+        let (brief, text) = told(json!({ "role": "source", "full": true, "peers": [peer] }));
+        assert!(
+            brief.contains("vol1, starting: synchronous to other:vol1, Waiting for destination"),
+            "{brief}"
+        );
+        assert!(
+            brief.contains("a disk of this side is full") && !brief.contains("nobody has a copy"),
+            "{brief}"
+        );
+        assert!(text.contains("opening   requests wait: a disk of this side is full"), "{text}");
+        assert!(text.contains("to        other:vol1, synchronous: Waiting for destination"), "{text}");
+        let (brief, text) = told(Value::Null);
+        assert!(!brief.contains("nobody has a copy") && brief.contains("its log is replayed"), "{brief}");
+        assert!(text.contains("its log is replayed"), "{text}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
@@ -86,6 +87,20 @@ async fn let_follow(source: &Source, name: &str) {
     }
 }
 
+/// Waits until a group is open, and not for longer than its disk has room.
+async fn let_open(group: &Group) -> Result<(), String> {
+    let opened = std::pin::pin!(group.settled(|state| !matches!(state, State::Starting)));
+    let full = async {
+        while !group.waits_for_space() {
+            rt::sleep(FOLLOWS_LOOK).await;
+        }
+    };
+    match select(opened, std::pin::pin!(full)).await {
+        Either::Left((opened, _)) => opened,
+        Either::Right(_) => Err(group.opening()),
+    }
+}
+
 /// A group's source, and the number and name of one of its destinations.
 fn destination(
     replicas: &Replicas,
@@ -96,7 +111,7 @@ fn destination(
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
-        State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Starting => return Err(group.opening()),
         State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let partners = group.config().partners;
@@ -183,9 +198,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             match group.state() {
                 State::Source(_) => {}
                 State::Destination(_) => return Err(ask_the_source(group)),
-                State::Starting => {
-                    return Err(format!("{name} is being opened: try again in a moment"));
-                }
+                State::Starting => return Err(group.opening()),
                 State::Stopped(stopped) => return Err(format!("{name} is stopped: {}", stopped.why)),
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
@@ -371,7 +384,7 @@ async fn switch(
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     if matches!(group.state(), State::Starting) {
         // A server that was started a moment ago.
-        group.settled(|state| !matches!(state, State::Starting)).await?;
+        let_open(&group).await?;
     }
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
@@ -510,7 +523,7 @@ async fn remove(
         )));
     }
     if matches!(group.state(), State::Starting) {
-        return Err(format!("{} is being opened: try again in a moment", group.name));
+        return Err(group.opening());
     }
     if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
         return Err(format!(
@@ -601,7 +614,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
-        State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Starting => return Err(group.opening()),
         State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let member = match group.members.iter().position(|member| member.name == name) {

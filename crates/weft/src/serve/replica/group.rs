@@ -579,6 +579,24 @@ impl Group {
         self.engine.status()
     }
 
+    /// Whether a disk of this side is full, so that what is to be written there waits.
+    pub fn waits_for_space(&self) -> bool {
+        self.status().is_some_and(|status| status.full)
+    }
+
+    /// What a command is answered while it is being opened.
+    pub fn opening(&self) -> String {
+        let name = &self.name;
+        match self.waits_for_space() {
+            true => format!(
+                "{name} is not open yet: a disk of this side is full, and its log cannot be replayed. Make room there, and it goes on by \
+                 itself. Where the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
+                 --failover` there"
+            ),
+            false => format!("{name} is being opened: try again in a moment"),
+        }
+    }
+
     /// What is known of the link to a partner.
     pub fn report(&self, partner: &str) -> Report {
         lock(&self.links_known).get(partner).map(|link| lock(&link.report).clone()).unwrap_or_default()
