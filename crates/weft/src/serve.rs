@@ -68,6 +68,11 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
     // Before anything fails for want of them.
     listen::quota::raise_descriptors()?;
+    if let Some(bytes) = crate::signals::longest_file() {
+        tracing::warn!(
+            "no file can become longer than {bytes} bytes here (`ulimit -f`): writes past that fail"
+        );
+    }
     args.listen = Addresses::of_each(&args.each_listen).present();
     let shares = shares::build(&args)?;
     // Until the process ends.
