@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::admin::replica::{Group, Link};
+use crate::args::replica::OnLoss;
 use crate::volume::human;
 
 /// Prints all groups.
@@ -128,6 +129,9 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
             writeln!(out, "  no RDMA   {reason}; try: {remedy}")?;
         }
     }
+    if let Some(waits) = writes_wait(group, peer) {
+        writeln!(out, "  writes    {waits}")?;
+    }
     if let Some(verified) = peer["verified"].as_object() {
         let of = |key: &str| verified.get(key).and_then(Value::as_u64).unwrap_or(0);
         let next = match differs(peer) {
@@ -167,6 +171,26 @@ fn read_errors(group: &Group) -> Option<String> {
     Some(format!(
         "{reads} failed since it was opened, the last one of {last}; where a copy has the bytes: weft replica switch {name}"
     ))
+}
+
+/// Where writes stand still because this destination is away, and what lets them go on.
+fn writes_wait(group: &Group, peer: &Value) -> Option<String> {
+    let is_away = matches!(peer["phase"].as_str(), Some("WaitingForDestination" | "Refused"));
+    // One that they do not wait for is unprotected: suspended, or not copied yet.
+    let is_awaited = peer["mode"] == "synchronous" && peer["unprotected"] != Value::Bool(true);
+    let waits = group.role == "source" && group.policy.on_loss == OnLoss::SuspendIo && is_away && is_awaited;
+    let (name, called) = (&group.name, peer["name"].as_str().unwrap_or_default());
+    let to = match group.engine["peers"].as_array().map_or(0, Vec::len) {
+        0 | 1 => String::new(),
+        _ => format!(" --to {called}"),
+    };
+    waits.then(|| {
+        format!(
+            "writes wait until {called} is back and has everything (--on-loss suspend-io). To let them go on without it: weft replica \
+             suspend {name}{to}; what is answered from then on is on this side alone, and lost with it, until weft replica resume {name}{to} \
+             and {called} has caught up"
+        )
+    })
 }
 
 /// What a group that is being opened waits for.
@@ -251,6 +275,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         }
     };
     let mut all: Vec<Brief> = peers.iter().map(one).collect();
+    for waits in peers.iter().filter_map(|peer| writes_wait(group, peer)) {
+        all.push(Brief { line: format!("{name}: {waits}"), care: true, no_rdma: None });
+    }
     for peer in peers {
         let Some(bytes) = differs(peer) else { continue };
         let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
@@ -427,6 +454,31 @@ mod tests {
             text.contains("  reads     1 read has failed since it was opened, the last one of volume vol1"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn writes_that_wait_for_a_destination_that_is_away_are_told_with_what_lets_them_go() {
+        let lines = |on_loss, phase: &str, unprotected: bool| {
+            let peer = json!({ "name": "other:vol1", "mode": "synchronous", "phase": phase, "unprotected": unprotected });
+            let mut group = group("source", json!({ "role": "source", "peers": [peer] }), Vec::new());
+            group.policy.on_loss = on_loss;
+            let mut out = Vec::new();
+            groups(&mut out, std::slice::from_ref(&group)).unwrap();
+            let told =
+                String::from_utf8(out).unwrap().contains("  writes    writes wait until other:vol1 is back");
+            let brief = brief(&group);
+            assert_eq!(told, brief.len() == 2);
+            brief.into_iter().nth(1).map(|brief| brief.line)
+        };
+        let line = lines(OnLoss::SuspendIo, "WaitingForDestination", false).unwrap();
+        assert!(
+            line.contains("weft replica suspend vol1; what is answered from then on is on this side alone"),
+            "{line}"
+        );
+        assert!(lines(OnLoss::SuspendIo, "Refused", false).is_some());
+        assert_eq!(lines(OnLoss::SuspendIo, "Suspended", true), None);
+        assert_eq!(lines(OnLoss::SuspendIo, "ContinuouslyReplicating", false), None);
+        assert_eq!(lines(OnLoss::Continue, "WaitingForDestination", false), None);
     }
 
     #[test]
