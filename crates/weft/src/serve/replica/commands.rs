@@ -87,17 +87,35 @@ async fn let_follow(source: &Source, name: &str) {
     }
 }
 
+/// Whether a disk of this side is full, so that what is to be written there waits.
+fn waits_for_space(group: &Group) -> bool {
+    group.status().is_some_and(|status| status.full)
+}
+
+/// What a command is answered while it is being opened.
+fn opening(group: &Group) -> String {
+    let name = &group.name;
+    match waits_for_space(group) {
+        true => format!(
+            "{name} is not open yet: a disk of this side is full, and its log cannot be replayed. Make room there, and it goes on by \
+             itself. Where the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
+             --failover` there"
+        ),
+        false => format!("{name} is being opened: try again in a moment"),
+    }
+}
+
 /// Waits until a group is open, and not for longer than its disk has room.
 async fn let_open(group: &Group) -> Result<(), String> {
     let opened = std::pin::pin!(group.settled(|state| !matches!(state, State::Starting)));
     let full = async {
-        while !group.waits_for_space() {
+        while !waits_for_space(group) {
             rt::sleep(FOLLOWS_LOOK).await;
         }
     };
     match select(opened, std::pin::pin!(full)).await {
         Either::Left((opened, _)) => opened,
-        Either::Right(_) => Err(group.opening()),
+        Either::Right(_) => Err(opening(group)),
     }
 }
 
@@ -111,7 +129,7 @@ fn destination(
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
-        State::Starting => return Err(group.opening()),
+        State::Starting => return Err(opening(&group)),
         State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let partners = group.config().partners;
@@ -198,7 +216,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             match group.state() {
                 State::Source(_) => {}
                 State::Destination(_) => return Err(ask_the_source(group)),
-                State::Starting => return Err(group.opening()),
+                State::Starting => return Err(opening(group)),
                 State::Stopped(stopped) => return Err(format!("{name} is stopped: {}", stopped.why)),
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
@@ -523,7 +541,7 @@ async fn remove(
         )));
     }
     if matches!(group.state(), State::Starting) {
-        return Err(group.opening());
+        return Err(opening(&group));
     }
     if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
         return Err(format!(
@@ -614,7 +632,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
-        State::Starting => return Err(group.opening()),
+        State::Starting => return Err(opening(&group)),
         State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let member = match group.members.iter().position(|member| member.name == name) {

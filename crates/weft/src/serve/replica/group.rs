@@ -27,7 +27,6 @@ use super::carrier::{self, Carrier, Report};
 use super::commands::host_name;
 use super::config::{self, Partner};
 use super::kept::Kept;
-use super::lost;
 use super::names::GroupName;
 use super::picture::Picture;
 use super::setup::{self, Ask, Join, LOG_UNIT, Tell};
@@ -368,23 +367,6 @@ impl Group {
         Group::new(config, partnership, members, Some(why), None)
     }
 
-    /// Whether its file is of no use: what is known of it is in its journal.
-    fn has_lost_file(&self) -> bool {
-        lock(&self.config).partnership.is_empty()
-    }
-
-    /// Which side has what, and both ways to begin anew, where the group's file is lost.
-    async fn ways_out(&self, replicas: &Replicas) -> String {
-        let opened = Volumes::at(replicas.folder.path()).open(&self.name, &replicas.pool);
-        let told = match opened {
-            Ok(journal) => journal::look(&(journal.block.clone() as Arc<dyn Block>), &replicas.pool)
-                .await
-                .map_err(|e| e.to_string()),
-            Err(e) => Err(e.to_string()),
-        };
-        lost::ways_out(&self.name, &self.config().volumes, told.as_ref().map_err(Clone::clone))
-    }
-
     /// Why a volume that is served under the name of one of its own is another one.
     fn differs(&self, member: &Member) -> Option<String> {
         let (config, now) = (self.config(), member.growth.superblock());
@@ -577,24 +559,6 @@ impl Group {
     /// What the engine says, where it runs.
     pub fn status(&self) -> Option<Status> {
         self.engine.status()
-    }
-
-    /// Whether a disk of this side is full, so that what is to be written there waits.
-    pub fn waits_for_space(&self) -> bool {
-        self.status().is_some_and(|status| status.full)
-    }
-
-    /// What a command is answered while it is being opened.
-    pub fn opening(&self) -> String {
-        let name = &self.name;
-        match self.waits_for_space() {
-            true => format!(
-                "{name} is not open yet: a disk of this side is full, and its log cannot be replayed. Make room there, and it goes on by \
-                 itself. Where the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
-                 --failover` there"
-            ),
-            false => format!("{name} is being opened: try again in a moment"),
-        }
     }
 
     /// What is known of the link to a partner.

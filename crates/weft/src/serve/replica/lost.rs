@@ -2,11 +2,38 @@
 //!
 //! Does not: read the journal's records, or ask the other side: its address was in the file.
 
+use std::sync::Arc;
+
+use weft_replica::journal;
 use weft_replica::state::{PeerState, State};
 use weft_replica::status::{Mode, Role};
+use weft_store::block::Block;
+use weft_store::volume::Volumes;
+
+use super::Replicas;
+use super::group::Group;
+
+impl Group {
+    /// Whether its file is of no use: what is known of it is in its journal.
+    pub(super) fn has_lost_file(&self) -> bool {
+        self.config().partnership.is_empty()
+    }
+
+    /// Which side has what, and both ways to begin anew, where the group's file is lost.
+    pub(super) async fn ways_out(&self, replicas: &Replicas) -> String {
+        let opened = Volumes::at(replicas.folder.path()).open(&self.name, &replicas.pool);
+        let told = match opened {
+            Ok(journal) => journal::look(&(journal.block.clone() as Arc<dyn Block>), &replicas.pool)
+                .await
+                .map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        };
+        ways_out(&self.name, &self.config().volumes, told.as_ref().map_err(Clone::clone))
+    }
+}
 
 /// What to do about a group of these volumes of which only its journal is left, `told` what that says.
-pub(super) fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> String {
+fn ways_out(group: &str, volumes: &[String], told: Result<&State, String>) -> String {
     let volumes = volumes.join(",");
     let state = match told {
         Ok(state) => state,
@@ -80,9 +107,8 @@ fn begin_anew(group: &str, volumes: &str, peers: &[&PeerState], mode: &str) -> S
 #[cfg(test)]
 mod tests {
     use weft_machine::{Pool, rt};
-    use weft_replica::journal::{self, Format};
-    use weft_store::block::Block;
-    use weft_store::volume::{Create, Place, Volumes};
+    use weft_replica::journal::Format;
+    use weft_store::volume::{Create, Place};
 
     use super::*;
 
@@ -93,7 +119,7 @@ mod tests {
         let (allocate, direct, id, created) = (false, false, [7; 16], 1);
         let volumes = Volumes::at(dir.path());
         volumes.create("j", &Create { place: Place::Ram, size, allocate, direct, id, created }).unwrap();
-        let journal: std::sync::Arc<dyn Block> = volumes.open("j", &pool).unwrap().block;
+        let journal: Arc<dyn Block> = volumes.open("j", &pool).unwrap().block;
         let mut state = rt::block_on(async {
             journal::format(&journal, &format).await.unwrap();
             journal::look(&journal, &pool).await.unwrap()
