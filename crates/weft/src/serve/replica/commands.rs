@@ -24,6 +24,16 @@ use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
 pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Result<Reply, String> {
+    if let Command::Suspend { group, .. }
+    | Command::Resume { group, .. }
+    | Command::Verify { group, .. }
+    | Command::Remove { group, .. }
+    | Command::Resize { group, .. } = &command
+        && let Ok(group) = replicas.group(group)
+    {
+        // A server that was started a moment ago. What it is then, or still waits for, the command says.
+        let _open = rt::timeout(FOLLOWS_WITHIN, let_open(&group)).await;
+    }
     match command {
         Command::Status => Ok(Reply::Status(replicas.told())),
         Command::Create(wanted) => create(replicas, *wanted).await,
