@@ -270,7 +270,7 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
                 progress(peer),
                 human(bytes)
             ),
-            care: opening.is_some() || !follows || flag("unprotected") || flag("lag_alert"),
+            care: !follows || flag("unprotected") || flag("lag_alert"),
             no_rdma: used.and_then(no_rdma),
         }
     };
