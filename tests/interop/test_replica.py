@@ -426,6 +426,30 @@ class Replica(Hosts):
         here.wait_until_following()
         self.assert_equal_sides(here)
 
+    def test_blocks_of_a_source_that_have_rotted_do_not_go_to_its_copy_unasked(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 65536)
+        self.assertEqual(here.stop(), 0)
+        with open(here.folder / "vol1.img", "r+b") as file:
+            file.seek(8192)
+            file.write(bytes(4096))
+        here.start()
+        here.wait_until_following()
+        for repair in ([], ["--repair"]):
+            done = here.replica("verify", "vol1", *repair, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("64 KiB at 0 of vol1", done.stdout)
+            self.assertIn("If the copy is right, make it the source first", done.stdout)
+        self.assertIn("! vol1: the last verify found 64 KiB that differ", here.weft("status").stdout)
+        here.replica("switch", "vol1")
+        there.wait_until_following()
+        there.replica("verify", "vol1", "--repair", "--force")
+        there.wait_for("copied again", lambda groups: not groups[0]["engine"]["peers"][0]["bytes_remaining"])
+        there.wait_until_following()
+        self.assert_made_equal(there)
+        self.assertEqual(there.disk("vol1").read(8192, 4096), b"a" * 4096)
+        self.assertNotIn("differ", there.weft("status").stdout)
+
     def assert_made_equal(self, source, seconds=60):
         """Both sides of vol1 are equal, as soon as they are compared: until a copy that begins anew was spoken to, its source shows
         how it was before."""
@@ -887,7 +911,7 @@ class Replica(Hosts):
         writer.stop()
         here.wait_until_following()
         found = self.verified(here)
-        self.assertEqual(found, {"bytes": 24 * MIB, "different": 0})
+        self.assertEqual((found["bytes"], found["different"]), (24 * MIB, 0))
         # It is remembered by both, and the copy is as good as its source.
         there.crash()
         there.start()

@@ -221,13 +221,13 @@ impl Group {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// What the engine says, where it runs.
+    /// What the engine says, where it runs: a source does before its fronts are open, while its log is replayed.
     pub fn status(&self) -> Option<Status> {
         match self.state() {
             State::Source(source) => Some(source.status()),
             State::Destination(destination) => Some(destination.status()),
             State::Stopped(stopped) => stopped.source.as_ref().map(|source| source.status()),
-            State::Starting => None,
+            State::Starting => lock(&self.running).as_ref().map(|source| source.status()),
         }
     }
 

@@ -7,6 +7,7 @@ use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::Era;
 
 use crate::bitmap::Bitmap;
+use crate::destination::MAX_EPOCHS_AHEAD;
 use crate::error::Error;
 use crate::group::Partner;
 use crate::journal::{Format, Journal, Side, format, look};
@@ -73,8 +74,7 @@ pub async fn renew(
         (state.holds, state.gave_up, state.damaged) = (true, true, true);
         return journal.write_state(state).await;
     }
-    // Nobody may know here how many sources there have been: epochs count them, and seconds go faster, unless the clock is set back.
-    let epoch = known.max(side.wall.now_ms() / 1000).saturating_add(1).min(MAX_SEQUENCE);
+    let epoch = later_epoch(known, side.wall.now_ms() / 1000);
     let era = Era { epoch, tag: new.tag, after: 0 };
     (state.eras, state.promised) = (vec![era], era);
     let peer = |partner: &Partner| PeerState {
@@ -100,6 +100,14 @@ pub async fn renew(
     journal.write_state(state).await
 }
 
+/// An epoch that is later than any other is likely to be. Nobody may know here how many sources there have been: epochs count them, and
+/// seconds go faster, unless the clock is set back. A clock that is far ahead does not count: destinations refuse an epoch that is
+/// [`MAX_EPOCHS_AHEAD`] past what they know, and know `known` or more where it was asked of them.
+fn later_epoch(known: u64, seconds: u64) -> u64 {
+    let most = known.saturating_add(MAX_EPOCHS_AHEAD);
+    known.max(seconds).saturating_add(1).min(most).min(MAX_SEQUENCE)
+}
+
 /// What a destination has counts, which has been or will be promoted: this side becomes one that is compared as a whole.
 pub async fn give_up(side: &Side) -> Result<State, Error> {
     let damaged = replay::open(side, Role::Source, 0).await?.damage;
@@ -111,4 +119,22 @@ pub async fn give_up(side: &Side) -> Result<State, Error> {
     journal.write_state(state.clone()).await?;
     state.generation = journal.generation();
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_far_ahead_makes_no_epoch_that_every_destination_refuses() {
+        let (today, year_2125) = (1_795_000_000, 4_949_112_177);
+        assert_eq!(later_epoch(1, today), today + 1);
+        for known in [0, 1, 77, today] {
+            for seconds in [0, today, year_2125, u64::MAX] {
+                let epoch = later_epoch(known, seconds);
+                assert!(epoch > known && epoch - known <= MAX_EPOCHS_AHEAD, "{known}, {seconds}: {epoch}");
+            }
+        }
+        assert_eq!(later_epoch(MAX_SEQUENCE, u64::MAX), MAX_SEQUENCE);
+    }
 }

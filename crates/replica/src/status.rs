@@ -152,7 +152,7 @@ pub struct PeerStatus {
 }
 
 /// What a verification found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Verified {
     /// When it ended, milliseconds of Unix time.
     pub at_ms: u64,
@@ -160,4 +160,22 @@ pub struct Verified {
     pub bytes: u64,
     /// Bytes of pieces that differed. They are copied again where that was asked for.
     pub different: u64,
+    /// The first of these pieces, no more than [`Verified::MOST_FIRST`].
+    pub first: Vec<Differs>,
+}
+
+impl Verified {
+    /// So many pieces are named: enough to look at both sides of one, and to see whether they lie together.
+    pub const MOST_FIRST: usize = 4;
+}
+
+/// A piece of a volume that is not the same on both sides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Differs {
+    /// Number of the volume in its group.
+    pub member: usize,
+    /// Where it begins, bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
 }

@@ -66,6 +66,9 @@ fn main() -> ExitCode {
     if args.end_with_reader {
         child::end_with_reader();
     }
+    if let Err(e) = signals::outlive_long_files() {
+        note!("weft: a write past `ulimit -f` will end this process: {e}");
+    }
     let outcome = match args.command {
         Command::Serve(args) => serve::run(*args),
         Command::Volume(args) => volume::run(args),

@@ -4,6 +4,7 @@
 
 mod check;
 pub(crate) mod print;
+mod verify;
 
 use std::io::{IsTerminal, Write};
 use std::net::ToSocketAddrs;
@@ -20,7 +21,6 @@ use crate::args::{Keep, Other, Replica, ReplicaCommand, ReplicaCreate, ReplicaMo
 use crate::password;
 use crate::serve::replica::config::{Address, Password};
 use crate::status;
-use crate::volume::human;
 
 /// How long a command may take that has to wait for the other side.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -45,12 +45,7 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
         },
         ReplicaCommand::Suspend(args) => Command::Suspend { group: args.group, to: args.to },
         ReplicaCommand::Resume(args) => Command::Resume { group: args.group, to: args.to },
-        ReplicaCommand::Verify(args) => {
-            let json = args.json;
-            let group = args.group.group.clone();
-            let command = Command::Verify { group: args.group.group, to: args.group.to, repair: args.repair };
-            return verify(state, pid, &group, command, args.repair, json);
-        }
+        ReplicaCommand::Verify(args) => return verify::run(state, pid, args),
         ReplicaCommand::Remove(args) => {
             Command::Remove { group: args.group.group, to: args.group.to, force: args.force }
         }
@@ -145,29 +140,6 @@ pub(crate) fn address(host: &str, other: &Other) -> Result<Address, Failure> {
         compress: false,
         host,
     })
-}
-
-fn verify(
-    state: &Path,
-    pid: Option<u32>,
-    group: &str,
-    command: Command,
-    repair: bool,
-    json: bool,
-) -> Result<ExitCode, Failure> {
-    let Reply::Verified { bytes, different } = ask(&one(state, pid)?, command, VERIFY_PATIENCE)? else {
-        return Err("the server answered something else".into());
-    };
-    let equal = different == 0;
-    match (json, equal, repair) {
-        (true, ..) => say!("{}", json!({"bytes": bytes, "different": different}))?,
-        (_, true, _) => say!("{group}: both sides are equal, {} compared", human(bytes))?,
-        (_, false, true) => say!("{group}: {} differed and is copied again", human(different))?,
-        (_, false, false) => {
-            say!("{group}: {} of {} differ; --repair copies them again", human(different), human(bytes))?;
-        }
-    }
-    Ok(if equal || repair { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn show(state: &Path, pid: Option<u32>, args: &ReplicaStatus) -> Result<ExitCode, Failure> {

@@ -68,6 +68,11 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
     // Before anything fails for want of them.
     listen::quota::raise_descriptors()?;
+    if let Some(bytes) = crate::signals::longest_file() {
+        tracing::warn!(
+            "no file can become longer than {bytes} bytes here (`ulimit -f`): writes past that fail"
+        );
+    }
     args.listen = Addresses::of_each(&args.each_listen).present();
     let shares = shares::build(&args)?;
     // Until the process ends.
@@ -280,8 +285,8 @@ fn buffers(bytes: u64) -> Result<(Pool, Pool), String> {
     let pool = Pool::new(usize::try_from(bytes).map_err(|e| e.to_string())?);
     // Memory that was had once stays: what listens can answer somebody.
     if pool.try_alloc(1).is_none() {
-        return Err("the system has no memory for the first buffers, which take 64 MiB of address space: `ulimit -v`, or the \
-                    limit of the service or container, is too low"
+        return Err("the system has no memory for the first buffers, which take 64 MiB of address space: `ulimit -v`, `ulimit -f`, \
+                    or the limit of the service or container, is too low"
             .into());
     }
     let strangers = pool.for_strangers();

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::process::{Resource, getrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use weft_machine::rt;
 
@@ -66,6 +67,17 @@ impl Handlers {
         });
         installed.as_ref().map_err(|e| io::Error::new(e.kind(), e.to_string()))
     }
+}
+
+/// A write past the limit on the size of files (`ulimit -f`) fails with EFBIG from now on, and ends no process: any client of a
+/// server could choose to write there. A handler, where ignoring would be handed down to programs that this one starts.
+pub(crate) fn outlive_long_files() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
+}
+
+/// The longest file that this process may write, where `ulimit -f` bounds it.
+pub(crate) fn longest_file() -> Option<u64> {
+    getrlimit(Resource::Fsize).current
 }
 
 /// Set by one of [`ending`]'s signals from now on, and [`end`] ends the process by it. The second ends the process where it stands.
@@ -188,5 +200,16 @@ impl Signals {
                 other => return other.map(|_| ()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_past_the_longest_file_ends_no_process() {
+        outlive_long_files().unwrap();
+        signal_hook::low_level::raise(SIGXFSZ).unwrap();
     }
 }

@@ -20,7 +20,7 @@ const INCONSISTENT: &str = "a resync is under way: what is here is no state that
 
 /// A source is at most so many epochs ahead of what it claims: one that says more has not counted them, and would leave no numbers
 /// for those who are promoted after it.
-const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
+pub(crate) const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
 
 /// Sessions of one opening: their numbers do not meet those of the next.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;

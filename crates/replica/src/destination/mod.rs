@@ -40,6 +40,8 @@ use crate::space::Space;
 use crate::state::State;
 use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 
+pub(crate) use claim::MAX_EPOCHS_AHEAD;
+
 /// Appends that wait at a time.
 pub const MAX_WAITING: usize = 64;
 /// The longest range that is compared at a time.

@@ -240,7 +240,7 @@ impl Source {
                     let compared = self.compare_all(n, link, repair).await;
                     if let Ok((partner, _)) = self.core().peer(n) {
                         partner.comparing = false;
-                        partner.verified = compared.as_ref().ok().copied().or(partner.verified);
+                        partner.verified = compared.as_ref().ok().cloned().or(partner.verified.take());
                     }
                     match compared {
                         Ok(verified) => answer.give(Ok(verified)),

@@ -23,7 +23,7 @@ use super::{Core, Source};
 use crate::digest::digests;
 use crate::error::Error;
 use crate::peer::Link;
-use crate::status::{Mode, Phase, Verified};
+use crate::status::{Differs, Mode, Phase, Verified};
 
 /// What is copied in one piece.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -337,7 +337,7 @@ impl Source {
 
     /// Compares everything; what differs is marked where it is to be repaired.
     pub(super) async fn compare_all(&self, n: usize, link: Link<'_>, repair: bool) -> Result<Verified, End> {
-        let mut verified = Verified { at_ms: 0, bytes: 0, different: 0 };
+        let mut verified = Verified { at_ms: 0, bytes: 0, different: 0, first: Vec::new() };
         for member in 0..self.side.members.len() {
             let size = self.size(member);
             let mut at = 0;
@@ -356,6 +356,10 @@ impl Source {
                 };
                 verified.bytes = verified.bytes.saturating_add(len(&range));
                 verified.different = different.iter().map(len).fold(verified.different, u64::saturating_add);
+                let more = Verified::MOST_FIRST.saturating_sub(verified.first.len());
+                let named = different.iter().take(more);
+                let named = named.map(|part| Differs { member, offset: part.start, len: len(part) });
+                verified.first.extend(named);
                 if repair
                     && !different.is_empty()
                     && let Ok((partner, _)) = self.core().peer(n)

@@ -424,6 +424,8 @@ async fn story(seed: u64) {
         with_rng(|rng| story.world.nodes[copy].members[disk].rot(size, rng));
         let verified = old.verify(0, true).await.expect("it is compared");
         assert!(verified.different > 0, "a byte has rotted, and nobody noticed");
+        let [first] = verified.first[..] else { panic!("it says where: {verified:?}") };
+        assert!(first.member == disk && first.len == verified.different, "{verified:?}");
         story.world.until_follows(source).await;
         let again = story.world.until_verified(source).await;
         assert_eq!(again.different, 0, "it was not repaired");

@@ -49,7 +49,7 @@ pub(crate) enum Command {
         group: String,
         /// The destination, where there are several.
         to: Option<String>,
-        /// What differs is copied again.
+        /// What differs is copied again, from the source to the copy.
         repair: bool,
     },
     /// Replication ends.
@@ -128,7 +128,27 @@ pub(crate) enum Reply {
         bytes: u64,
         /// Bytes of pieces that differ.
         different: u64,
+        /// The first of these pieces.
+        #[serde(default)]
+        first: Vec<Differs>,
+        /// Host of the source.
+        #[serde(default)]
+        source: String,
+        /// Host of the copy.
+        #[serde(default)]
+        copy: String,
     },
+}
+
+/// A piece that is not the same on both sides.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(crate) struct Differs {
+    /// Name of the volume at the source.
+    pub volume: String,
+    /// Where it begins, bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
 }
 
 /// A group as it is now.

@@ -228,9 +228,13 @@ pub(crate) struct ReplicaSwitch {
 pub(crate) struct ReplicaVerify {
     #[command(flatten)]
     pub group: ReplicaGroup,
-    /// Copy again what differs
+    /// With --force: overwrite what differs on the copy with what this side, the source, has. If the copy is right, `weft replica
+    /// switch` first. Without --force nothing is overwritten
     #[arg(long)]
     pub repair: bool,
+    /// With --repair: overwrite it
+    #[arg(long, requires = "repair")]
+    pub force: bool,
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,

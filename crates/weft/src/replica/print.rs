@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::admin::replica::{Group, Link};
+use crate::args::replica::OnLoss;
 use crate::volume::human;
 
 /// Prints all groups.
@@ -23,6 +24,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     writeln!(out, "{name} ({}), {role}{memory}", volumes.join(", "))?;
     if let Some(why) = &group.stopped {
         writeln!(out, "  stopped   nobody can use its volumes here: {why}")?;
+    }
+    if let Some(opening) = opening(group) {
+        writeln!(out, "  opening   requests wait: {opening}")?;
     }
     if let Some(why) = &group.partner_stopped {
         writeln!(out, "  there     stopped on the other side: {why}")?;
@@ -53,7 +57,7 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "applied"),
         if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
     )?;
-    if engine["full"] == Value::Bool(true) {
+    if engine["full"] == Value::Bool(true) && opening(group).is_none() {
         writeln!(
             out,
             "  full      a disk of this side is full: writes wait, and go on by themselves when there is space"
@@ -88,9 +92,10 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
     let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| peer[key].as_u64().unwrap_or(0);
     let float = |key: &str| peer[key].as_f64().unwrap_or(0.0);
-    let mode = match is_stopped {
-        true => peer["mode"].as_str().unwrap_or("mode not yet known"),
-        false => mode(peer),
+    let answers = !is_stopped && group.role != "starting";
+    let mode = match answers {
+        true => mode(peer),
+        false => peer["mode"].as_str().unwrap_or("mode not yet known"),
     };
     let name = match (is_source, link) {
         (false, Some(link)) => link.name.clone(),
@@ -111,11 +116,12 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         float("lag_seconds")
     )?;
     if peer["unprotected"] == Value::Bool(true) {
-        let said = match is_stopped {
-            true => {
+        let said = match (answers, is_stopped) {
+            (false, true) => {
                 "before this side stopped, writes were answered without the other side: they are lost with this one"
             }
-            false => "writes are answered without the other side: they are lost with this one",
+            (false, false) => "writes were answered without the other side: they are lost with this one",
+            (true, _) => "writes are answered without the other side: they are lost with this one",
         };
         writeln!(out, "  warning   {said}")?;
     }
@@ -133,9 +139,21 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
             writeln!(out, "  no RDMA   {reason}; try: {remedy}")?;
         }
     }
+    if let Some(waits) = writes_wait(group, peer) {
+        writeln!(out, "  writes    {waits}")?;
+    }
     if let Some(verified) = peer["verified"].as_object() {
         let of = |key: &str| verified.get(key).and_then(Value::as_u64).unwrap_or(0);
-        writeln!(out, "  verified  {} compared, {} different", human(of("bytes")), human(of("different")))?;
+        let next = match differs(peer) {
+            Some(_) => format!("; what to type: weft replica verify {}", group.name),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "  verified  {} compared, {} different{next}",
+            human(of("bytes")),
+            human(of("different"))
+        )?;
     }
     if let Some(error) = peer["last_error"].as_str() {
         writeln!(out, "  last error  {error}")?;
@@ -192,6 +210,41 @@ fn read_errors(group: &Group) -> Option<String> {
     ))
 }
 
+/// Where writes stand still because this destination is away, and what lets them go on.
+fn writes_wait(group: &Group, peer: &Value) -> Option<String> {
+    let is_away = matches!(peer["phase"].as_str(), Some("WaitingForDestination" | "Refused"));
+    // One that they do not wait for is unprotected: suspended, or not copied yet.
+    let is_awaited = peer["mode"] == "synchronous" && peer["unprotected"] != Value::Bool(true);
+    let waits = group.role == "source" && group.policy.on_loss == OnLoss::SuspendIo && is_away && is_awaited;
+    let (name, called) = (&group.name, peer["name"].as_str().unwrap_or_default());
+    let to = match group.engine["peers"].as_array().map_or(0, Vec::len) {
+        0 | 1 => String::new(),
+        _ => format!(" --to {called}"),
+    };
+    waits.then(|| {
+        format!(
+            "writes wait until {called} is back and has everything (--on-loss suspend-io). To let them go on without it: weft replica \
+             suspend {name}{to}; what is answered from then on is on this side alone, and lost with it, until weft replica resume {name}{to} \
+             and {called} has caught up"
+        )
+    })
+}
+
+/// What a group that is being opened waits for.
+fn opening(group: &Group) -> Option<&'static str> {
+    (group.role == "starting").then(|| match group.engine["full"] == Value::Bool(true) {
+        true => {
+            "a disk of this side is full, and its log cannot be replayed; make room there, and it goes on by itself"
+        }
+        false => "its log is replayed, and each other side is asked whether this one is the source still",
+    })
+}
+
+/// Bytes that the last comparison with a destination found different, unless it found none.
+fn differs(peer: &Value) -> Option<u64> {
+    peer["verified"]["different"].as_u64().filter(|bytes| *bytes > 0)
+}
+
 /// Milliseconds of Unix time.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64)
@@ -219,15 +272,22 @@ pub(crate) struct Brief {
 pub(crate) fn brief(group: &Group) -> Vec<Brief> {
     let Group { name, role, stopped, partner_stopped, test_failover, engine, links, .. } = group;
     let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    let opening = opening(group);
+    if let Some(why) = opening.filter(|_| peers.is_empty()) {
+        return vec![Brief { line: format!("{name}, being opened: {why}"), care: true, no_rdma: None }];
+    }
     if stopped.is_some() || peers.is_empty() {
         let why = stopped.as_ref().map_or("nobody has a copy".to_owned(), |why| format!("stopped: {why}"));
         return vec![Brief { line: format!("{name}, {role}: {why}"), care: true, no_rdma: None }];
     }
     let one = |peer: &Value| {
-        let is_source = role == "source";
+        let is_source = engine["role"] == "source" || role == "source";
         let called = peer["name"].as_str().unwrap_or_default();
         let link = links.iter().find(|link| link.name == called).or(links.first());
-        let mode = mode(peer);
+        let mode = match opening {
+            Some(_) => peer["mode"].as_str().unwrap_or("mode not yet known"),
+            None => mode(peer),
+        };
         let partner = if is_source { called } else { link.map_or(called, |link| &*link.name) };
         let direction = if is_source { "to" } else { "from" };
         let (bytes, seconds) =
@@ -235,7 +295,11 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let used = link.filter(|link| is_source && !link.transport.is_empty());
         let by = used.map_or(String::new(), |link| format!(", by {}", link.transport));
         let flag = |key: &str| peer[key] == Value::Bool(true);
-        let unprotected = if flag("unprotected") { ", writes are answered without it" } else { "" };
+        let unprotected = match flag("unprotected") {
+            true if opening.is_some() => ", writes were answered without it",
+            true => ", writes are answered without it",
+            false => "",
+        };
         let follows = peer["phase"] == "ContinuouslyReplicating";
         Brief {
             line: format!(
@@ -252,6 +316,18 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         }
     };
     let mut all: Vec<Brief> = peers.iter().map(one).collect();
+    for waits in peers.iter().filter_map(|peer| writes_wait(group, peer)) {
+        all.push(Brief { line: format!("{name}: {waits}"), care: true, no_rdma: None });
+    }
+    for peer in peers {
+        let Some(bytes) = differs(peer) else { continue };
+        let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
+        let line = format!(
+            "{name}: the last verify found {bytes} that differ between this side and {copy}: weft replica verify {name} compares \
+             again, and says which command overwrites which side"
+        );
+        all.push(Brief { line, care: true, no_rdma: None });
+    }
     if let Some(why) = partner_stopped {
         all.push(Brief {
             line: format!("{name}: stopped on the other side: {why}"),
@@ -259,7 +335,13 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
             no_rdma: None,
         });
     }
-    if engine["full"] == Value::Bool(true) {
+    if let Some(why) = opening {
+        all.push(Brief {
+            line: format!("{name}: being opened: requests wait: {why}"),
+            care: true,
+            no_rdma: None,
+        });
+    } else if engine["full"] == Value::Bool(true) {
         let line =
             format!("{name}: a disk is full: writes wait, and go on by themselves when there is space");
         all.push(Brief { line, care: true, no_rdma: None });
@@ -414,6 +496,75 @@ mod tests {
             text.contains("  reads     1 read has failed since it was opened, the last one of volume vol1"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn writes_that_wait_for_a_destination_that_is_away_are_told_with_what_lets_them_go() {
+        let lines = |on_loss, phase: &str, unprotected: bool| {
+            let peer = json!({ "name": "other:vol1", "mode": "synchronous", "phase": phase, "unprotected": unprotected });
+            let mut group = group("source", json!({ "role": "source", "peers": [peer] }), Vec::new());
+            group.policy.on_loss = on_loss;
+            let mut out = Vec::new();
+            groups(&mut out, std::slice::from_ref(&group)).unwrap();
+            let told =
+                String::from_utf8(out).unwrap().contains("  writes    writes wait until other:vol1 is back");
+            let brief = brief(&group);
+            assert_eq!(told, brief.len() == 2);
+            brief.into_iter().nth(1).map(|brief| brief.line)
+        };
+        let line = lines(OnLoss::SuspendIo, "WaitingForDestination", false).unwrap();
+        assert!(
+            line.contains("weft replica suspend vol1; what is answered from then on is on this side alone"),
+            "{line}"
+        );
+        assert!(lines(OnLoss::SuspendIo, "Refused", false).is_some());
+        assert_eq!(lines(OnLoss::SuspendIo, "Suspended", true), None);
+        assert_eq!(lines(OnLoss::SuspendIo, "ContinuouslyReplicating", false), None);
+        assert_eq!(lines(OnLoss::Continue, "WaitingForDestination", false), None);
+    }
+
+    #[test]
+    fn a_group_that_is_being_opened_says_what_it_waits_for_and_who_has_a_copy() {
+        let told = |engine: Value| {
+            let group = group("starting", engine, Vec::new());
+            let mut out = Vec::new();
+            groups(&mut out, std::slice::from_ref(&group)).unwrap();
+            let brief: Vec<String> = brief(&group).into_iter().map(|brief| brief.line).collect();
+            (brief.join("\n"), String::from_utf8(out).unwrap())
+        };
+        let peer = json!({ "name": "other:vol1", "mode": "synchronous", "phase": "WaitingForDestination" });
+        let (brief, text) = told(json!({ "role": "source", "full": true, "peers": [peer] }));
+        assert!(
+            brief.contains("vol1, starting: synchronous to other:vol1, Waiting for destination"),
+            "{brief}"
+        );
+        assert!(
+            brief.contains("a disk of this side is full") && !brief.contains("nobody has a copy"),
+            "{brief}"
+        );
+        assert!(text.contains("opening   requests wait: a disk of this side is full"), "{text}");
+        assert!(text.contains("to        other:vol1, synchronous: Waiting for destination"), "{text}");
+        let (brief, text) = told(Value::Null);
+        assert!(!brief.contains("nobody has a copy") && brief.contains("its log is replayed"), "{brief}");
+        assert!(text.contains("its log is replayed"), "{text}");
+    }
+
+    #[test]
+    fn what_a_comparison_found_stays_until_one_finds_nothing() {
+        let engine = |different: u64| {
+            let verified = json!({ "at_ms": 1, "bytes": 64 << 20, "different": different });
+            let phase = "ContinuouslyReplicating";
+            json!({ "peers": [{ "name": "other:vol1", "mode": "synchronous", "phase": phase, "verified": verified }] })
+        };
+        let [_, told] = &brief(&group("source", engine(1 << 20), Vec::new()))[..] else {
+            panic!("the partner and the comparison")
+        };
+        assert!(
+            told.care && told.line.contains("1 MiB that differ between this side and other:vol1"),
+            "{}",
+            told.line
+        );
+        assert_eq!(brief(&group("source", engine(0), Vec::new())).len(), 1);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Owns: the open volumes, locked until the process ends. Does not: speak a protocol.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use weft_machine::{Pool, rt};
@@ -57,6 +58,8 @@ pub(super) struct Absent {
     pub cause: String,
     /// The group that it is in.
     group: Option<String>,
+    /// What opens the file that is there, where it is not gone: nothing of it is to be put back, or given up, then.
+    allow: Option<&'static str>,
     /// Makes an empty file in place of one that is gone, where its group would not take that for the old one.
     remake: Option<String>,
 }
@@ -87,15 +90,20 @@ impl Absent {
             }
             other => other.to_string(),
         };
-        Ok(lost.then(|| Absent { name: name.to_owned(), cause, group, remake }))
+        let allow = match e {
+            Error::Io { source, .. } => allow(source.kind()),
+            _ => None,
+        };
+        Ok(lost.then(|| Absent { name: name.to_owned(), cause, group, allow, remake }))
     }
 
     /// What is wrong, and what to type.
     pub fn why(&self) -> String {
-        let Absent { name, cause, group, .. } = self;
-        match group {
-            Some(group) => self.why_in(group),
-            None => format!(
+        let Absent { name, cause, group, allow, .. } = self;
+        match (group, allow) {
+            (Some(group), _) => self.why_in(group),
+            (None, Some(allow)) => format!("{cause}. {allow}, and start the server again"),
+            (None, None) => format!(
                 "{cause}. Put its file back and start the server again; if it is lost, `weft volume remove {name}` forgets the volume"
             ),
         }
@@ -104,6 +112,9 @@ impl Absent {
     /// The same of a volume that is in this group: it gets its content through that.
     pub fn why_in(&self, group: &str) -> String {
         let Absent { cause, remake, .. } = self;
+        if let Some(allow) = self.allow {
+            return format!("{cause}. {allow}, and start the server again: its group goes on from there");
+        }
         let anew = match remake {
             Some(remake) => format!(
                 "`{remake}` here makes an empty file, and after another start of the server `weft replica resolve {group} --keep there` \
@@ -118,6 +129,17 @@ impl Absent {
             "{cause}. Put its file back and start the server again. If it is lost, and the other side has what it held: `weft replica \
              switch {group} --failover` there, unless it is the source already; {anew}"
         )
+    }
+}
+
+/// What has a file opened that is there.
+fn allow(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::ReadOnlyFilesystem => Some(
+            "Its file system is read-only: mount it for writing (where an error of the disk has made it so, the kernel's log says which)",
+        ),
+        ErrorKind::PermissionDenied => Some("Let the user that the server runs as read and write it"),
+        _ => None,
     }
 }
 
@@ -263,6 +285,25 @@ mod tests {
     use weft_store::volume::{Create, Place};
 
     use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_written_is_not_taken_for_one_that_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let remembered = Volumes::at(dir.path().join("volumes"));
+        let why = |kind: ErrorKind, group: Option<&str>| {
+            let e = Error::Io { doing: "cannot open", path: "/srv/v.volume".into(), source: kind.into() };
+            let absent = Absent::of(&remembered, "v", &e).unwrap().unwrap();
+            Absent { group: group.map(str::to_owned), ..absent }.why()
+        };
+        for group in [None, Some("db")] {
+            let said = why(ErrorKind::ReadOnlyFilesystem, group);
+            assert!(said.contains("Its file system is read-only: mount it for writing"), "{said}");
+            assert!(!said.contains("remove") && !said.contains("Put its file back"), "{said}");
+            let said = why(ErrorKind::PermissionDenied, group);
+            assert!(said.contains("Let the user") && !said.contains("remove"), "{said}");
+            assert!(why(ErrorKind::NotFound, group).contains("Put its file back"));
+        }
+    }
 
     #[test]
     fn the_size_that_a_status_tells_is_the_one_after_a_resize() {

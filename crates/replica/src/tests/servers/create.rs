@@ -395,6 +395,28 @@ fn a_destination_that_a_crash_left_named_nowhere_when_it_was_removed_is_forgotte
 }
 
 #[test]
+fn a_source_that_cannot_replay_its_log_because_its_disk_is_full_says_so_while_it_is_opened() {
+    Sim::new(3).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert!(servers.settles().await.is_some(), "{}", servers.describe());
+        source_of(&servers, 0).await;
+        write_much(&servers, 0).await;
+        servers.kill(0);
+        servers.world.nodes[0].members[0].fill(true);
+        servers.start(0);
+        rt::sleep(Duration::from_secs(30)).await;
+        let running = servers.running(0).expect("it runs");
+        assert!(matches!(running.group.state(), State::Starting), "{}", servers.describe());
+        let status = running.group.status().expect("its source runs");
+        assert!(status.full && status.peers.len() == 1, "{status:?}");
+        servers.world.nodes[0].members[0].fill(false);
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+        assert_eq!(servers.broken.borrow().clone(), None);
+    });
+}
+
+#[test]
 fn who_still_has_a_source_that_was_opened_anew_writes_nothing_over_what_is_there_now() {
     Sim::new(4).time_limit(Duration::from_secs(600)).run(async {
         let servers = Servers::new(false).await;

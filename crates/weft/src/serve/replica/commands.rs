@@ -6,23 +6,34 @@ use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_replica::Error;
 use weft_replica::destination::{Destination, Force};
 use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
-use weft_replica::status::{Mode, Phase, Role, Status};
+use weft_replica::status::{self, Mode, Phase, Role, Status};
 
 use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
 use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, picture, random};
-use crate::admin::replica::{Command, Create, Reply};
+use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
 pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Result<Reply, String> {
+    if let Command::Suspend { group, .. }
+    | Command::Resume { group, .. }
+    | Command::Verify { group, .. }
+    | Command::Remove { group, .. }
+    | Command::Resize { group, .. } = &command
+        && let Ok(group) = replicas.group(group)
+    {
+        // A server that was started a moment ago. What it is then, or still waits for, the command says.
+        let _open = rt::timeout(FOLLOWS_WITHIN, let_open(&group)).await;
+    }
     match command {
         Command::Status => Ok(Reply::Status(replicas.told())),
         Command::Create(wanted) => create(replicas, *wanted).await,
@@ -44,7 +55,19 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
             let_follow(&source, &name).await;
             let found = source.verify(n, repair).await.map_err(|e| of_link(&group, &name, &e))?;
-            Ok(Reply::Verified { bytes: found.bytes, different: found.different })
+            let partners = group.config().partners;
+            let copy = partners.into_iter().find(|partner| partner.name == name);
+            let named = |part: status::Differs| {
+                let volume = group.config().volumes.get(part.member).cloned().unwrap_or_default();
+                Differs { volume, offset: part.offset, len: part.len }
+            };
+            Ok(Reply::Verified {
+                bytes: found.bytes,
+                different: found.different,
+                first: found.first.into_iter().map(named).collect(),
+                source: host_name(),
+                copy: copy.map_or(name, |partner| partner.address.host),
+            })
         }
         Command::Remove { group, to, force } => remove(replicas, &group, to.as_deref(), force).await,
         Command::Resolve { group, keep_here, force } => resolve(replicas, &group, keep_here, force).await,
@@ -74,6 +97,38 @@ async fn let_follow(source: &Source, name: &str) {
     }
 }
 
+/// Whether a disk of this side is full, so that what is to be written there waits.
+fn waits_for_space(group: &Group) -> bool {
+    group.status().is_some_and(|status| status.full)
+}
+
+/// What a command is answered while it is being opened.
+fn opening(group: &Group) -> String {
+    let name = &group.name;
+    match waits_for_space(group) {
+        true => format!(
+            "{name} is not open yet: a disk of this side is full, and its log cannot be replayed. Make room there, and it goes on by \
+             itself. Where the other side has everything, it can take over: stop this server, and `weft replica switch {name} \
+             --failover` there"
+        ),
+        false => format!("{name} is being opened: try again in a moment"),
+    }
+}
+
+/// Waits until a group is open, and not for longer than its disk has room.
+async fn let_open(group: &Group) -> Result<(), String> {
+    let opened = std::pin::pin!(group.settled(|state| !matches!(state, State::Starting)));
+    let full = async {
+        while !waits_for_space(group) {
+            rt::sleep(FOLLOWS_LOOK).await;
+        }
+    };
+    match select(opened, std::pin::pin!(full)).await {
+        Either::Left((opened, _)) => opened,
+        Either::Right(_) => Err(opening(group)),
+    }
+}
+
 /// A group's source, and the number and name of one of its destinations.
 fn destination(
     replicas: &Replicas,
@@ -84,7 +139,7 @@ fn destination(
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
-        State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Starting => return Err(opening(&group)),
         State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let partners = group.config().partners;
@@ -171,9 +226,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             match group.state() {
                 State::Source(_) => {}
                 State::Destination(_) => return Err(ask_the_source(group)),
-                State::Starting => {
-                    return Err(format!("{name} is being opened: try again in a moment"));
-                }
+                State::Starting => return Err(opening(group)),
                 State::Stopped(stopped) => return Err(format!("{name} is stopped: {}", stopped.why)),
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
@@ -359,7 +412,7 @@ async fn switch(
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
     if matches!(group.state(), State::Starting) {
         // A server that was started a moment ago.
-        group.settled(|state| !matches!(state, State::Starting)).await?;
+        let_open(&group).await?;
     }
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
@@ -516,7 +569,7 @@ async fn remove(
         )));
     }
     if matches!(group.state(), State::Starting) {
-        return Err(format!("{} is being opened: try again in a moment", group.name));
+        return Err(opening(&group));
     }
     if let Some(status) = group.status().filter(|status| !status.consistent && !force) {
         return Err(format!(
@@ -607,7 +660,7 @@ async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Re
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),
-        State::Starting => return Err(format!("{} is being opened: try again in a moment", group.name)),
+        State::Starting => return Err(opening(&group)),
         State::Stopped(stopped) => return Err(format!("{} is stopped: {}", group.name, stopped.why)),
     };
     let member = match group.members.iter().position(|member| member.name == name) {

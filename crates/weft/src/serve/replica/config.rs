@@ -155,6 +155,8 @@ pub(super) struct Damaged {
     pub volumes: Option<Vec<String>>,
     /// Its partnership, where that is known.
     pub partnership: Option<[u8; 16]>,
+    /// Nothing of it is left but the list of its volumes, which is written first when it is created.
+    pub is_list_alone: bool,
     /// What is wrong.
     pub why: String,
 }
@@ -271,7 +273,11 @@ impl Folder {
             Err(why) => {
                 let members = fs::read(self.members(&name)).ok();
                 let volumes = members.and_then(|text| serde_json::from_slice(&text).ok());
-                Remembered::Damaged(Damaged { name, volumes, partnership: None, why })
+                let others = [self.file(&name), self.journal(&name), self.metadata(&name)];
+                // What cannot be looked for may be there.
+                let is_list_alone = volumes.is_some()
+                    && others.iter().all(|path| path.try_exists().is_ok_and(|is_there| !is_there));
+                Remembered::Damaged(Damaged { name, volumes, partnership: None, is_list_alone, why })
             }
         });
         Ok(groups.collect())
@@ -319,8 +325,13 @@ impl Folder {
         }
     }
 
+    /// What is renamed when it is written. A crash may leave it.
+    fn draft(&self, group: &GroupName) -> PathBuf {
+        self.0.join(format!(".{group}.new"))
+    }
+
     fn put(&self, group: &GroupName, path: &Path, content: &[u8]) -> io::Result<()> {
-        let draft = self.0.join(format!(".{group}.new"));
+        let draft = self.draft(group);
         match fs::remove_file(&draft) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -334,7 +345,7 @@ impl Folder {
     /// Forgets a group.
     pub fn remove(&self, group: &GroupName) -> io::Result<()> {
         // A group that has lost its file is stopped; one that has lost the other is as it was.
-        for path in [self.members(group), self.file(group)] {
+        for path in [self.draft(group), self.members(group), self.file(group)] {
             match fs::remove_file(path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
                 _ => {}

@@ -142,7 +142,11 @@ impl Host for Home {
         Box::pin(async move {
             let group = &self.group;
             if let Some(why) = &group.unusable {
-                return Err(Unusable { cause: Cause::Failed, why: why.clone() });
+                let why = match group.has_lost_file() {
+                    true => format!("{why} {}", group.ways_out(&self.replicas).await),
+                    false => why.clone(),
+                };
+                return Err(Unusable { cause: Cause::Failed, why });
             }
             if lock(&group.journal).is_none() {
                 let opened = Volumes::at(self.replicas.folder.path()).open(&group.name, &self.replicas.pool);
@@ -364,15 +368,14 @@ impl Group {
 
     /// A group of which no more is known than what may be in it.
     pub fn damaged(found: config::Damaged, members: Vec<Arc<Member>>) -> Arc<Group> {
-        let config::Damaged { name, volumes, partnership, why } = found;
+        let config::Damaged { name, volumes, partnership, why, .. } = found;
         let which = match &volumes {
             Some(_) => "its volumes are kept closed",
             None => "which volumes are in it is not known, so all that are in no other group are kept closed",
         };
         let why = format!(
-            "{why}; {which}. Put the file back and start the server again. If it is lost, end replication here: `weft replica remove \
-             {name} --force`; and where the other side has what was answered, end it there, too, and begin anew from there: \
-             `weft replica create ... --overwrite`"
+            "{why}; {which}. Put the file back and start the server again. If it is lost, what its volumes hold can be used here after \
+             `weft replica remove {name} --force`."
         );
         let served = || members.iter().map(|member| member.name.clone()).collect();
         let volumes = volumes.unwrap_or_else(served);

@@ -63,6 +63,27 @@ impl Kept {
     }
 }
 
+/// Takes out the groups whose creation was interrupted before anything was replicated. A creation writes the list of the volumes, then the
+/// group's file, then makes the journal and marks the volumes; an end of replication takes the list away before the file. So a list
+/// alone, whose volumes are open here (nobody else is creating it) and bear no mark, is of a group that never was.
+pub(super) fn take_never_begun(
+    found: &mut Vec<Remembered>,
+    marked: &[(String, Option<Membership>)],
+) -> Vec<GroupName> {
+    let is_unmarked = |volume: &String| marked.iter().any(|(name, of)| name == volume && of.is_none());
+    let mut never_begun = Vec::new();
+    found.retain(|group| match group {
+        Remembered::Damaged(Damaged { name, volumes: Some(volumes), is_list_alone: true, .. })
+            if !volumes.is_empty() && volumes.iter().all(is_unmarked) =>
+        {
+            never_begun.push(name.clone());
+            false
+        }
+        _ => true,
+    });
+    never_begun
+}
+
 /// Completes what was found of the groups by what the metadata of the volumes that are open say: which volumes are in a group that has
 /// lost its list of them, and of which groups nothing is left but that.
 pub(super) fn complete(found: &mut Vec<Remembered>, marked: &[(String, Option<Membership>)], folder: &Path) {
@@ -96,6 +117,7 @@ pub(super) fn complete(found: &mut Vec<Remembered>, marked: &[(String, Option<Me
             name,
             volumes: Some(Vec::new()),
             partnership: Some(of.partnership),
+            is_list_alone: false,
             why: format!(
                 "volume {volume} is replicated, in the group {}, and nothing of that group is left in {}",
                 of.group,
@@ -156,6 +178,35 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_volumes_alone_that_bear_no_mark_is_of_a_group_that_never_was() {
+        let list_of = |name: &str, volumes: &[&str], is_list_alone| {
+            let volumes = Some(volumes.iter().map(|name| (*name).to_owned()).collect());
+            let (name, why) = (name.parse().unwrap(), "it is lost".into());
+            Remembered::Damaged(Damaged { name, volumes, partnership: None, is_list_alone, why })
+        };
+        let mut found = vec![
+            list_of("never", &["a", "b"], true),
+            list_of("journal-left", &["c"], false),
+            list_of("marked", &["d", "e"], true),
+            list_of("not-served", &["c", "f"], true),
+        ];
+        let unmarked = |volume: &str| (volume.to_owned(), None);
+        let volumes = [
+            unmarked("a"),
+            unmarked("b"),
+            unmarked("c"),
+            unmarked("d"),
+            marked("e", "marked"),
+            unmarked("g"),
+        ];
+        let never: Vec<String> =
+            take_never_begun(&mut found, &volumes).iter().map(ToString::to_string).collect();
+        assert_eq!(never, ["never"]);
+        let left: Vec<&str> = found.iter().map(|group| &**group.name()).collect();
+        assert_eq!(left, ["journal-left", "marked", "not-served"]);
+    }
+
+    #[test]
     fn a_volume_whose_group_is_lost_is_in_a_group_of_which_no_more_is_known() {
         let known =
             Group::new("a".parse().unwrap(), "ab".repeat(16), vec!["a1".into()], 1 << 24, Policy::default());
@@ -163,6 +214,7 @@ mod tests {
             name: "b".parse().unwrap(),
             volumes: None,
             partnership: None,
+            is_list_alone: false,
             why: "it is lost".into(),
         };
         let mut found = vec![Remembered::Group(known), Remembered::Damaged(half)];

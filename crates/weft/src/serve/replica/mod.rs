@@ -11,6 +11,7 @@ pub(crate) mod config;
 mod door;
 mod group;
 mod kept;
+mod lost;
 pub(crate) mod names;
 mod partners;
 mod picture;
@@ -191,6 +192,14 @@ impl Replicas {
         found.retain(|found| !self.undoes(found));
         let marked = |member: &Arc<Member>| (member.name.clone(), member.growth.superblock().membership);
         let marked: Vec<(String, Option<Membership>)> = self.members.iter().map(marked).collect();
+        for name in kept::take_never_begun(&mut found, &marked) {
+            tracing::warn!(
+                "group {name}: this server ended while it was created, before anything was replicated: it is forgotten, and its volumes \
+                 are served as they are. If the other host keeps a copy of that name: `weft replica remove {name} --force` there"
+            );
+            let forgotten = self.folder.remove(&name);
+            forgotten.map_err(|e| format!("{}: group {name}: {e}", self.folder.path().display()))?;
+        }
         kept::complete(&mut found, &marked, self.folder.path());
         found.sort_by_key(|found| matches!(found, Remembered::Damaged(damaged) if damaged.volumes.is_none()));
         for found in found {

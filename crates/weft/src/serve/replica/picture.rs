@@ -2,14 +2,14 @@
 //!
 //! Owns: the pictures, what they differ by (files without a name in the journal's folder), and their server. Does not:
 //! survive the server, or listen on TCP: NBD has no passwords, so only this server's user reaches the socket, whose file is in the
-//! state directory.
+//! state directory, or in the user's runtime directory where that path is too long.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weft_machine::{File, rt};
+use weft_machine::{File, rt, shm};
 use weft_nbd::{Export, Server};
 use weft_replica::destination::Destination;
 use weft_store::block::{Block, Medium};
@@ -21,6 +21,9 @@ use crate::listen::quota::Service;
 use crate::listen::unix::{PathListener, SocketFile};
 use crate::listen::{Acceptor, Stop};
 use crate::serve::nbd;
+
+/// The longest path of a socket that a client can name (unix(7): 108 bytes with the zero behind it).
+const MOST_SOCKET_PATH: usize = 107;
 
 /// Pictures that are served; they end when this is dropped.
 pub(super) struct Picture {
@@ -57,8 +60,13 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     });
     let acceptor = replicas.acceptor.get().ok_or("the server does not listen yet")?;
     let server = nbd::server(exports.collect(), &replicas.pool, None);
-    let path = replicas.folder.path().join(format!("{}.sock", group.name));
-    let path = std::path::absolute(&path).map_err(|e| format!("the picture has no path: {e}"))?;
+    let folder =
+        std::path::absolute(replicas.folder.path()).map_err(|e| format!("the picture has no path: {e}"))?;
+    let path = socket_path(&folder, &group.name, &shm::runtime_dir())?;
+    if !path.starts_with(&folder) {
+        let of_user = shm::secure_dir(path.parent().unwrap_or(&folder));
+        of_user.map_err(|e| format!("the picture cannot be served at {}: {e}", path.display()))?;
+    }
     let mut listener = PathListener::bind(&path)
         .map_err(|e| format!("the picture cannot be served at {}: {e}", path.display()))?;
     let stop = Stop::default();
@@ -73,6 +81,24 @@ pub(super) async fn take(replicas: &Replicas, group: &Group, copy: &Destination)
     let acceptor = Acceptor { stop, ..acceptor.clone() };
     rt::spawn(acceptor.unix_streams(listener, Service::Nbd, nbd::service(&server))).detach();
     Ok(picture)
+}
+
+/// Where a group's pictures are served: in the journals' folder, or, where that path is too long for a socket, in the directory for this
+/// user's sockets.
+fn socket_path(folder: &Path, group: &str, runtime: &Path) -> Result<PathBuf, String> {
+    let near = folder.join(format!("{group}.sock"));
+    // Other servers of this user have theirs there, too.
+    let elsewhere = runtime.join(format!("picture-{}-{group}.sock", std::process::id()));
+    let fits = |path: &PathBuf| path.as_os_str().len() <= MOST_SOCKET_PATH;
+    let path = [near, elsewhere].into_iter().find(fits);
+    path.ok_or_else(|| {
+        format!(
+            "no NBD client could connect: the path of a Unix socket has {MOST_SOCKET_PATH} bytes at most, and those below {} and {} are longer; \
+             start the server with a shorter XDG_RUNTIME_DIR, or --state-dir",
+            folder.display(),
+            runtime.display()
+        )
+    })
 }
 
 /// What NBD clients take for a volume at a Unix socket.
@@ -92,6 +118,21 @@ fn uri(volume: &str, socket: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_no_client_could_name_lies_elsewhere_or_is_refused() {
+        let (short, long) = (PathBuf::from("/run/user/1"), PathBuf::from(format!("/{}", "s".repeat(100))));
+        let near = socket_path(&short, "db", &short);
+        assert_eq!(near, Ok(short.join("db.sock")));
+        let longest = PathBuf::from(format!("/{}", "s".repeat(MOST_SOCKET_PATH - "//db.sock".len())));
+        assert_eq!(socket_path(&longest, "db", &short), Ok(longest.join("db.sock")));
+        let elsewhere = socket_path(&long, "db", &short).unwrap();
+        assert!(
+            elsewhere.starts_with(&short)
+                && elsewhere.to_str().is_some_and(|path| path.ends_with("-db.sock"))
+        );
+        assert!(socket_path(&long, "db", &long).unwrap_err().contains("XDG_RUNTIME_DIR"));
+    }
 
     #[test]
     fn a_path_that_is_no_uri_is_escaped_in_one() {

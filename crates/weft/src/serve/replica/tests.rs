@@ -260,6 +260,31 @@ fn a_volume_grows_by_what_there_is_and_gives_back_what_nobody_has_used() {
 }
 
 #[test]
+fn a_creation_that_was_interrupted_before_anything_is_forgotten() {
+    let host = Host::new();
+    let folder = host.dir.path().join("state/replica");
+    let left = || {
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("db.members"), br#"["vol1"]"#).unwrap();
+        fs::write(folder.join(".db.new"), b"{").unwrap();
+    };
+    left();
+    host.replicas.remember().unwrap();
+    assert!(host.replicas.groups().is_empty() && host.files().is_empty(), "{:?}", host.files());
+    // What is left of its journal may hold records, and its volume is in it although the journal is lost.
+    left();
+    fs::write(folder.join("db.log"), b"records").unwrap();
+    host.replicas.remember().unwrap();
+    assert_eq!(host.replicas.group_of("vol1").as_deref(), Some("db"));
+    fs::remove_file(folder.join("db.log")).unwrap();
+    host.replicas.groups().clear();
+    host.replicas.member("vol1").unwrap().enter("db", [0xab; 16]).unwrap();
+    host.replicas.remember().unwrap();
+    assert_eq!(host.replicas.group_of("vol1").as_deref(), Some("db"));
+    assert_eq!(host.files(), [".db.new", "db.members"]);
+}
+
+#[test]
 fn a_look_is_at_a_few_volumes_once_each() {
     let host = Host::new();
     let look = |volumes: Vec<&str>| host.ask(&json!({"do": "look", "volumes": volumes, "measure": false}));

@@ -19,7 +19,12 @@ fn told(group: &Group) -> Told {
         State::Destination(_) => ("destination", None),
         State::Stopped(stopped) => ("stopped", Some(group.why_stopped(&stopped))),
     };
-    let engine = group.status().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
+    let mut engine =
+        group.status().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
+    let partner_stopped = group.partner_stopped();
+    if partner_stopped.is_some() {
+        do_not_follow(&mut engine);
+    }
     let link = |partner: &super::config::Partner| {
         let report = group.report(&partner.name);
         Link {
@@ -36,11 +41,46 @@ fn told(group: &Group) -> Told {
         volumes: config.volumes,
         role: role.to_owned(),
         stopped,
-        partner_stopped: group.partner_stopped(),
+        partner_stopped,
         test_failover: group.picture_uris(),
         in_memory: config.in_memory,
         policy: config.policy,
         engine,
         links: config.partners.iter().map(link).collect(),
+    }
+}
+
+/// A copy does not follow a source that is stopped, though it was not silent for long enough yet to notice by itself.
+fn do_not_follow(engine: &mut Value) {
+    if engine["role"] != "destination" {
+        // A source is told when it asks.
+        return;
+    }
+    for peer in engine["peers"].as_array_mut().into_iter().flatten() {
+        if peer["phase"] == "ContinuouslyReplicating" {
+            peer["phase"] = "WaitingForSource".into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_of_a_stopped_source_does_not_follow_it() {
+        let after = |role: &str, phase: &str| {
+            let mut engine = json!({ "role": role, "peers": [{ "phase": phase }] });
+            do_not_follow(&mut engine);
+            engine["peers"][0]["phase"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(after("destination", "ContinuouslyReplicating"), "WaitingForSource");
+        assert_eq!(after("destination", "Resyncing"), "Resyncing");
+        assert_eq!(after("source", "ContinuouslyReplicating"), "ContinuouslyReplicating");
+        let mut none = Value::Null;
+        do_not_follow(&mut none);
+        assert!(none.is_null());
     }
 }
