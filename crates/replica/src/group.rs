@@ -725,9 +725,8 @@ impl Group {
             source.replay().await.map_err(|e| format!("{}: its log cannot be replayed: {e}", self.name))?;
         }
         let flushed = match self.state() {
-            State::Source(_) => flush(bare).await,
             State::Stopped(stopped) if stopped.source.is_some() => flush(bare).await,
-            // Nothing here was answered, or nobody can tell what is missing.
+            // A source that runs is flushed when it is closed; a copy has answered nothing; of others nobody can tell what is missing.
             _ => Ok(()),
         };
         flushed

@@ -464,7 +464,12 @@ impl Group {
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
             // Before its first record, and not before its file: what is marked is in a group, or closed.
             let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
-            group.keep(replicas)?;
+            // Its file says already which volumes these are.
+            let (name, marked) = (config.name.clone(), members.clone());
+            let mark = move || marked.iter().try_for_each(|member| member.enter(&name, partnership));
+            if !config.in_memory {
+                rt::blocking(mark).await?;
+            }
             // Nobody reads or writes past the group from here on.
             for member in &members {
                 member.front.hold("its replication is beginning").await;
