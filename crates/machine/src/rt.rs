@@ -100,6 +100,30 @@ pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
     })
 }
 
+/// Runs `future` to its end, in a task of its own: dropping this future does not cancel it.
+///
+/// # Panics
+/// As [`spawn`], and with the task's own panic.
+#[track_caller]
+pub fn uncancelled<F: Future + 'static>(future: F) -> impl Future<Output = F::Output> {
+    let mut detached = Detached(Some(spawn(future)));
+    std::future::poll_fn(move |cx| match &mut detached.0 {
+        Some(task) => Pin::new(task).poll(cx),
+        None => Poll::Pending,
+    })
+}
+
+/// A task that is detached when this is dropped.
+struct Detached<T>(Option<Task<T>>);
+
+impl<T> Drop for Detached<T> {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.detach();
+        }
+    }
+}
+
 /// `spawned`: who is to be told of as the task's origin.
 fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static>) -> TaskKind<F::Output> {
     match reactor::stops() {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
 use weft_machine::rt;
-use weft_store::block::Block;
+use weft_store::block::{Block, BlockOp};
 use weft_wire::repl::control::{Era, Refusal, Request, Response};
 
 use crate::destination::{self, Destination, Force};
@@ -189,7 +189,14 @@ pub struct Group {
     ending: AtomicBool,
     /// The task has ended.
     ended: AtomicBool,
+    /// [`Group::end`] has got as far as [`Settled`].
+    is_settled: AtomicBool,
 }
+
+/// Says that the volumes of a group have all that was answered, durably, and that nobody uses them. Only then may the group's log be
+/// removed.
+#[derive(Debug)]
+pub struct Settled(());
 
 impl Group {
     /// A group whose volumes are behind these fronts, which are closed.
@@ -203,6 +210,7 @@ impl Group {
             destinations: Gate::default(),
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
         }
     }
 
@@ -757,9 +765,29 @@ impl Group {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Has the volumes hold, durably, what a stopped source has in its log: it may have been stopped before that was done, and has
-    /// answered it. Whoever removes the group's files calls this first, since nobody can do it later.
-    pub async fn apply_log(&self) -> Result<(), String> {
+    /// Ends it for good: `forget` removes what is kept of the group, durably, and then the volumes are volumes like any others, of
+    /// which `bare` are the blocks. The order is what keeps a crash or an error from losing answered writes: the volumes have what
+    /// the log holds, durably, before that goes; and nobody writes to them alone while a crash could bring the group back.
+    ///
+    /// After an error the group is what it was, or closed until this is called again or the server starts again.
+    pub async fn end(
+        &self,
+        bare: &[Arc<dyn Block>],
+        forget: impl AsyncFnOnce(&Settled) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let settled = self.settle(bare).await?;
+        forget(&settled).await?;
+        for (front, block) in self.fronts.iter().zip(bare) {
+            front.open(block.clone()).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the task. Where the log has what the volumes lack they have it before, and an error leaves everything as it was.
+    async fn settle(&self, bare: &[Arc<dyn Block>]) -> Result<Settled, String> {
+        if self.is_settled.load(Ordering::Acquire) {
+            return Ok(Settled(()));
+        }
         if let State::Stopped(stopped) = self.state()
             && let Some(source) = &stopped.source
         {
@@ -768,24 +796,41 @@ impl Group {
                 format!("{name}: its log cannot be applied to its volumes: {e}. To give that up: `weft replica resolve {name} --keep there`")
             })?;
         }
-        Ok(())
-    }
-
-    /// Ends it for good: the volumes are volumes like any others, of which `bare` are the blocks.
-    pub async fn end(&self, bare: &[Arc<dyn Block>]) -> Result<(), String> {
-        self.apply_log().await?;
-        self.close().await;
+        let flushed = match self.state() {
+            State::Stopped(stopped) if stopped.source.is_some() => flush(bare).await,
+            // A source that runs is flushed when it is closed; a copy has answered nothing; of others nobody can tell what is missing.
+            _ => Ok(()),
+        };
+        flushed
+            .map_err(|e| format!("{}: its volumes cannot be flushed, so its log stays: {e}", self.name))?;
+        let was_source = matches!(self.state(), State::Source(_));
+        let closed = self.try_close().await;
         if !self.has_ended() {
             return Err(format!("{} is still being opened: try again in a moment", self.name));
         }
-        for (front, block) in self.fronts.iter().zip(bare) {
-            front.open(block.clone()).await;
+        match closed {
+            // A write that came since may be in the log alone.
+            Err(e) if was_source => {
+                return Err(format!(
+                    "{}: its volumes may lack what its log has: {e}; start the server again",
+                    self.name
+                ));
+            }
+            Err(e) => tracing::warn!("group {}: while closing: {e}", self.name),
+            Ok(()) => {}
         }
-        Ok(())
+        self.is_settled.store(true, Ordering::Release);
+        Ok(Settled(()))
     }
 
     /// Ends the task, with everything durable.
     pub async fn close(&self) {
+        if let Err(e) = self.try_close().await {
+            tracing::warn!("group {}: while closing: {e}", self.name);
+        }
+    }
+
+    async fn try_close(&self) -> Result<(), Error> {
         self.ending.store(true, Ordering::Release);
         // A write that waits for a destination that is away may wait for ever: it is refused when its source ends.
         let held = join_all(self.fronts.iter().map(|front| front.hold("the server, or replication, ends")));
@@ -801,10 +846,15 @@ impl Group {
             _ => Ok(()),
         };
         self.changed.notify();
-        if let Err(e) = closed {
-            tracing::warn!("group {}: while closing: {e}", self.name);
-        }
         let ended = self.changed.until(|| self.ended.load(Ordering::Acquire).then_some(()));
         let _in_time = rt::timeout(LINKS_END_WITHIN, ended).await;
+        closed
     }
+}
+
+async fn flush(volumes: &[Arc<dyn Block>]) -> Result<(), weft_store::Error> {
+    for volume in volumes {
+        volume.submit(BlockOp::Flush).await?;
+    }
+    Ok(())
 }

@@ -16,6 +16,9 @@
 //!   a write may see a part of it.
 //! - Durable (the flag, and [`BlockOp::Flush`] for what was answered before it was submitted): it survives the death of
 //!   the process and of the host. [`Medium::Ram`] promises that to nobody, and says so by its name.
+//! - Dropping a future does not stop its request: the kernel finishes a call that has begun. Requests that are submitted after
+//!   the drop are carried out after that call, and [`Block::memory`] returns `None` until it has returned. So whoever has dropped
+//!   the futures of all earlier requests needs no barrier before the next one.
 //! - Once something could not be made durable, nothing ever is again: the kernel reports such a loss once, and forgets
 //!   the pages. Whoever opens the volume anew reads what is really there.
 
@@ -30,7 +33,8 @@ pub trait Block: std::fmt::Debug + Send + Sync {
     /// What it is made of.
     fn geometry(&self) -> Geometry;
     /// The file in memory that its bytes lie in, from the file's first byte on, where whoever may write to the block may as
-    /// well write there: inside of its size, and for nothing durable. By default there is none.
+    /// well write there: inside of its size, and for nothing durable. By default there is none. Ask anew for
+    /// each request.
     fn memory(&self) -> Option<&File> {
         None
     }

@@ -557,3 +557,20 @@ fn where_io_uring_is_forbidden_epoll_takes_over() {
         thread.join().expect("epoll does it");
     }
 }
+
+#[test]
+fn what_is_not_to_be_cancelled_runs_to_its_end_when_nobody_awaits_it() {
+    on_each_driver(|| async {
+        let ended = Rc::new(Cell::new(0));
+        let counts = |ended: Rc<Cell<usize>>| async move {
+            yield_now().await;
+            ended.set(ended.get() + 1);
+            ended.get()
+        };
+        assert_eq!(uncancelled(counts(ended.clone())).await, 1);
+        drop(uncancelled(counts(ended.clone())));
+        while ended.get() < 2 {
+            yield_now().await;
+        }
+    });
+}

@@ -1,4 +1,5 @@
-//! A disk of the simulation: forgets what was not flushed when its host dies, tears writes, and rots.
+//! A disk of the simulation: forgets what was not flushed when its host dies, tears writes, rots, and carries out changes whose
+//! futures were dropped, later.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::clock::Time;
 use weft_machine::sim::{Rng, with_rng};
 use weft_machine::{Payload, rt};
 use weft_store::Error;
@@ -35,6 +37,29 @@ struct Platter {
     broken: bool,
     /// Nanoseconds that an operation takes at most.
     slowest: u64,
+    /// Changes whose futures were dropped, and when they land: later requests wait for that, as `store::block` promises.
+    abandoned: Vec<(Time, usize, Vec<u8>)>,
+}
+
+/// How much longer a change takes whose future was dropped.
+const ABANDONED_TIMES: u64 = 50;
+
+impl Platter {
+    fn put(&mut self, at: usize, data: Vec<u8>) {
+        self.seen[at..at + data.len()].copy_from_slice(&data);
+        let sectors = at / SECTOR..(at + data.len()).div_ceil(SECTOR);
+        self.failed.retain(|sector| !sectors.contains(sector));
+        let number = self.next;
+        self.next += 1;
+        self.pending.push((number, at, data));
+    }
+
+    /// Abandoned changes have landed.
+    fn land(&mut self) {
+        for (_, at, data) in std::mem::take(&mut self.abandoned) {
+            self.put(at, data);
+        }
+    }
 }
 
 /// A disk, to be opened by one host after the other.
@@ -79,12 +104,15 @@ impl Disk {
 
     /// What the host sees now.
     pub fn content(&self) -> Vec<u8> {
-        self.platter().seen.clone()
+        let mut platter = self.platter();
+        platter.land();
+        platter.seen.clone()
     }
 
     /// The host dies: of what was not flushed, each write is there, is not, or is there in part.
     pub fn die(&self, rng: &mut Rng) {
         let mut platter = self.platter();
+        platter.land();
         let Platter { durable, pending, .. } = &mut *platter;
         for (_, at, data) in pending.drain(..) {
             let fate = rng.below(3);
@@ -101,7 +129,9 @@ impl Disk {
 
     /// Of what was not flushed nothing is there when the host dies.
     pub fn forget(&self) {
-        self.platter().pending.clear();
+        let mut platter = self.platter();
+        platter.abandoned.clear();
+        platter.pending.clear();
     }
 
     /// The sector there cannot be read any more, until it is written to.
@@ -124,6 +154,7 @@ impl Disk {
     /// Another disk is in its place, or what is left of it: whoever has it open goes on with that.
     pub fn replace(&self, content: Vec<u8>) {
         let mut platter = self.platter();
+        platter.abandoned.clear();
         platter.pending.clear();
         platter.failed.clear();
         platter.durable.clone_from(&content);
@@ -167,15 +198,37 @@ impl Handle {
         }
     }
 
-    fn put(&self, offset: u64, data: Vec<u8>) {
+    /// Waits for changes whose futures were dropped.
+    async fn finish_abandoned(&self) {
+        loop {
+            let last = self.disk.platter().abandoned.iter().map(|(lands, ..)| *lands).max();
+            let Some(last) = last else { return };
+            rt::sleep_until(last).await;
+            self.alive().await;
+            let mut platter = self.disk.platter();
+            if platter.abandoned.iter().all(|(lands, ..)| *lands <= last) {
+                platter.land();
+            }
+        }
+    }
+
+    /// Changes bytes. A future that is dropped once this has begun does not keep them from landing.
+    async fn put(&self, offset: u64, data: Vec<u8>, is_hint: bool) -> Result<(), Error> {
+        let mut begun = Begun { handle: self, change: Some((offset as usize, data)) };
+        self.pause().await;
+        let change = begun.change.take();
         let mut platter = self.disk.platter();
-        let at = platter.misdirected.take().unwrap_or(offset as usize);
-        platter.seen[at..at + data.len()].copy_from_slice(&data);
-        let sectors = at / SECTOR..(at + data.len()).div_ceil(SECTOR);
-        platter.failed.retain(|sector| !sectors.contains(sector));
-        let number = platter.next;
-        platter.next += 1;
-        platter.pending.push((number, at, data));
+        if platter.broken {
+            return Err(std::io::Error::from_raw_os_error(5).into());
+        }
+        if platter.full && !is_hint {
+            return Err(Error::NoSpace);
+        }
+        if let Some((at, data)) = change {
+            let at = platter.misdirected.take().unwrap_or(at);
+            platter.put(at, data);
+        }
+        Ok(())
     }
 
     async fn flush(&self) {
@@ -193,6 +246,23 @@ impl Handle {
     }
 }
 
+/// A change that lands later when this is dropped before it is taken.
+struct Begun<'a> {
+    handle: &'a Handle,
+    change: Option<(usize, Vec<u8>)>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let Some((at, data)) = self.change.take() else { return };
+        let mut platter = self.handle.disk.platter();
+        if platter.host == self.handle.host && !platter.full {
+            let lands = rt::now() + Duration::from_nanos(platter.slowest.saturating_mul(ABANDONED_TIMES));
+            platter.abandoned.push((lands, at, data));
+        }
+    }
+}
+
 impl Block for Handle {
     fn geometry(&self) -> Geometry {
         Geometry { size: self.disk.platter().seen.len() as u64, medium: Medium::File, preferred: 512 }
@@ -202,12 +272,22 @@ impl Block for Handle {
         Box::pin(async move {
             op.validate(self.geometry().size)?;
             self.alive().await;
-            self.pause().await;
-            if self.disk.platter().broken {
-                return Err(std::io::Error::from_raw_os_error(5).into());
-            }
-            if self.disk.platter().full && matches!(op, BlockOp::Write { .. } | BlockOp::WriteZeroes { .. }) {
-                return Err(Error::NoSpace);
+            self.finish_abandoned().await;
+            let change = match &op {
+                BlockOp::Write { offset, data, .. } => Some((*offset, data.concat())),
+                BlockOp::WriteZeroes { offset, len, .. } | BlockOp::Trim { offset, len, .. } => {
+                    Some((*offset, vec![0; *len as usize]))
+                }
+                _ => None,
+            };
+            match change {
+                None => {
+                    self.pause().await;
+                    if self.disk.platter().broken {
+                        return Err(std::io::Error::from_raw_os_error(5).into());
+                    }
+                }
+                Some((offset, data)) => self.put(offset, data, matches!(op, BlockOp::Trim { .. })).await?,
             }
             let must_last = match op {
                 BlockOp::Read { offset, len } => {
@@ -234,15 +314,9 @@ impl Block for Handle {
                     }
                     return Ok(Outcome::Extents(extents));
                 }
-                BlockOp::Write { offset, data, durable } => {
-                    self.put(offset, data.concat());
-                    durable
-                }
-                BlockOp::WriteZeroes { offset, len, durable, .. }
-                | BlockOp::Trim { offset, len, durable } => {
-                    self.put(offset, vec![0; len as usize]);
-                    durable
-                }
+                BlockOp::Write { durable, .. }
+                | BlockOp::WriteZeroes { durable, .. }
+                | BlockOp::Trim { durable, .. } => durable,
                 BlockOp::Flush => true,
             };
             if must_last {

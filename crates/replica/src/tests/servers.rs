@@ -377,7 +377,11 @@ impl Servers {
                     && self.world.nodes[fenced.by].host.life.get() == fenced.life
             });
             // What the copy had taken before it was promoted may be answered a moment later.
-            if let (true, false, Some(fenced)) = (fenced, protected, &seen.fenced) {
+            // One whose last destination was removed goes on alone: somebody has typed that.
+            let alone = |source: &Source| source.status().peers.is_empty();
+            if let (true, false, Some(fenced)) = (fenced, protected, &seen.fenced)
+                && !alone(&fenced.source)
+            {
                 let status = fenced.source.status();
                 self.fail(format!(
                     "record {sequence} was answered by a source whose copy had been promoted: {status:?}"

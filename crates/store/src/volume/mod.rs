@@ -14,6 +14,7 @@ pub mod identity;
 pub mod plain;
 pub mod superblock;
 
+mod abandoned;
 mod growth;
 mod medium;
 #[cfg(test)]

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use weft_machine::buf::MAX_BUF;
 use weft_machine::{File, FileRange, Payload, Pool, rt};
 
+use super::abandoned::Abandoned;
 use crate::Error;
 use crate::block::{Block, BlockOp, Extent, Geometry, Medium, Outcome};
 
@@ -38,6 +39,8 @@ pub struct Plain {
     size: AtomicU64,
     /// Something could not be made durable; see the contract.
     lost: Arc<AtomicBool>,
+    /// Changes that go on although their futures were dropped.
+    abandoned: Abandoned,
 }
 
 /// The way past the page cache.
@@ -70,7 +73,14 @@ impl Plain {
 
     /// The first `size` bytes of an open file or device.
     pub fn new(file: File, direct: Option<Direct>, medium: Medium, size: u64) -> Plain {
-        Plain { file, direct, medium, size: AtomicU64::new(size), lost: Arc::default() }
+        Plain {
+            file,
+            direct,
+            medium,
+            size: AtomicU64::new(size),
+            lost: Arc::default(),
+            abandoned: Abandoned::default(),
+        }
     }
 
     /// It has `size` bytes from now on, and its file as many.
@@ -85,6 +95,11 @@ impl Plain {
 
     fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    #[cfg(test)]
+    pub(super) fn abandoned(&self) -> &Abandoned {
+        &self.abandoned
     }
 
     /// The file that the bytes lie in.
@@ -130,7 +145,7 @@ impl Plain {
             return Ok(self.file.write_at(offset, &data).await?);
         };
         let file = direct.file.clone();
-        Ok(rt::blocking(move || write_direct(&file, offset, &data)).await?)
+        Ok(self.abandoned.make(move || write_direct(&file, offset, &data)).await?)
     }
 
     /// Makes durable what was written, unless something has been lost before.
@@ -169,7 +184,8 @@ impl Plain {
             return Ok(());
         }
         let file = self.file.clone();
-        match rt::lengthy(move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start)).await {
+        let punch = move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start);
+        match self.abandoned.make_lengthy(punch).await {
             // It was a hint.
             Err(e) if unsupported(e) => Ok(()),
             other => Ok(other.map_err(io::Error::from)?),
@@ -179,7 +195,7 @@ impl Plain {
     async fn zero(&self, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Error> {
         let whole = self.medium != Medium::Device || (is_aligned(offset) && is_aligned(len));
         let file = self.file.clone();
-        let zeroed = rt::lengthy(move || match whole {
+        let zeroed = self.abandoned.make_lengthy(move || match whole {
             true => zero(&file, offset, len, keep_space, fast),
             // Parts of a device's blocks have to be written; a few blocks of them are not worth splitting.
             false if fast => Err(Errno::OPNOTSUPP),
@@ -210,12 +226,14 @@ impl Block for Plain {
     }
 
     fn memory(&self) -> Option<&File> {
-        Some(&self.file).filter(|file| file.is_in_memory())
+        // A direct store would not wait for abandoned changes.
+        Some(&self.file).filter(|file| file.is_in_memory() && !self.abandoned.any())
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             op.validate(self.size())?;
+            self.abandoned.finished().await;
             let must_last = match op {
                 BlockOp::Read { offset, len } => return self.read(offset, len).await.map(Outcome::Data),
                 BlockOp::Status { offset, len, max_extents } => {

@@ -11,7 +11,9 @@ use weft_machine::sim::{Sim, with_rng};
 use weft_store::block::{Block, BlockOp};
 
 use super::{CONVERGES_WITHIN, PARTNERSHIP, Running, SLOT, Servers, Written};
-use crate::group::{Cause, Partner, State};
+use crate::destination::Force;
+use crate::fuzz::disk::Disk;
+use crate::group::{Cause, Partner, Settled, State};
 use crate::journal::{self, Format};
 use crate::source::{First, Source};
 use crate::status::{Mode, Phase, Role};
@@ -242,7 +244,7 @@ impl Servers {
             State::Starting | State::Source(_) => false,
         };
         let bare = self.world.side(n).members;
-        match rt::timeout(CONVERGES_WITHIN, running.group.end(&bare)).await {
+        match rt::timeout(CONVERGES_WITHIN, running.group.end(&bare, async |_| Ok(()))).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return false,
             Err(_) => {
@@ -480,4 +482,58 @@ fn a_copy_that_was_removed_alone_and_added_by_a_second_name_is_consistent_when_i
     for seed in 0..20 {
         Sim::new(seed).time_limit(Duration::from_secs(600)).run(added_by_a_second_name());
     }
+}
+
+/// Both sides were written to, and one of them is removed with `--force` before its log was ever replayed.
+#[test]
+fn a_log_is_forgotten_when_the_volumes_have_all_of_it_durably() {
+    // Of this seed, a source goes on alone.
+    Sim::new(6).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+        servers.kill(1);
+        let write = async |n: usize, byte: u8| {
+            let data = vec![Bytes::from(vec![byte; SLOT])];
+            let write = BlockOp::Write { offset: 0, data, durable: true };
+            let front = servers.running(n).expect("it runs").fronts[0].clone();
+            rt::timeout(CONVERGES_WITHIN, front.submit(write))
+                .await
+                .expect("it is answered")
+                .expect("it is written");
+        };
+        let disks = || servers.world.nodes[0].members.iter();
+        let holds = |byte: u8| servers.world.volumes(0)[0][..SLOT].iter().all(|other| *other == byte);
+        write(0, 0xaa).await;
+        disks().for_each(Disk::forget);
+        servers.kill(0);
+        assert!(!holds(0xaa), "the log alone has it");
+
+        servers.start(1);
+        let running = servers.running(1).expect("it runs");
+        running.group.settled(|state| matches!(state, State::Destination(_))).await.expect("it is a copy");
+        let State::Destination(copy) = running.group.state() else { panic!("{}", servers.describe()) };
+        running
+            .group
+            .failover(&copy, servers.next_tag(), Force::default())
+            .await
+            .expect("its source is silent");
+        write(1, 0xbb).await;
+        servers.start(0);
+        let running = servers.running(0).expect("it runs");
+        running.group.until(|state| matches!(state, State::Stopped(_))).await;
+        let State::Stopped(stopped) = running.group.state() else { panic!("{}", servers.describe()) };
+        assert_eq!(stopped.cause, Cause::Split, "{}", stopped.why);
+        assert!(!holds(0xaa), "it was replayed before");
+
+        let bare = servers.world.side(0).members;
+        let forget = async |_: &Settled| {
+            // The plug is pulled just when the log goes.
+            disks().for_each(Disk::forget);
+            servers.kill(0);
+            Ok(())
+        };
+        running.group.end(&bare, forget).await.expect("it ends");
+        assert!(holds(0xaa), "what was answered is lost with the log");
+    });
 }

@@ -17,6 +17,7 @@ const SIZE: u64 = 3 << 20;
 struct Bench {
     name: &'static str,
     block: Arc<dyn Block>,
+    plain: Arc<Plain>,
     pool: Pool,
     _dir: tempfile::TempDir,
 }
@@ -54,7 +55,8 @@ fn every_block() -> Vec<Bench> {
                 }
             },
         };
-        benches.push(Bench { name, block: Arc::new(block), pool, _dir: dir });
+        let plain = Arc::new(block);
+        benches.push(Bench { name, block: plain.clone(), plain, pool, _dir: dir });
     }
     benches
 }
@@ -296,4 +298,47 @@ fn reads_of_a_file_are_ranges_that_nobody_has_read() {
         bench.write(4097, &[8; 2]).await;
         assert_eq!(bench.read(4096, 4096).await[..4], [7, 8, 8, 7]);
     });
+}
+
+/// A connection that ends drops the futures of its requests, while threads still carry them out.
+#[test]
+fn requests_that_follow_the_drop_of_a_change_wait_for_it() {
+    const LEN: usize = 8192;
+    let changes = |pool: &Pool| {
+        let mut old = pool.try_alloc(LEN).expect("there is room");
+        old.extend_from_slice(&[b'o'; LEN]);
+        let write = BlockOp::Write { offset: 0, data: vec![old.freeze()], durable: false };
+        let (offset, len, durable) = (0, LEN as u64, false);
+        let zeroes = BlockOp::WriteZeroes { offset, len, durable, keep_space: false, fast: false };
+        [
+            ("direct", write),
+            ("file", BlockOp::Trim { offset, len, durable }),
+            ("file", zeroes.clone()),
+            ("ram", zeroes),
+        ]
+    };
+    for (name, change) in changes(&Pool::new(4 * MAX_BUF)) {
+        let Some(bench) = every_block().into_iter().find(|bench| bench.name == name) else { continue };
+        rt::block_on(async {
+            let held = bench.plain.abandoned().hold();
+            let mut dropped = bench.block.submit(change.clone());
+            assert!(futures_util::poll!(&mut dropped).is_pending(), "{name}: {change:?}");
+            // Until it has a thread.
+            for _ in 0..100 {
+                rt::yield_now().await;
+            }
+            drop(dropped);
+            assert!(bench.block.memory().is_none(), "{name}: whoever writes to it does not wait");
+            let mut next = Box::pin(bench.write(0, &[b'n'; LEN]));
+            let mut reads = bench.block.submit(BlockOp::Read { offset: 0, len: LEN });
+            assert!(futures_util::poll!(&mut next).is_pending(), "{name}: a write does not wait");
+            assert!(futures_util::poll!(&mut reads).is_pending(), "{name}: a read does not wait");
+            drop(held);
+            next.await;
+            reads.await.expect("it is read");
+            assert_eq!(bench.read(0, LEN).await, [b'n'; LEN], "{name}: {change:?} came later");
+            assert_eq!(bench.block.memory().is_some(), name == "ram");
+        })
+        .expect("the loop starts");
+    }
 }

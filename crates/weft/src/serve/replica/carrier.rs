@@ -262,6 +262,14 @@ pub(super) async fn join_server(address: &Address, pool: &Pool, encrypt: bool) -
 
 /// Says something to the other server that has nothing to do with a partnership yet. Always encrypted.
 pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
+    match exchange(address, pool, question).await? {
+        Tell::Error(why) => Err(format!("{}: {why}", address.host)),
+        told => Ok(told),
+    }
+}
+
+/// The same, where a refusal is an answer: after an error it is not known what the other server has done.
+pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
     let (host, port) = (&address.host, address.port);
     let joined = join_server(address, pool, true).await.map_err(|e| {
         let hint = match e.contains("BAD_NETWORK_NAME") || e.contains("share") {
@@ -282,8 +290,5 @@ pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Resul
     if let Err(e) = joined.session.logoff().await {
         tracing::debug!("while leaving {host}: {e}");
     }
-    match answer {
-        Tell::Error(why) => Err(format!("{host}: {why}")),
-        told => Ok(told),
-    }
+    Ok(answer)
 }

@@ -280,17 +280,28 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         policy,
         may_overwrite: wanted.overwrite || wanted.seeded,
     })?;
-    carrier::ask(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await?;
-    // From here on the other server waits for this one.
-    let made = match existing {
-        Some(group) => add_destination(replicas, &group, &partner, first).await.map(|()| group),
-        None => begin(replicas, &name, &wanted, &join, &partner, first).await,
+    let made = match carrier::exchange(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await {
+        Ok(Tell::Error(why)) => return Err(format!("{}: {why}", address.host)),
+        // From here on the other server waits for this one.
+        Ok(_) => match existing {
+            Some(group) => add_destination(replicas, &group, &partner, first).await.map(|()| group),
+            None => begin(replicas, &name, &wanted, &join, &partner, first).await,
+        },
+        // And perhaps here: its answer may be lost.
+        Err(why) => Err(why),
     };
     if let Err(why) = made {
-        if let Err(e) = carrier::ask(address, &replicas.pool, &Ask::Leave { partnership }).await {
-            tracing::warn!("{} waits for a source that does not come: {e}", address.host);
-        }
-        return Err(why);
+        let leave = Ask::Leave { partnership, volumes: their_volumes.clone() };
+        return Err(match carrier::ask(address, &replicas.pool, &leave).await {
+            Ok(_) => why,
+            Err(e) => {
+                tracing::warn!("{} may wait for a source that does not come: {e}", address.host);
+                format!(
+                    "{why}; if {name} is a copy on {} now, `weft replica remove {name}` there ends that",
+                    address.host
+                )
+            }
+        });
     }
     let mode = if wanted.synchronous { "synchronously" } else { "asynchronously" };
     let (host, copy) = (&address.host, if wanted.seeded { "compared" } else { "copied" });
@@ -515,7 +526,7 @@ async fn remove(
         }
         let mut unheard = Vec::new();
         for partner in &partners {
-            let ask = Ask::Leave { partnership: group.partnership_hex() };
+            let ask = Ask::Leave { partnership: group.partnership_hex(), volumes: Vec::new() };
             if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
                 if !force {
                     return Err(format!(

@@ -342,7 +342,7 @@ impl Folder {
         fs::rename(&draft, path)
     }
 
-    /// Forgets a group.
+    /// Forgets a group, durably.
     pub fn remove(&self, group: &GroupName) -> io::Result<()> {
         // A group that has lost its file is stopped; one that has lost the other is as it was.
         for path in [self.draft(group), self.members(group), self.file(group)] {
@@ -351,7 +351,11 @@ impl Folder {
                 _ => {}
             }
         }
-        Ok(())
+        match fs::File::open(&self.0) {
+            // A group in memory was never written down.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            folder => folder?.sync_all(),
+        }
     }
 }
 

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{LocalBoxFuture, join_all};
 use rustix::fs::FlockOperation;
-use weft_machine::rt;
+use weft_machine::{Pool, rt};
 use weft_replica::destination;
-use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
+use weft_replica::group::{self as engine, Behind, Cause, Host, Settled, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::source::{self, Source};
 use weft_replica::status::{PeerStatus, Phase, Role, Status};
@@ -25,7 +25,7 @@ use weft_store::volume::{Before, Create, Error as VolumeError, Place, Store, Vol
 
 use super::carrier::{self, Carrier, Report};
 use super::commands::host_name;
-use super::config::{self, Partner};
+use super::config::{self, Folder, Partner};
 use super::kept::Kept;
 use super::names::GroupName;
 use super::partners::Most;
@@ -218,8 +218,10 @@ impl Host for Home {
                 sizes,
                 log_bytes: config.log_bytes,
             };
-            remove_journal(&self.replicas, &group.name);
-            let journal = make_journal(&self.replicas, &config, &format)?;
+            let (folder, bytes) = (&self.replicas.folder, journal_bytes(&format)?);
+            // At once, on this core: of two who decide at the same time neither may find what the other one has half done.
+            remove_journal(folder, &group.name);
+            let journal = make_journal(folder, &self.replicas.pool, &config, bytes)?;
             // What they hold counts as what it is. From here to the end of this a crash leaves a journal that says nothing.
             group.members.iter().try_for_each(|member| member.accept())?;
             group.keep(&self.replicas)?;
@@ -472,13 +474,22 @@ impl Group {
         clear_way(replicas, &config.name)?;
         let made = async {
             // First what names its volumes: a journal of which nobody knows whose it is closes all that are in no group.
-            replicas.folder.save(&config).map_err(|e| format!("the group cannot be remembered: {e}"))?;
-            let journal = make_journal(replicas, &config, &format)?;
+            let (folder, pool, remembered) = (replicas.folder.clone(), replicas.pool.clone(), config.clone());
+            let made = rt::blocking(move || {
+                folder.save(&remembered).map_err(|e| format!("the group cannot be remembered: {e}"))?;
+                make_journal(&folder, &pool, &remembered, bytes)
+            });
+            let journal = made.await?;
             let block: Arc<dyn Block> = journal.block.clone();
             journal::format(&block, &format).await.map_err(|e| e.to_string())?;
             // Before its first record, and not before its file: what is marked is in a group, or closed.
             let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
-            group.keep(replicas)?;
+            // Its file says already which volumes these are.
+            let (name, marked) = (config.name.clone(), members.clone());
+            let mark = move || marked.iter().try_for_each(|member| member.enter(&name, partnership));
+            if !config.in_memory {
+                rt::blocking(mark).await?;
+            }
             // What a crash leaves before this is undone by the next start.
             group.change(replicas, |config| config.beginning = false)?;
             // Nobody reads or writes past the group from here on.
@@ -489,7 +500,11 @@ impl Group {
         };
         let made = made.await;
         if made.is_err() {
-            forget(replicas, &config.name, &members);
+            // It never lived: its log holds nothing.
+            let (folder, name) = (replicas.folder.clone(), config.name.clone());
+            if let Err(e) = rt::blocking(move || erase(&folder, &name, &members)).await {
+                tracing::warn!("{e}");
+            }
         }
         made
     }
@@ -798,34 +813,37 @@ impl Group {
 
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
-        self.engine.apply_log().await?;
         self.keep_what_is_used();
-        self.engine.close().await;
-        lock(&self.picture).take();
-        if self.engine.has_ended() {
-            self.give_back().await;
-        }
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
-        // Before that is forgotten nobody may write to the volumes alone: after a crash they would be a group's.
-        if self.engine.has_ended() {
-            for member in &self.members {
+        self.engine.end(&bare, async |settled| self.forget(replicas, settled).await).await
+    }
+
+    /// Removes what is remembered of it. While that is not done durably, nobody may write to the volumes alone: after a crash they
+    /// would be a group's.
+    async fn forget(&self, replicas: &Replicas, settled: &Settled) -> Result<(), String> {
+        lock(&self.picture).take();
+        self.give_back().await;
+        let (name, members) = (self.name.clone(), self.members.clone());
+        let mut others = self.config().volumes;
+        others.retain(|volume| !self.has(volume));
+        let (folder, volumes) = (replicas.folder.clone(), replicas.volumes.clone());
+        let _: &Settled = settled;
+        rt::blocking(move || {
+            for member in &members {
                 if let Err(e) = member.accept() {
                     tracing::warn!("{e}");
                 }
             }
-            let others = self.config().volumes;
-            for volume in others.iter().filter(|volume| !self.has(volume)) {
+            for volume in &others {
                 // Whoever has it open, or its metadata, is not this server.
-                if let Err(e) = replicas.volumes.leave_group(volume, &self.name) {
-                    tracing::warn!(
-                        "volume {volume}: {e}; it may still be said to be in the group {}",
-                        self.name
-                    );
+                if let Err(e) = volumes.leave_group(volume, &name) {
+                    tracing::warn!("volume {volume}: {e}; it may still be said to be in the group {name}");
                 }
             }
-            forget(replicas, &self.name, &self.members);
-        }
-        self.engine.end(&bare).await
+            erase(&folder, &name, &members)
+        })
+        .await
+        .map_err(|e| format!("{e}; its volumes stay closed until the command is given again"))
     }
 
     /// Ends the task, with everything durable.
@@ -905,13 +923,12 @@ fn journal_bytes(format: &Format) -> Result<u64, String> {
     bytes.checked_next_multiple_of(LOG_UNIT).ok_or_else(|| "the journal would be too long".into())
 }
 
-/// Makes the block of a group's journal, and opens it.
-fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) -> Result<Volume, String> {
-    let bytes = journal_bytes(format)?;
-    replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
+/// Makes the block of a group's journal, in place of what there is, and opens it. Blocks: it may have many GiB.
+fn make_journal(folder: &Folder, pool: &Pool, config: &config::Group, bytes: u64) -> Result<Volume, String> {
+    folder.make().map_err(|e| format!("{}: {e}", folder.path().display()))?;
     let place = match config.in_memory {
         true => Place::Ram,
-        false => Place::File(replicas.folder.journal(&config.name)),
+        false => Place::File(folder.journal(&config.name)),
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let wanted = Create {
@@ -922,12 +939,12 @@ fn make_journal(replicas: &Replicas, config: &config::Group, format: &Format) ->
         id: random()?,
         created,
     };
-    let journals = Volumes::at(replicas.folder.path());
+    let journals = Volumes::at(folder.path());
     journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
-    let opened = journals.open(&config.name, &replicas.pool).map_err(|e| e.to_string());
+    let opened = journals.open(&config.name, pool).map_err(|e| e.to_string());
     if opened.is_err() {
         // Made a moment ago.
-        remove_journal(replicas, &config.name);
+        remove_journal(folder, &config.name);
     }
     opened
 }
@@ -979,28 +996,27 @@ pub(super) fn undo_beginning(replicas: &Replicas, config: &config::Group) -> Res
             }
         }
     }
-    forget(replicas, name, &[]);
-    Ok(())
+    erase(&replicas.folder, name, &[])
 }
 
-/// Removes what is remembered of a group, as far as it is there. Its file goes last: a crash before that leaves a group that is
-/// stopped, and none of which nobody knows what it had.
-fn forget(replicas: &Replicas, name: &GroupName, members: &[Arc<Member>]) {
+/// Removes what is remembered of a group, as far as it is there, durably. Its file goes last: a crash before that leaves a group
+/// that is stopped, and none of which nobody knows what it had. Blocks.
+fn erase(folder: &Folder, name: &GroupName, members: &[Arc<Member>]) -> Result<(), String> {
     for member in members {
         if let Err(e) = member.leave() {
             tracing::warn!("{e}; after the next start it is said to be in the group {name}");
         }
     }
-    remove_journal(replicas, name);
-    if let Err(e) = replicas.folder.remove(name) {
-        tracing::warn!("group {name} was not forgotten: {e}");
-    }
+    remove_journal(folder, name);
+    folder
+        .remove(name)
+        .map_err(|e| format!("group {name} cannot be forgotten in {}: {e}", folder.path().display()))
 }
 
-/// Removes a journal, as far as it is there.
-fn remove_journal(replicas: &Replicas, name: &GroupName) {
+/// Removes a journal, as far as it is there. Blocks.
+fn remove_journal(folder: &Folder, name: &GroupName) {
     // Not by way of the journal's own folder of volumes: its lock goes with its last user, who may be about to end.
-    for file in [replicas.folder.metadata(name), replicas.folder.journal(name)] {
+    for file in [folder.metadata(name), folder.journal(name)] {
         match std::fs::remove_file(&file) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} was left behind: {e}", file.display());

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::lock::Mutex as AsyncMutex;
 use weft_machine::Pool;
-use weft_machine::rt::Cores;
+use weft_machine::rt::{Cores, uncancelled};
 use weft_replica::front::Front;
 use weft_store::Vfs;
 use weft_store::backend::Shelf;
@@ -63,6 +63,8 @@ pub(super) struct Replicas {
     groups: Mutex<BTreeMap<GroupName, Arc<Group>>>,
     /// One command at a time may add or remove a group.
     busy: AtomicBool,
+    /// Locked while this server becomes a destination.
+    joins: AsyncMutex<()>,
     /// One look at volumes at a time.
     looking: AsyncMutex<()>,
     /// One measure of the log's place at a time: others would measure each other, and each has a file and a thread.
@@ -171,6 +173,7 @@ impl Replicas {
             absent: absent.to_vec(),
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
+            joins: AsyncMutex::default(),
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
             ends: AtomicBool::new(false),
@@ -331,10 +334,23 @@ impl Replicas {
         };
         let told = match ask {
             Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
-            Ask::Join(join) => self.join(*join).await.map(|()| Tell::Done),
-            Ask::Leave { partnership } => self.leave(&partnership).await.map(|()| Tell::Done),
+            // These are carried out whole, whatever becomes of the connection that asks: half a group would be of no use, and in
+            // the way.
+            Ask::Join(join) => {
+                let replicas = self.clone();
+                uncancelled(async move { replicas.join(*join).await }).await.map(|()| Tell::Done)
+            }
+            Ask::Leave { partnership, volumes } => {
+                let replicas = self.clone();
+                uncancelled(async move { replicas.leave(&partnership, &volumes).await })
+                    .await
+                    .map(|()| Tell::Done)
+            }
             Ask::Grow { partnership, sizes } => {
-                self.make_longer(&partnership, &sizes).await.map(|()| Tell::Done)
+                let replicas = self.clone();
+                uncancelled(async move { replicas.make_longer(&partnership, &sizes).await })
+                    .await
+                    .map(|()| Tell::Done)
             }
             Ask::Epoch { partnership } => {
                 let group = self.of_partnership(&partnership);
@@ -404,6 +420,7 @@ impl Replicas {
     /// Becomes a destination.
     async fn join(self: &Arc<Self>, join: Join) -> Result<(), String> {
         let _turn = self.take_turn()?;
+        let _joins = self.joins.lock().await;
         let mut members = Vec::new();
         for name in &join.volumes {
             let member = self.member(name)?;
@@ -436,7 +453,7 @@ impl Replicas {
         self.enter(group.clone());
         // The source, once it has the answer, comes to a door that is there.
         if let Err(why) = group.settled(|state| matches!(state, State::Destination(_))).await {
-            self.dissolve(&group).await?;
+            self.dissolve(&group).await.map_err(|e| format!("{why}; and the group stays: {e}"))?;
             return Err(why);
         }
         tracing::info!("group {} is a destination of {} now", group.name, join.source);
@@ -448,9 +465,14 @@ impl Replicas {
         self.groups().values().find(is).cloned()
     }
 
-    /// The source has ended the partnership.
-    async fn leave(self: &Arc<Self>, partnership: &str) -> Result<(), String> {
+    /// The source has ended the partnership. Unless `volumes` is empty, only the group of these is meant.
+    async fn leave(self: &Arc<Self>, partnership: &str, volumes: &[String]) -> Result<(), String> {
+        // A source that has lost the answer to its join says this while that join may still go on.
+        drop(self.joins.lock().await);
         let Some(group) = self.of_partnership(partnership) else { return Ok(()) };
+        if !volumes.is_empty() && group.config().volumes != volumes {
+            return Ok(());
+        }
         let name = &group.name;
         match group.state() {
             State::Destination(_) => {}
@@ -490,11 +512,15 @@ impl Replicas {
         group.learn_partners(self, partners, successor).await
     }
 
-    /// Ends a group here: its volumes become volumes like any others.
-    async fn dissolve(&self, group: &Arc<Group>) -> Result<(), String> {
-        group.end(self).await?;
-        self.groups().remove(&group.name);
-        Ok(())
+    /// Ends a group here: its volumes become volumes like any others. Once begun it goes on whoever waits for it.
+    async fn dissolve(self: &Arc<Self>, group: &Arc<Group>) -> Result<(), String> {
+        let (replicas, group) = (self.clone(), group.clone());
+        uncancelled(async move {
+            group.end(&replicas).await?;
+            replicas.groups().remove(&group.name);
+            Ok(())
+        })
+        .await
     }
 
     /// Makes everything durable, so that the next start is quick.

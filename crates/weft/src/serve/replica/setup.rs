@@ -44,6 +44,9 @@ pub(super) enum Ask {
     Leave {
         /// 32 hexadecimal digits.
         partnership: String,
+        /// Unless empty: the group is meant only if its volumes there are these. A server that does not know this passes over it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        volumes: Vec<String>,
     },
     /// The source's volumes are about to grow: give these as much room.
     Grow {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use weft_machine::rt;
+use weft_store::block::{Block, BlockOp};
 use weft_store::volume::{Create, Place, Volumes};
 
 use super::*;
@@ -55,6 +56,7 @@ impl Host {
             absent: Vec::new(),
             groups: Mutex::default(),
             busy: AtomicBool::new(false),
+            joins: AsyncMutex::default(),
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
             ends: AtomicBool::new(false),
@@ -74,12 +76,16 @@ impl Host {
         }
     }
 
-    fn join(&self, change: impl FnOnce(&mut Value)) -> Result<(), String> {
+    fn joins() -> Value {
         let back = json!({"host": "127.0.0.1", "port": 1, "user": "x", "password": "y", "transport": "tcp",
             "encrypt": true});
-        let mut join = json!({"do": "join", "partnership": PARTNERSHIP, "group": "db", "volumes": ["vol1"],
+        json!({"do": "join", "partnership": PARTNERSHIP, "group": "db", "volumes": ["vol1"],
             "sizes": [MIB], "log_bytes": 64 * MIB, "source": "other:db", "back": back, "synchronous": false,
-            "may_overwrite": true});
+            "may_overwrite": true})
+    }
+
+    fn join(&self, change: impl FnOnce(&mut Value)) -> Result<(), String> {
+        let mut join = Host::joins();
         change(&mut join);
         self.ask(&join)
     }
@@ -382,4 +388,110 @@ fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
     let told = host.replicas.told();
     let there = told[0].partner_stopped.as_ref().unwrap();
     assert!(there.contains("is to be typed on third, not here"), "{there}");
+}
+
+impl Host {
+    /// Says something, and goes away after so many looks for the answer.
+    async fn ask_and_go(&self, message: &Value, looks: usize) {
+        let message = serde_json::to_vec(message).unwrap();
+        let mut asks = Box::pin(self.replicas.setup(&message));
+        for _ in 0..looks {
+            if futures_util::poll!(&mut asks).is_ready() {
+                return;
+            }
+            rt::yield_now().await;
+        }
+    }
+
+    /// Nothing is left of a group, and its volume is one like any other.
+    async fn is_as_it_was(&self) -> bool {
+        let front = self.replicas.member("vol1").unwrap().front.clone();
+        let read = front.submit(BlockOp::Read { offset: 0, len: 512 });
+        let is_open = matches!(futures_util::poll!(Box::pin(read)), std::task::Poll::Ready(Ok(_)));
+        is_open && self.files().is_empty() && self.replicas.groups().is_empty()
+    }
+}
+
+/// From one look to longer than it takes.
+fn looks() -> impl Iterator<Item = usize> {
+    (0..14).map(|n| 1 << n)
+}
+
+#[test]
+fn a_join_whose_connection_is_lost_is_carried_out_and_the_leave_that_follows_waits_for_it() {
+    for looks in looks() {
+        let host = Host::new();
+        let leave = serde_json::to_vec(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+        rt::block_on(async {
+            host.ask_and_go(&Host::joins(), looks).await;
+            assert!(matches!(host.replicas.setup(&leave).await, Tell::Done), "after {looks} looks");
+            assert!(host.is_as_it_was().await, "after {looks} looks {:?} is left", host.files());
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_leave_whose_connection_is_lost_is_carried_out() {
+    for looks in looks() {
+        let host = Host::new();
+        host.join(|_| ()).unwrap();
+        rt::block_on(async {
+            host.ask_and_go(&json!({"do": "leave", "partnership": PARTNERSHIP}), looks).await;
+            let left = async {
+                while !host.is_as_it_was().await {
+                    rt::yield_now().await;
+                }
+            };
+            let left = rt::timeout(std::time::Duration::from_secs(60), left).await;
+            assert!(left.is_ok(), "after {looks} looks {:?} is left", host.files());
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_growth_whose_connection_is_lost_is_known_and_given_back() {
+    for looks in looks() {
+        let host = Host::new();
+        host.join(|_| ()).unwrap();
+        rt::block_on(async {
+            host.ask_and_go(&json!({"do": "grow", "partnership": PARTNERSHIP, "sizes": [2 * MIB]}), looks)
+                .await;
+            rt::yield_now().await;
+            while host.replicas.take_turn().is_err() {
+                rt::yield_now().await;
+            }
+        })
+        .unwrap();
+        host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+        assert_eq!(host.length("vol1"), MIB, "after {looks} looks");
+    }
+}
+
+#[test]
+fn a_leave_of_other_volumes_ends_nothing() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": ["vol2"]})).unwrap();
+    assert!(host.is_destination("db"));
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": ["vol1"]})).unwrap();
+    assert_eq!(host.files(), [""; 0]);
+}
+
+#[test]
+fn a_group_that_cannot_be_forgotten_keeps_its_volumes_until_it_can() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let in_the_way = host.dir.path().join("state/replica/db.members");
+    fs::remove_file(&in_the_way).unwrap();
+    fs::create_dir(&in_the_way).unwrap();
+    let leave = json!({"do": "leave", "partnership": PARTNERSHIP});
+    let refused = host.ask(&leave).unwrap_err();
+    assert!(refused.contains("cannot be forgotten"), "{refused}");
+    let is_as_it_was = || rt::block_on(host.is_as_it_was()).unwrap();
+    assert!(!is_as_it_was(), "a crash would bring the group back");
+    fs::remove_dir(&in_the_way).unwrap();
+    host.ask(&leave).unwrap();
+    assert!(is_as_it_was());
 }
