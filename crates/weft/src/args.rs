@@ -97,16 +97,15 @@ pub(crate) enum Command {
     /// RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
-    /// Write the manual pages
-    #[command(hide = true)]
+    /// Write the manual pages into a folder
     Man(Man),
 }
 
 /// `weft man`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Man {
-    /// Where to
-    #[arg(value_name = "DIR", default_value = "target/man")]
+    /// Folder for the pages; created if missing
+    #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
 
@@ -131,6 +130,9 @@ impl Command {
 /// `weft serve`.
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("door").multiple(true))]
+#[command(group = ArgGroup::new("served").multiple(true).required(true))]
+// Options of NFS require one of these, so that none of them is accepted without effect, and none serves NFS by itself.
+#[command(group = ArgGroup::new("nfs").multiple(true))]
 #[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
 WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n  \
 weft serve --volume vol1 --nbd\n\n\
@@ -138,13 +140,13 @@ A share is named after its folder. The password comes from WEFT_PASSWORD, is ask
 NFS and NBD have no passwords: they are served only where --nfs-port, --nfs-rdma-port or an --nbd option asks for them.")]
 pub(crate) struct Serve {
     /// Folders to share, each under its own name
-    #[arg(value_name = "DIR", required_unless_present_any = ["ram", "volume"])]
+    #[arg(value_name = "DIR", group = "served")]
     pub dirs: Vec<PathBuf>,
     /// A share in memory, with its size limit: NAME=512M
-    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_ram)]
+    #[arg(long, value_name = "NAME=SIZE", group = "served", value_parser = parse_ram)]
     pub ram: Vec<(String, u64)>,
     /// A volume to serve over NBD, by its name
-    #[arg(long, value_name = "NAME", requires = "door")]
+    #[arg(long, value_name = "NAME", group = "served", requires = "door")]
     pub volume: Vec<String>,
     /// Serve the volumes over NBD at its port, 10809
     #[arg(long, group = "door", requires = "volume")]
@@ -199,26 +201,26 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 5445, value_parser = number::<u16>(..))]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA, of every provider; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
     pub nfs_rdma_port: Option<u16>,
     /// TCP port of the MOUNT protocol; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", requires = "nfs", value_parser = number::<u16>(..))]
     pub mountd_port: Option<u16>,
     /// Tell NFS clients the other ports at this one: rpcbind, which they look for at 111; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", requires = "nfs", value_parser = number::<u16>(..))]
     pub rpcbind_port: Option<u16>,
     /// Serve NFS (version 3), MOUNT and rpcbind by UDP, too, at the same ports. Addresses that have made no connection by TCP get
     /// short answers alone, and no files
     #[arg(long, requires = "nfs_port")]
     pub nfs_udp: bool,
     /// Register with the rpcbind that runs on this host, and take that back at the end
-    #[arg(long, conflicts_with = "rpcbind_port")]
+    #[arg(long, requires = "nfs", conflicts_with = "rpcbind_port")]
     pub rpcbind: bool,
     /// Certificate for NFS, a chain in PEM: clients may ask for TLS (RFC 9289); `--export NAME:xprtsec=tls` makes them
-    #[arg(long, value_name = "FILE", requires = "nfs_tls_key")]
+    #[arg(long, value_name = "FILE", requires_all = ["nfs_tls_key", "nfs"])]
     pub nfs_tls_cert: Option<PathBuf>,
     /// Its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
@@ -227,12 +229,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
     pub nfs_tls_clients: Option<PathBuf>,
     /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
-    #[arg(long)]
+    #[arg(long, requires = "nfs")]
     pub no_root_squash: bool,
     /// How a share is offered over NFS: ro, secure (callers have a port below 1024; the default where this server is root), insecure,
     /// root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none,
     /// xprtsec=none|tls|mtls (repeatable)
-    #[arg(long, value_name = "NAME:OPTION,...", value_parser = crate::exports::parse)]
+    #[arg(long, value_name = "NAME:OPTION,...", requires = "nfs", value_parser = crate::exports::parse)]
     pub export: Vec<crate::exports::ExportOption>,
     /// RDMA providers to serve with
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [ProviderKind::Iwarp, ProviderKind::Shm])]
@@ -782,6 +784,44 @@ mod tests {
             let refused = serve(size).unwrap_err().to_string();
             assert!(refused.contains("64M to ") && refused.contains(size), "{refused}");
         }
+    }
+
+    /// `--mountd-port` alone served files without a password, by the NFS that answers at MOUNT's port as well.
+    #[test]
+    fn options_of_nfs_want_a_port_of_nfs() {
+        for option in [
+            "--mountd-port 20050",
+            "--rpcbind-port 1111",
+            "--rpcbind",
+            "--no-root-squash",
+            "--export data:ro",
+            "--nfs-tls-cert c --nfs-tls-key k",
+        ] {
+            let line = |more: &str| {
+                let line = ["weft serve data", option, more].join(" ");
+                Args::of_line(line.split(' ').filter(|word| !word.is_empty()))
+            };
+            let refused = line("").expect_err(option).to_string();
+            assert!(refused.contains("<--nfs-port <N>|--nfs-rdma-port <N>>"), "{option}: {refused}");
+            assert!(line("--nfs-port 0").is_ok(), "{option}");
+            assert!(line("--nfs-rdma-port 0").is_ok(), "{option}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_served_is_named_where_nothing_is() {
+        for line in ["weft serve", "weft serve --user alice"] {
+            let refused = Args::of_line(line.split(' ')).expect_err(line).to_string();
+            assert!(refused.contains("<DIR|--ram <NAME=SIZE>|--volume <NAME>>"), "{line}: {refused}");
+        }
+        let refused = Args::of_line("weft serve data --nbd".split(' ')).unwrap_err().to_string();
+        assert!(refused.contains("--volume <NAME>") && !refused.contains("<DIR>..."), "{refused}");
+    }
+
+    #[test]
+    fn man_pages_go_where_they_are_asked_for() {
+        assert!(Args::of_line(["weft", "man"]).unwrap_err().to_string().contains("<DIR>"));
+        assert!(Args::command().render_help().to_string().contains("manual pages"));
     }
 
     /// `--encrypt` on nfs:// was ignored, and what was to be secret went in clear.
