@@ -265,7 +265,7 @@ class Reach(unittest.TestCase):
             (["put", "smb://a@192.0.2.1/data/"], "names no file"),
             (["cat", "./here"], "@HOST/SHARE/PATH"),
             (["ls", "localhost"], "@localhost, or nfs://localhost/EXPORT"),
-            (["ls", "smb://a@::1/data"], "write smb://a@[::1]/data"),
+            (["ls", "smb://a@::1/data"], "write 'smb://a@[::1]/data'"),
         ]:
             with self.subTest(arguments=arguments):
                 self.assertIn(says, self.said(*arguments, within=5))

@@ -30,9 +30,10 @@ use zeroize::Zeroizing;
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
+use crate::out::{ShellCommand, shell_word};
 use crate::password;
 use crate::providers;
-use crate::url::{Scheme, Url};
+use crate::url::{Scheme, Url, escaped};
 use crate::when::When;
 
 /// Default port of SMB Direct on iWARP ([MS-SMBD] 1.9).
@@ -561,7 +562,7 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
     if answered {
         return failure;
     }
-    let object = reach::authority(&url.host, addr.port());
+    let (object, share) = (reach::authority(&url.host, addr.port()), escaped(&url.share, ""));
     let (wanted, other) = match url.scheme {
         Scheme::Smb => (Spoken::Smb, "SMB"),
         Scheme::Nfs => (Spoken::Nfs, "NFS"),
@@ -569,8 +570,12 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
     let Ok(spoken) = rt::timeout(LOOK_LIMIT, probe::probe(addr)).await else { return failure };
     let found = match spoken {
         spoken if spoken == wanted => return failure,
-        Spoken::Smb => format!("speaks SMB, not {other}; try smb://USER@{object}/{}", url.share),
-        Spoken::Nfs => format!("speaks NFS, not {other}; try nfs://{object}/{}", url.share),
+        Spoken::Smb => {
+            format!("speaks SMB, not {other}; try {}", shell_word(format!("smb://USER@{object}/{share}")))
+        }
+        Spoken::Nfs => {
+            format!("speaks NFS, not {other}; try {}", shell_word(format!("nfs://{object}/{share}")))
+        }
         Spoken::Rpc => format!(
             "speaks ONC RPC, but not NFS; name the port of NFS, or this one as {}",
             match url.scheme {
@@ -582,7 +587,10 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
             "is a port of RDMA; name the TCP port of {other}, and this one as ?rdmaport={}",
             addr.port()
         ),
-        Spoken::Nbd => format!("speaks NBD, not {other}; a client of NBD reaches it: nbdinfo nbd://{object}"),
+        Spoken::Nbd => format!(
+            "speaks NBD, not {other}; a client of NBD reaches it: {}",
+            ShellCommand::new("nbdinfo").operand(format!("nbd://{object}"))
+        ),
         Spoken::Other(name) => format!("speaks {name}, not {other}; name the port of {other}"),
         Spoken::Silent => format!(
             "takes connections, and does not answer; is it the port of {other}, and does the server hang?"

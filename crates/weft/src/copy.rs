@@ -19,6 +19,7 @@ use crate::cat;
 use crate::connect::{Remote, password_for};
 use crate::fault::Fault;
 use crate::local::{Destination, STANDARD, Source};
+use crate::out::ShellCommand;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, store};
@@ -78,7 +79,9 @@ impl Direction {
             )
             .into()),
             (Some(from), Some(to)) => Err(format!(
-                "{from} and {to} are both on servers; copy to a local file first, or `weft cat {from} | weft put {to}`"
+                "{from} and {to} are both on servers; copy to a local file first, or `{} | {}`",
+                ShellCommand::new("weft cat").operand(from.to_string()),
+                ShellCommand::new("weft put").operand(to.to_string()),
             )
             .into()),
         }

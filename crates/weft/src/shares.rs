@@ -14,6 +14,7 @@ use weft_store::{Share, Vfs};
 use crate::Failure;
 use crate::args::Serve;
 use crate::exports::ExportOption;
+use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows makes none that is longer.
 const MAX_NAME: usize = 80;
@@ -31,7 +32,7 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
     let mut shares: Vec<Described> = Vec::new();
     for path in &args.dirs {
         let name = name_of(path)?;
-        let backend = Dir::open(path).map_err(|e| format!("cannot serve {}: {e}", path.display()))?;
+        let backend = Dir::open(path).map_err(|e| cannot_serve(path, &e.to_string()))?;
         let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
         let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)));
         shares.push(Described { share: Share::new(name, vfs), source: folder.display().to_string() });
@@ -145,17 +146,24 @@ fn named<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result<&'
     found.ok_or_else(|| no_share(option, name, &there).into())
 }
 
+/// Some errors name the path themselves.
+fn cannot_serve(path: &Path, why: &str) -> String {
+    let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(why);
+    format!("cannot serve {}: {why}", path_name(path))
+}
+
 /// A share is named after its folder, also when the path is `.` or ends in `..`.
 fn name_of(path: &Path) -> Result<String, Failure> {
-    let shown = path.display();
+    let shown = path_name(path);
     let real = path.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("cannot serve {shown}: there is no such folder; make it: mkdir -p {shown}")
+            let make = ShellCommand::new("mkdir -p").operand(path);
+            format!("cannot serve {shown}: there is no such folder; make it: {make}")
         }
         _ => format!("cannot serve {shown}: {e}"),
     })?;
     if !real.is_dir() {
-        let folder = real.parent().unwrap_or(Path::new("/")).display();
+        let folder = path_name(real.parent().unwrap_or(Path::new("/")));
         return Err(
             format!("cannot serve {shown}: it is no folder; name the one that it lies in: {folder}").into()
         );

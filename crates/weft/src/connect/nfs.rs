@@ -124,7 +124,7 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
     };
     match none {
         true => {
-            format!("no export /{share} on {host} (NFSv{version}); `weft ls {}` lists them", url.server())
+            format!("no export /{share} on {host} (NFSv{version}); `{}` lists them", url.server().listing())
         }
         false => format!("export /{share} on {host}: {e} (NFSv{version}){}", about_port(e, may_reserve())),
     }
