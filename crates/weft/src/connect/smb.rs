@@ -161,7 +161,7 @@ async fn log_on(
         options.encryption = Wish::Required;
     }
     let logging_on = async { Ok(Session::connect(channel, options).await?) };
-    Ok((addr, let_in(dial, medium, addr, logging_on).await?))
+    Ok((addr, let_in(dial, medium, addr, None, logging_on).await?))
 }
 
 /// Says whose log-on failed, and where.

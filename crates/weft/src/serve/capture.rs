@@ -138,7 +138,8 @@ mod tests {
         std::fs::create_dir_all(&below).unwrap();
         std::os::unix::fs::symlink(&below, folder.path().join("link")).unwrap();
         for path in ["data/run.pcap", "data/sub/run.pcap", "link/run.pcap"] {
-            let refused = begin(&folder.path().join(path), 1 << 20, std::slice::from_ref(&share)).err().unwrap();
+            let refused =
+                begin(&folder.path().join(path), 1 << 20, std::slice::from_ref(&share)).err().unwrap();
             assert!(refused.contains("which is served"), "{path}: {refused}");
         }
         assert!(begin(&folder.path().join("run.pcap"), 1 << 20, &[share]).is_ok());
