@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgGroup, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use weft_machine::net;
@@ -47,7 +48,13 @@ impl Args {
         line: impl IntoIterator<Item: Into<OsString> + Clone>,
     ) -> Result<Args, clap::Error> {
         let command = with_negative_values(Args::command());
-        let mut found = command.clone().try_get_matches_from(line)?;
+        let mut found = command.clone().try_get_matches_from(line).map_err(|mut error| {
+            // That an option which does not exist can be passed as a value (`weft ls -- -l`) helps nobody: no URL begins so.
+            if error.kind() == ErrorKind::UnknownArgument {
+                error.remove(ContextKind::Suggested);
+            }
+            error
+        })?;
         Args::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command.clone()))
     }
 }
@@ -436,6 +443,7 @@ impl Connect {
 #[command(
     after_help = "Examples:\n  weft cp smb://alice@127.0.0.1:4450/data/big.iso ./copy.iso --transport iwarp\n  \
 weft cp ./big.iso smb://alice@127.0.0.1:4450/data/\n  \
+weft cp nfs://nas/data/big.iso ./copy.iso\n  \
 weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
 The password comes from WEFT_PASSWORD or is asked for."
 )]
@@ -669,7 +677,7 @@ fn parse_ram(text: &str) -> Result<(String, u64), String> {
 
 /// A size in a range.
 fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
-    let size = parse_size(text)?;
+    let size = parse_bytes(text)?;
     match (least..=most).contains(&size) {
         true => Ok(size),
         false => Err(format!("write a size from {} to {}", rounded(least), rounded(most))),
@@ -706,8 +714,16 @@ fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, String> {
     found.ok_or_else(|| format!("no dialect {text}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1"))
 }
 
-/// "64K", "512M", "1G", "4096"; binary multiples.
+/// "64K", "512M", "1G", "4096"; binary multiples. More than nothing.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err(format!("a size is more than 0 (write for example 512M), not {text}")),
+        size => Ok(size),
+    }
+}
+
+/// The same, or nothing.
+fn parse_bytes(text: &str) -> Result<u64, String> {
     // The parser of numbers takes a plus sign, and "+1G" would make a volume of 8 GiB one of 1 GiB.
     if text.starts_with(['+', '-']) {
         return Err(format!("sizes are absolute: write the whole size (for example 3G), not {text}"));
@@ -722,7 +738,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         other => return Err(format!("unknown unit {other:?}: write a number with K, M, G or T")),
     };
     let number: u64 = digits.parse().map_err(|_| format!("not a size: {text:?} (write for example 512M)"))?;
-    number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| format!("size out of range: {text}"))
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than this system can count"))
 }
 
 /// The least memory for payload buffers: four of the largest, so that peers who have not logged on, who may hold one,
@@ -731,7 +747,7 @@ const MIN_BUFFERS: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
 
 /// A size that `--buffers` can have here.
 fn parse_buffers(text: &str) -> Result<u64, String> {
-    let size = parse_size(text)?;
+    let size = parse_bytes(text)?;
     let memory = memory();
     if (MIN_BUFFERS..=memory).contains(&size) {
         return Ok(size);
@@ -819,6 +835,14 @@ mod tests {
     }
 
     #[test]
+    fn an_option_that_does_not_exist_is_not_taken_for_a_value() {
+        let refused = Args::of_line(["weft", "ls", "-l"]).unwrap_err().to_string();
+        assert!(refused.contains("unexpected argument '-l'") && !refused.contains("-- -l"), "{refused}");
+        let similar = Args::of_line(["weft", "ls", "--jsn", "smb://a@h"]).unwrap_err().to_string();
+        assert!(similar.contains("--json"), "{similar}");
+    }
+
+    #[test]
     fn man_pages_go_where_they_are_asked_for() {
         assert!(Args::of_line(["weft", "man"]).unwrap_err().to_string().contains("<DIR>"));
         assert!(Args::command().render_help().to_string().contains("manual pages"));
@@ -856,6 +880,7 @@ mod tests {
             ("weft cp smb://a@h/s/x . --queue-depth 0", "from 1 to 1024"),
             ("weft sync smb://a@h/s . --files 0", "from 1 to 64"),
             ("weft serve --ram x=100000T", &most),
+            ("weft serve --ram scratch=0", &most),
             ("weft serve d --cores 0", "from 1 to 1024"),
             ("weft serve d --spin-us 99999999", "from 0 to 1000000"),
             ("weft status --watch --every 0", "from 1 to 86400"),

@@ -31,6 +31,7 @@ use zeroize::Zeroizing;
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
+use crate::fault::Misuse;
 use crate::out::{ShellCommand, shell_word};
 use crate::password;
 use crate::providers;
@@ -406,7 +407,7 @@ fn followed(path: &str, target: &str) -> Option<String> {
 pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
     match url.scheme {
         Scheme::Smb => Ok(url.check_user(options.kerberos)?),
-        Scheme::Nfs => Ok(options.check_nfs()?),
+        Scheme::Nfs => Ok(options.check_nfs().map_err(Misuse::new)?),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::args::{Cp, Sync, Transfer, default_user};
 use crate::cat;
 use crate::connect::{Remote, password_for};
-use crate::fault::Fault;
+use crate::fault::{Fault, Misuse};
 use crate::local::{Destination, STANDARD, Source};
 use crate::out::ShellCommand;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
@@ -73,16 +73,16 @@ impl Direction {
                 }
                 Ok(Direction::Up(PathBuf::from(from), to))
             }
-            (None, None) => Err(format!(
+            (None, None) => Err(Misuse::new(format!(
                 "neither {from} nor {to} is on a server; name the one that is as smb://{user}@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH",
                 user = default_user()
-            )
+            ))
             .into()),
-            (Some(from), Some(to)) => Err(format!(
+            (Some(from), Some(to)) => Err(Misuse::new(format!(
                 "{from} and {to} are both on servers; copy to a local file first, or `{} | {}`",
                 ShellCommand::new("weft cat").operand(from.to_string()),
                 ShellCommand::new("weft put").operand(to.to_string()),
-            )
+            ))
             .into()),
         }
     }

@@ -99,7 +99,7 @@ fn main() -> ExitCode {
                 said = because;
                 cause = inner.source();
             }
-            ExitCode::FAILURE
+            ExitCode::from(fault::status_of(&*error))
         }
     })
 }

@@ -6,6 +6,7 @@ mod capture;
 mod names;
 mod nbd;
 mod neighbours;
+mod ports;
 mod registration;
 pub(crate) mod replica;
 mod rpc;
@@ -47,6 +48,7 @@ use crate::args::Serve;
 use crate::listen::quota::{Quotas, Service as Served};
 use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Framing, Messages, Stop};
+use crate::out::path_name;
 use crate::password;
 use crate::providers;
 use crate::ready::{Ready, ReadyShare};
@@ -73,7 +75,9 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     // Until the process ends.
     let _marks = neighbours::mark(&shares);
     // NBD alone has nobody who logs on.
-    let password = match shares.is_empty() && args.share_volumes.is_none() && !args.replica {
+    let volumes_alone = shares.is_empty() && args.share_volumes.is_none() && !args.replica;
+    ports::check(&args, !volumes_alone)?;
+    let password = match volumes_alone {
         true => None,
         false => Some(password::for_server(&args.user)?),
     };
@@ -546,7 +550,8 @@ struct Admin {
 fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
     let dir = args.state_dir.clone().or_else(crate::volume::state_of_user);
     let bound = match &dir {
-        Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", dir.display())),
+        Some(dir) if dir.is_file() => Err(format!("{} is a file: name a folder", path_name(dir))),
+        Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", path_name(dir))),
         None => Err("no admin socket: neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     let endpoint = match bound {
@@ -695,7 +700,7 @@ where
                 Err(e) => {
                     static CLOSED: LogLimit = LogLimit::new();
                     if let Some(left_out) = CLOSED.pass(rt::now()) {
-                        tracing::warn!("{kind:?} over {medium} from {peer}: closed: {e}{left_out}");
+                        tracing::warn!(%peer, "{kind:?} over {medium}: closed: {e}{left_out}");
                     }
                 }
             }
@@ -772,7 +777,10 @@ pub(crate) fn cannot_listen_at(addr: SocketAddr, option: &str, error: &std::io::
                  {option}, or 0 for any"
             );
         }
-        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",
+        std::io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need root, CAP_NET_BIND_SERVICE (setcap cap_net_bind_service=+ep on the weft program) or a lower \
+             net.ipv4.ip_unprivileged_port_start (sysctl): or choose a higher one"
+        }
         std::io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
         _ => "",
     };

@@ -7,6 +7,7 @@ use std::net::Ipv6Addr;
 use std::path::Path;
 
 use crate::args::default_user;
+use crate::fault::Misuse;
 use crate::out::{ShellCommand, shell_word};
 
 /// Which protocol a URL names.
@@ -128,7 +129,9 @@ impl Url {
     pub(crate) fn of_file(text: &str) -> Result<Url, crate::Failure> {
         let url = Url::parse(text)?.ok_or_else(|| UrlError::no_url(text, "SHARE/PATH"))?;
         match url.path.is_empty() || url.folder {
-            true => Err(format!("{url} names no file; add its path: {}", url.join("FILE")).into()),
+            true => {
+                Err(Misuse::new(format!("{url} names no file; add its path: {}", url.join("FILE"))).into())
+            }
             false => Ok(url),
         }
     }
