@@ -700,7 +700,8 @@ where
                 Err(e) => {
                     static CLOSED: LogLimit = LogLimit::new();
                     if let Some(left_out) = CLOSED.pass(rt::now()) {
-                        tracing::warn!(%peer, "{kind:?} over {medium}: closed: {e}{left_out}");
+                        // All connections of an address that end about now are told by one line.
+                        tracing::warn!(%peer, error = %e, "{kind:?} over {medium}: closed{left_out}");
                     }
                 }
             }
