@@ -621,8 +621,8 @@ pub(crate) struct Demo {
     /// Measure only points whose name contains TEXT: "SMB READ 8 KiB", "qd 1"
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
-    /// Measure only over these transports, and TCP unless it is left out: tcp,iwarp,iwarp-nocrc,shm
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// Measure only over these transports, and TCP unless it is left out
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["tcp", "iwarp", "iwarp-nocrc", "shm"])]
     pub over: Vec<String>,
 }
 
@@ -888,6 +888,7 @@ mod tests {
             ("weft demo --repetitions 0", "from 1 to 1000"),
             ("weft demo --duration-ms 0", "from 1 to 600000"),
             ("weft demo --file-size 1", &most),
+            ("weft demo --over tcp,xyz", "possible values: tcp, iwarp, iwarp-nocrc, shm"),
             ("weft bench smb local --until-steady=-1", "from 0 to 1000"),
             ("weft bench smb local --server-pid 0", "from 1 to 4294967295"),
             ("weft rdma perf client h --spin-us 99999999", "from 0 to 1000000"),

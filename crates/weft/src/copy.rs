@@ -65,6 +65,13 @@ pub(crate) enum Direction {
 impl Direction {
     /// One of the two must be a URL, and only one; what is to be sent must be there.
     pub(crate) fn of(from: &str, to: &str) -> Result<Direction, Failure> {
+        // That of a script whose variable was not set.
+        if from.is_empty() || to.is_empty() {
+            let end = if from.is_empty() { "source" } else { "destination" };
+            return Err(
+                Misuse::new(format!("the {end} is empty (\"\"): name a file, a folder or a URL")).into()
+            );
+        }
         match (Url::parse(from)?, Url::parse(to)?) {
             (Some(from), None) => Ok(Direction::Down(from, PathBuf::from(to))),
             (None, Some(to)) => {

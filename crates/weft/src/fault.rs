@@ -96,8 +96,10 @@ mod tests {
         {
             assert_eq!(status_of(&*Url::of_file(text).unwrap_err()), 2, "{text}");
         }
-        let neither = crate::copy::Direction::of("a", "b").err().unwrap();
-        assert_eq!(status_of(&*neither), 2);
+        for (from, to) in [("a", "b"), ("", "smb://a@h/s/f"), ("smb://a@h/s/f", "")] {
+            let refused = crate::copy::Direction::of(from, to).err().unwrap();
+            assert_eq!(status_of(&*refused), 2, "{refused}");
+        }
         assert_eq!(status_of(&*Failure::from("the disk is full")), 1);
     }
 
