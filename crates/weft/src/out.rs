@@ -48,9 +48,14 @@ pub(crate) fn print(text: Arguments) -> io::Result<()> {
 fn heard(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(io::Error::new(e.kind(), format!("standard output: {e}"))),
+        Err(e) => Err(of_stdout(e)),
         Ok(()) => Ok(()),
     }
+}
+
+/// The error with the name of what failed.
+fn of_stdout(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("standard output: {e}"))
 }
 
 /// Standard output for lines, of what writes for long or for ever: a closed pipe is an error that ends it, and [`ended_by_reader`]
@@ -59,11 +64,11 @@ pub(crate) struct Stdout;
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        told(write_shown(&mut io::stdout(), bytes))
+        told(write_shown(&mut io::stdout(), bytes)).map_err(of_stdout)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        told(io::stdout().flush())
+        told(io::stdout().flush()).map_err(of_stdout)
     }
 }
 
@@ -412,5 +417,6 @@ mod tests {
         let full = heard(Err(io::ErrorKind::StorageFull.into())).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         assert!(full.to_string().starts_with("standard output: "));
+        assert_eq!(of_stdout(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
     }
 }

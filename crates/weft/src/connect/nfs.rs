@@ -178,7 +178,14 @@ async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn 
         rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone()).await
     };
     let port = dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT);
-    let (addr, channel) = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await?;
+    let connected = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await;
+    let (addr, channel) = connected.map_err(|e| match dial.url.rdma_port {
+        Some(_) => e,
+        None => {
+            format!("{e}; where it is at another port, name that: ?rdmaport=N (weft serve: --nfs-rdma-port)")
+                .into()
+        }
+    })?;
     Ok((addr, channel))
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use weft_machine::{Listener, Pool, Stream, rt, sim};
 use weft_rdma::Work;
 
-use super::{Dial, Medium, WHOLE_LIMIT, channels, in_all, let_in, reach};
+use super::{Dial, Medium, WHOLE_LIMIT, channels, in_all, let_in, nfs, reach};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
@@ -166,4 +166,20 @@ fn a_mountport_that_closes_what_is_no_smb_is_named() {
     });
     let ((said, port), _) = ended;
     assert!(said.starts_with(&format!("127.0.0.1:{port} speaks SMB, not MOUNT")), "{said}");
+}
+
+/// "Connection refused" alone left open of what port.
+#[test]
+fn a_port_of_rdma_that_nobody_has_named_is_asked_for() {
+    let said = |url: &'static str| {
+        let (said, _) = sim::logged(1, async move {
+            let url = Url::parse(url).unwrap().unwrap();
+            let (options, pool) = (Connect::by(Transport::Iwarp), &Pool::new(64 << 20));
+            let dial = Dial::new(&url, &options, pool, None, rt::now() + WHOLE_LIMIT).await.unwrap();
+            nfs::connect(&dial).await.err().unwrap().to_string()
+        });
+        said
+    };
+    assert!(said("nfs://127.0.0.1/data").ends_with("?rdmaport=N (weft serve: --nfs-rdma-port)"));
+    assert!(!said("nfs://127.0.0.1/data?rdmaport=7").contains("rdmaport=N"));
 }
