@@ -149,9 +149,9 @@ class Everyday(unittest.TestCase):
 
     def test_put_wants_the_name_of_a_file(self):
         (self.folder / "sub").mkdir()
-        for path in ["sub", "sub/", ""]:
+        for path, status in [("sub", 1), ("sub/", 2), ("", 2)]:
             refused = self.weft("put", self.server.url(path), stdin=subprocess.DEVNULL, check=False)
-            self.assertEqual(refused.returncode, 1)
+            self.assertEqual(refused.returncode, status)
             self.assertRegex(refused.stderr, "names no file|is a folder: name a file in it")
         self.assertEqual(os.listdir(self.folder), ["sub"])
 
