@@ -62,7 +62,7 @@ class Options(unittest.TestCase):
             for option in ["--encrypt", "--sign"]:
                 with self.subTest(bench=option):
                     done = weft.run(weft.WEFT, "bench", "nfs", server.nfs_url("").replace("/?", "?"), option, check=False)
-                    self.assertEqual(done.returncode, 1, done.stdout)
+                    self.assertEqual(done.returncode, 2, done.stdout)
                     self.assertIn(f"{option} is for SMB; ", done.stderr)
             self.assertEqual(os.listdir(server.folder), [])
 
