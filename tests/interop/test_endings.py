@@ -57,12 +57,12 @@ class Options(unittest.TestCase):
                 for command in commands:
                     with self.subTest(command=command):
                         done = weft.run(weft.WEFT, *command, check=False)
-                        self.assertEqual(done.returncode, 1, done.stdout)
+                        self.assertEqual(done.returncode, 2, done.stdout)
                         self.assertIn(" is for SMB; ", done.stderr)
             for option in ["--encrypt", "--sign"]:
                 with self.subTest(bench=option):
                     done = weft.run(weft.WEFT, "bench", "nfs", server.nfs_url("").replace("/?", "?"), option, check=False)
-                    self.assertEqual(done.returncode, 1, done.stdout)
+                    self.assertEqual(done.returncode, 2, done.stdout)
                     self.assertIn(f"{option} is for SMB; ", done.stderr)
             self.assertEqual(os.listdir(server.folder), [])
 
@@ -74,7 +74,7 @@ class Options(unittest.TestCase):
                 for command in [("put", server.url(f"{name}?")), ("cp", __file__, server.url(f"{name}?"))]:
                     with self.subTest(command=command):
                         done = weft.run(weft.WEFT, *command, check=False, stdin=subprocess.DEVNULL)
-                        self.assertEqual(done.returncode, 1)
+                        self.assertEqual(done.returncode, 2)
                         self.assertIn("%3F", done.stderr)
                 self.assertEqual((server.folder / name).read_text(), "mine")
 
@@ -301,7 +301,7 @@ class Told(unittest.TestCase):
                 listed = weft.run(weft.WEFT, "ls", f"nfs://127.0.0.1:{ready['nfs_port']}{query}").stdout
                 self.assertEqual(listed.split(), ["/data", "/ram"])
             none = self.fails("ls", server.nfs_url("", share="none"))
-            self.assertIn(f"`weft ls nfs://127.0.0.1:{ready['nfs_port']}?mountport=", none)
+            self.assertIn(f"`weft ls 'nfs://127.0.0.1:{ready['nfs_port']}?mountport=", none)
 
     def test_what_fails_is_told_once_with_its_object(self):
         with weft.serving() as server, tempfile.TemporaryDirectory() as work:

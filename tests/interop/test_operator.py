@@ -163,7 +163,7 @@ class Hints(unittest.TestCase):
             try:
                 self.assertIn("ready", server.stdout.readline())
                 said = log.read_text()
-                url = re.search(r"weft ls (smb://\S+)", said).group(1)
+                url = re.search(r"weft ls '?(smb://[^\s']+)", said).group(1)
                 weft.run(weft.WEFT, "ls", url)
                 client = re.search(r"smbclient (//\S+) -p (\d+) -U (\S+)", said)
                 weft.run("smbclient", client[1], "-p", client[2], "-U", f"{client[3]}%{weft.PASSWORD}", "-c", "ls")

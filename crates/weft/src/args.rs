@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgGroup, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use weft_machine::net;
@@ -47,7 +48,13 @@ impl Args {
         line: impl IntoIterator<Item: Into<OsString> + Clone>,
     ) -> Result<Args, clap::Error> {
         let command = with_negative_values(Args::command());
-        let mut found = command.clone().try_get_matches_from(line)?;
+        let mut found = command.clone().try_get_matches_from(line).map_err(|mut error| {
+            // That an option which does not exist can be passed as a value (`weft ls -- -l`) helps nobody: no URL begins so.
+            if error.kind() == ErrorKind::UnknownArgument {
+                error.remove(ContextKind::Suggested);
+            }
+            error
+        })?;
         Args::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command.clone()))
     }
 }
@@ -97,16 +104,15 @@ pub(crate) enum Command {
     /// RDMA without storage: check data, measure, list providers
     #[command(subcommand)]
     Rdma(Rdma),
-    /// Write the manual pages
-    #[command(hide = true)]
+    /// Write the manual pages into a folder
     Man(Man),
 }
 
 /// `weft man`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Man {
-    /// Where to
-    #[arg(value_name = "DIR", default_value = "target/man")]
+    /// Folder for the pages; created if missing
+    #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
 
@@ -131,6 +137,9 @@ impl Command {
 /// `weft serve`.
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("door").multiple(true))]
+#[command(group = ArgGroup::new("served").multiple(true).required(true))]
+// Options of NFS require one of these, so that none of them is accepted without effect, and none serves NFS by itself.
+#[command(group = ArgGroup::new("nfs").multiple(true))]
 #[command(after_help = "Examples:\n  weft serve ./data --user alice\n  \
 WEFT_PASSWORD=secret weft serve ./data --ram scratch=1G --user alice --nfs-port 2049 --mountd-port 20048\n  \
 weft serve --volume vol1 --nbd\n\n\
@@ -138,13 +147,13 @@ A share is named after its folder. The password comes from WEFT_PASSWORD, is ask
 NFS and NBD have no passwords: they are served only where --nfs-port, --nfs-rdma-port or an --nbd option asks for them.")]
 pub(crate) struct Serve {
     /// Folders to share, each under its own name
-    #[arg(value_name = "DIR", required_unless_present_any = ["ram", "volume"])]
+    #[arg(value_name = "DIR", group = "served")]
     pub dirs: Vec<PathBuf>,
     /// A share in memory, with its size limit: NAME=512M
-    #[arg(long, value_name = "NAME=SIZE", value_parser = parse_ram)]
+    #[arg(long, value_name = "NAME=SIZE", group = "served", value_parser = parse_ram)]
     pub ram: Vec<(String, u64)>,
     /// A volume to serve over NBD, by its name
-    #[arg(long, value_name = "NAME", requires = "door")]
+    #[arg(long, value_name = "NAME", group = "served", requires = "door")]
     pub volume: Vec<String>,
     /// Serve the volumes over NBD at its port, 10809
     #[arg(long, group = "door", requires = "volume")]
@@ -199,26 +208,26 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 5445, value_parser = number::<u16>(..))]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
     pub nfs_port: Option<u16>,
     /// Port of NFS over RDMA, of every provider; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
     pub nfs_rdma_port: Option<u16>,
     /// TCP port of the MOUNT protocol; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", requires = "nfs", value_parser = number::<u16>(..))]
     pub mountd_port: Option<u16>,
     /// Tell NFS clients the other ports at this one: rpcbind, which they look for at 111; 0 takes any
-    #[arg(long, value_name = "N", value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", requires = "nfs", value_parser = number::<u16>(..))]
     pub rpcbind_port: Option<u16>,
     /// Serve NFS (version 3), MOUNT and rpcbind by UDP, too, at the same ports. Addresses that have made no connection by TCP get
     /// short answers alone, and no files
     #[arg(long, requires = "nfs_port")]
     pub nfs_udp: bool,
     /// Register with the rpcbind that runs on this host, and take that back at the end
-    #[arg(long, conflicts_with = "rpcbind_port")]
+    #[arg(long, requires = "nfs", conflicts_with = "rpcbind_port")]
     pub rpcbind: bool,
     /// Certificate for NFS, a chain in PEM: clients may ask for TLS (RFC 9289); `--export NAME:xprtsec=tls` makes them
-    #[arg(long, value_name = "FILE", requires = "nfs_tls_key")]
+    #[arg(long, value_name = "FILE", requires_all = ["nfs_tls_key", "nfs"])]
     pub nfs_tls_cert: Option<PathBuf>,
     /// Its private key, in PEM
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
@@ -227,12 +236,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", requires = "nfs_tls_cert")]
     pub nfs_tls_clients: Option<PathBuf>,
     /// Let NFS callers who say that they are root be root, where this server is; by default they are nobody
-    #[arg(long)]
+    #[arg(long, requires = "nfs")]
     pub no_root_squash: bool,
     /// How a share is offered over NFS: ro, secure (callers have a port below 1024; the default where this server is root), insecure,
     /// root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none,
     /// xprtsec=none|tls|mtls (repeatable)
-    #[arg(long, value_name = "NAME:OPTION,...", value_parser = crate::exports::parse)]
+    #[arg(long, value_name = "NAME:OPTION,...", requires = "nfs", value_parser = crate::exports::parse)]
     pub export: Vec<crate::exports::ExportOption>,
     /// RDMA providers to serve with
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', default_values_t = [ProviderKind::Iwarp, ProviderKind::Shm])]
@@ -434,6 +443,7 @@ impl Connect {
 #[command(
     after_help = "Examples:\n  weft cp smb://alice@127.0.0.1:4450/data/big.iso ./copy.iso --transport iwarp\n  \
 weft cp ./big.iso smb://alice@127.0.0.1:4450/data/\n  \
+weft cp nfs://nas/data/big.iso ./copy.iso\n  \
 weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
 The password comes from WEFT_PASSWORD or is asked for."
 )]
@@ -611,8 +621,8 @@ pub(crate) struct Demo {
     /// Measure only points whose name contains TEXT: "SMB READ 8 KiB", "qd 1"
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
-    /// Measure only over these transports, and TCP unless it is left out: tcp,iwarp,iwarp-nocrc,shm
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// Measure only over these transports, and TCP unless it is left out
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["tcp", "iwarp", "iwarp-nocrc", "shm"])]
     pub over: Vec<String>,
 }
 
@@ -667,7 +677,7 @@ fn parse_ram(text: &str) -> Result<(String, u64), String> {
 
 /// A size in a range.
 fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
-    let size = parse_size(text)?;
+    let size = parse_bytes(text)?;
     match (least..=most).contains(&size) {
         true => Ok(size),
         false => Err(format!("write a size from {} to {}", rounded(least), rounded(most))),
@@ -704,8 +714,16 @@ fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, String> {
     found.ok_or_else(|| format!("no dialect {text}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1"))
 }
 
-/// "64K", "512M", "1G", "4096"; binary multiples.
+/// "64K", "512M", "1G", "4096"; binary multiples. More than nothing.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err(format!("a size is more than 0 (write for example 512M), not {text}")),
+        size => Ok(size),
+    }
+}
+
+/// The same, or nothing.
+fn parse_bytes(text: &str) -> Result<u64, String> {
     // The parser of numbers takes a plus sign, and "+1G" would make a volume of 8 GiB one of 1 GiB.
     if text.starts_with(['+', '-']) {
         return Err(format!("sizes are absolute: write the whole size (for example 3G), not {text}"));
@@ -720,7 +738,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         other => return Err(format!("unknown unit {other:?}: write a number with K, M, G or T")),
     };
     let number: u64 = digits.parse().map_err(|_| format!("not a size: {text:?} (write for example 512M)"))?;
-    number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| format!("size out of range: {text}"))
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than this system can count"))
 }
 
 /// The least memory for payload buffers: four of the largest, so that peers who have not logged on, who may hold one,
@@ -729,7 +747,7 @@ const MIN_BUFFERS: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
 
 /// A size that `--buffers` can have here.
 fn parse_buffers(text: &str) -> Result<u64, String> {
-    let size = parse_size(text)?;
+    let size = parse_bytes(text)?;
     let memory = memory();
     if (MIN_BUFFERS..=memory).contains(&size) {
         return Ok(size);
@@ -784,6 +802,52 @@ mod tests {
         }
     }
 
+    /// `--mountd-port` alone served files without a password, by the NFS that answers at MOUNT's port as well.
+    #[test]
+    fn options_of_nfs_want_a_port_of_nfs() {
+        for option in [
+            "--mountd-port 20050",
+            "--rpcbind-port 1111",
+            "--rpcbind",
+            "--no-root-squash",
+            "--export data:ro",
+            "--nfs-tls-cert c --nfs-tls-key k",
+        ] {
+            let line = |more: &str| {
+                let line = ["weft serve data", option, more].join(" ");
+                Args::of_line(line.split(' ').filter(|word| !word.is_empty()))
+            };
+            let refused = line("").expect_err(option).to_string();
+            assert!(refused.contains("<--nfs-port <N>|--nfs-rdma-port <N>>"), "{option}: {refused}");
+            assert!(line("--nfs-port 0").is_ok(), "{option}");
+            assert!(line("--nfs-rdma-port 0").is_ok(), "{option}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_served_is_named_where_nothing_is() {
+        for line in ["weft serve", "weft serve --user alice"] {
+            let refused = Args::of_line(line.split(' ')).expect_err(line).to_string();
+            assert!(refused.contains("<DIR|--ram <NAME=SIZE>|--volume <NAME>>"), "{line}: {refused}");
+        }
+        let refused = Args::of_line("weft serve data --nbd".split(' ')).unwrap_err().to_string();
+        assert!(refused.contains("--volume <NAME>") && !refused.contains("<DIR>..."), "{refused}");
+    }
+
+    #[test]
+    fn an_option_that_does_not_exist_is_not_taken_for_a_value() {
+        let refused = Args::of_line(["weft", "ls", "-l"]).unwrap_err().to_string();
+        assert!(refused.contains("unexpected argument '-l'") && !refused.contains("-- -l"), "{refused}");
+        let similar = Args::of_line(["weft", "ls", "--jsn", "smb://a@h"]).unwrap_err().to_string();
+        assert!(similar.contains("--json"), "{similar}");
+    }
+
+    #[test]
+    fn man_pages_go_where_they_are_asked_for() {
+        assert!(Args::of_line(["weft", "man"]).unwrap_err().to_string().contains("<DIR>"));
+        assert!(Args::command().render_help().to_string().contains("manual pages"));
+    }
+
     /// `--encrypt` on nfs:// was ignored, and what was to be secret went in clear.
     #[test]
     fn what_smb_alone_has_is_refused_for_nfs() {
@@ -816,6 +880,7 @@ mod tests {
             ("weft cp smb://a@h/s/x . --queue-depth 0", "from 1 to 1024"),
             ("weft sync smb://a@h/s . --files 0", "from 1 to 64"),
             ("weft serve --ram x=100000T", &most),
+            ("weft serve --ram scratch=0", &most),
             ("weft serve d --cores 0", "from 1 to 1024"),
             ("weft serve d --spin-us 99999999", "from 0 to 1000000"),
             ("weft status --watch --every 0", "from 1 to 86400"),
@@ -823,6 +888,7 @@ mod tests {
             ("weft demo --repetitions 0", "from 1 to 1000"),
             ("weft demo --duration-ms 0", "from 1 to 600000"),
             ("weft demo --file-size 1", &most),
+            ("weft demo --over tcp,xyz", "possible values: tcp, iwarp, iwarp-nocrc, shm"),
             ("weft bench smb local --until-steady=-1", "from 0 to 1000"),
             ("weft bench smb local --server-pid 0", "from 1 to 4294967295"),
             ("weft rdma perf client h --spin-us 99999999", "from 0 to 1000000"),

@@ -33,7 +33,7 @@ use self::sweep::Sweep;
 use self::team::Observer;
 use crate::Failure;
 use crate::args::{BenchCommand, Measuring, PictureOf, ServerOf};
-use crate::out::Console;
+use crate::out::{Console, ShellCommand};
 use crate::url::Scheme;
 use crate::when::When;
 
@@ -51,9 +51,10 @@ pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Failure> {
             pictures(if here { &all } else { &all[..4] }, args)
         }
         BenchCommand::Replica(args) if args.host != "local" => Err(format!(
-            "two servers are started here for this: weft bench replica local. How fast {0} would be as a destination: \
-             weft replica check {0}; how fast a copy under way is: weft replica status",
-            args.host
+            "two servers are started here for this: weft bench replica local. How fast {} would be as a destination: \
+             {}; how fast a copy under way is: weft replica status",
+            args.host,
+            ShellCommand::new("weft replica check").operand(&args.host)
         )
         .into()),
         BenchCommand::Replica(args) => pictures(&[Picture::Replica], args),

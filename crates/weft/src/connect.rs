@@ -13,13 +13,14 @@ mod smb;
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{Either, LocalBoxFuture, join_all, select};
 use weft_machine::net::{CONNECT_LIMIT, SourcePort};
 use weft_machine::rt::{self, Task};
 use weft_machine::{Pool, Stream, Time};
@@ -30,9 +31,11 @@ use zeroize::Zeroizing;
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
+use crate::fault::Misuse;
+use crate::out::{ShellCommand, shell_word};
 use crate::password;
 use crate::providers;
-use crate::url::{Scheme, Url};
+use crate::url::{Scheme, Url, escaped};
 use crate::when::When;
 
 /// Default port of SMB Direct on iWARP ([MS-SMBD] 1.9).
@@ -52,6 +55,8 @@ const LOGON_LIMIT: Duration = Duration::from_secs(20);
 /// How long it takes in all until a server is used: its name, all addresses, transports and versions that are tried, DFS links that
 /// lead on from it, the log-on or mount. Each step has its own limit besides.
 const WHOLE_LIMIT: Duration = Duration::from_secs(90);
+/// Who says nothing for so long is looked at while we wait on.
+const LOOK_AFTER: Duration = Duration::from_millis(700);
 /// How long that look takes at most.
 const LOOK_LIMIT: Duration = Duration::from_millis(1500);
 /// By so much a wait for a connection is longer than those of its addresses, whose errors say more.
@@ -402,7 +407,7 @@ fn followed(path: &str, target: &str) -> Option<String> {
 pub(crate) fn check(url: &Url, options: &Connect) -> Result<(), Failure> {
     match url.scheme {
         Scheme::Smb => Ok(url.check_user(options.kerberos)?),
-        Scheme::Nfs => Ok(options.check_nfs()?),
+        Scheme::Nfs => Ok(options.check_nfs().map_err(Misuse::new)?),
     }
 }
 
@@ -517,36 +522,99 @@ async fn settled(url: &Url, options: &Connect) -> Result<Url, Failure> {
     Ok(url.clone())
 }
 
+/// A TCP port that a log-on or mount talks to, and what it should speak.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    addr: SocketAddr,
+    language: Language,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Smb,
+    Nfs,
+    /// By a port of its own.
+    Mount,
+}
+
+impl Language {
+    fn name(self) -> &'static str {
+        match self {
+            Language::Smb => "SMB",
+            Language::Nfs => "NFS",
+            Language::Mount => "MOUNT",
+        }
+    }
+
+    fn is(self, spoken: &Spoken) -> bool {
+        match self {
+            Language::Smb => *spoken == Spoken::Smb,
+            Language::Nfs => *spoken == Spoken::Nfs,
+            // Weft answers both at one port.
+            Language::Mount => matches!(spoken, Spoken::Rpc | Spoken::Nfs),
+        }
+    }
+}
+
 /// A log-on or mount by a connection to `addr`, with the limit that both have: nobody below tells of waits meanwhile. Who does
-/// not answer is looked at.
+/// not answer soon, or as he should, is looked at; `mountd` is, too, where it is asked by TCP.
 async fn let_in<T>(
     dial: &Dial<'_>,
     medium: Medium,
     addr: SocketAddr,
+    mountd: Option<SocketAddr>,
     step: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let name = match dial.url.scheme {
-        Scheme::Smb => "SMB",
-        Scheme::Nfs => "NFS",
+    let language = match dial.url.scheme {
+        Scheme::Smb => Language::Smb,
+        Scheme::Nfs => Language::Nfs,
     };
-    let whom = format!("{name} at {}", reach::authority(&dial.url.host, addr.port()));
+    let whom = format!("{} at {}", language.name(), reach::authority(&dial.url.host, addr.port()));
     // Large futures, which the stacks of a benchmark's threads would hold several times over.
     let step = Box::pin(step);
-    if medium != Medium::Tcp {
+    let served = (medium == Medium::Tcp).then_some(Asked { addr, language });
+    let mountd = mountd.map(|addr| Asked { addr, language: Language::Mount });
+    let ports: Vec<Asked> = served.into_iter().chain(mountd).collect();
+    if ports.is_empty() {
         return reach::patiently_until(dial.until, LOGON_LIMIT, whom, step).await;
     }
     let looked_at = async {
-        let answered = reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step).await;
+        let mut step = pin!(reach::within(LOGON_LIMIT.saturating_sub(LOOK_LIMIT), &whom, step));
+        let answered = match rt::timeout(LOOK_AFTER, &mut step).await {
+            Ok(answered) => answered,
+            // Some protocols wait for the rest of what they take for a long message. A server that is slow speaks as it should.
+            Err(_) => match select(step, Box::pin(other_language(dial.url, &ports))).await {
+                Either::Left((answered, _)) => answered,
+                Either::Right((Some(wrong), _)) => return Err(wrong.into()),
+                Either::Right((None, step)) => step.await,
+            },
+        };
         match answered {
-            Err(e) => Err(Box::pin(explained(dial.url, addr, e)).await),
+            Err(e) => Err(Box::pin(explained(dial.url, &ports, e)).await),
             done => done,
         }
     };
     reach::patiently_until(dial.until, LOGON_LIMIT, &whom, Box::pin(looked_at)).await
 }
 
+/// What else than they should the ports speak, or do.
+async fn otherwise(ports: &[Asked]) -> impl Iterator<Item = (Asked, Spoken)> {
+    let looks = ports.iter().map(async |asked| {
+        let spoken = rt::timeout(LOOK_LIMIT, probe::probe(asked.addr)).await.ok();
+        spoken.filter(|spoken| !asked.language.is(spoken)).map(|spoken| (*asked, spoken))
+    });
+    join_all(looks).await.into_iter().flatten()
+}
+
+/// What is wrong with a port that speaks something else; `None` where none is known to.
+async fn other_language(url: &Url, ports: &[Asked]) -> Option<String> {
+    let known = |spoken: &Spoken| !matches!(spoken, Spoken::Silent | Spoken::Closes | Spoken::Gone);
+    let mut otherwise = otherwise(ports).await;
+    otherwise.find(|(_, spoken)| known(spoken)).map(|(asked, spoken)| told_of(url, asked, &spoken, ""))
+}
+
 /// Why no session or mount came of a connection: says what speaks at the port, where the server did not answer as it should.
-async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
+async fn explained(url: &Url, ports: &[Asked], failure: Failure) -> Failure {
     let answered = failure.downcast_ref::<weft_smb::client::Error>().is_some_and(|e| match e {
         weft_smb::client::Error::Malformed(_) => false,
         e => !e.is_loss(),
@@ -561,16 +629,29 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
     if answered {
         return failure;
     }
-    let object = reach::authority(&url.host, addr.port());
-    let (wanted, other) = match url.scheme {
-        Scheme::Smb => (Spoken::Smb, "SMB"),
-        Scheme::Nfs => (Spoken::Nfs, "NFS"),
+    let wrong = otherwise(ports).await.next();
+    match wrong {
+        Some((asked, spoken)) => told_of(url, asked, &spoken, &failure.to_string()).into(),
+        None => failure,
+    }
+}
+
+/// The sentence for a port that does not speak what it should, and what to type.
+fn told_of(url: &Url, asked: Asked, spoken: &Spoken, failure: &str) -> String {
+    let (object, share) = (reach::authority(&url.host, asked.addr.port()), escaped(&url.share, ""));
+    let other = asked.language.name();
+    let named = match asked.language {
+        Language::Mount => "name the port of MOUNT as ?mountport=N (weft serve: --mountd-port)".to_owned(),
+        _ => format!("name the port of {other}"),
     };
-    let Ok(spoken) = rt::timeout(LOOK_LIMIT, probe::probe(addr)).await else { return failure };
     let found = match spoken {
-        spoken if spoken == wanted => return failure,
-        Spoken::Smb => format!("speaks SMB, not {other}; try smb://USER@{object}/{}", url.share),
-        Spoken::Nfs => format!("speaks NFS, not {other}; try nfs://{object}/{}", url.share),
+        Spoken::Smb if asked.language == Language::Mount => format!("speaks SMB, not {other}; {named}"),
+        Spoken::Smb => {
+            format!("speaks SMB, not {other}; try {}", shell_word(format!("smb://USER@{object}/{share}")))
+        }
+        Spoken::Nfs => {
+            format!("speaks NFS, not {other}; try {}", shell_word(format!("nfs://{object}/{share}")))
+        }
         Spoken::Rpc => format!(
             "speaks ONC RPC, but not NFS; name the port of NFS, or this one as {}",
             match url.scheme {
@@ -580,10 +661,13 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
         ),
         Spoken::Rdma => format!(
             "is a port of RDMA; name the TCP port of {other}, and this one as ?rdmaport={}",
-            addr.port()
+            asked.addr.port()
         ),
-        Spoken::Nbd => format!("speaks NBD, not {other}; a client of NBD reaches it: nbdinfo nbd://{object}"),
-        Spoken::Other(name) => format!("speaks {name}, not {other}; name the port of {other}"),
+        Spoken::Nbd => format!(
+            "speaks NBD, not {other}; a client of NBD reaches it: {}",
+            ShellCommand::new("nbdinfo").operand(format!("nbd://{object}"))
+        ),
+        Spoken::Other(name) => format!("speaks {name}, not {other}; {named}"),
         Spoken::Silent => format!(
             "takes connections, and does not answer; is it the port of {other}, and does the server hang?"
         ),
@@ -592,7 +676,7 @@ async fn explained(url: &Url, addr: SocketAddr, failure: Failure) -> Failure {
         ),
         Spoken::Gone => format!("takes no connections any more ({failure})"),
     };
-    format!("{object} {found}").into()
+    format!("{object} {found}")
 }
 
 /// NFS servers may want a reserved port; SMB's have passwords.

@@ -17,8 +17,9 @@ use crate::Failure;
 use crate::args::{Cp, Sync, Transfer, default_user};
 use crate::cat;
 use crate::connect::{Remote, password_for};
-use crate::fault::Fault;
+use crate::fault::{Fault, Misuse};
 use crate::local::{Destination, STANDARD, Source};
+use crate::out::ShellCommand;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
 use crate::sync;
 use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, store};
@@ -64,6 +65,13 @@ pub(crate) enum Direction {
 impl Direction {
     /// One of the two must be a URL, and only one; what is to be sent must be there.
     pub(crate) fn of(from: &str, to: &str) -> Result<Direction, Failure> {
+        // That of a script whose variable was not set.
+        if from.is_empty() || to.is_empty() {
+            let end = if from.is_empty() { "source" } else { "destination" };
+            return Err(
+                Misuse::new(format!("the {end} is empty (\"\"): name a file, a folder or a URL")).into()
+            );
+        }
         match (Url::parse(from)?, Url::parse(to)?) {
             (Some(from), None) => Ok(Direction::Down(from, PathBuf::from(to))),
             (None, Some(to)) => {
@@ -72,14 +80,16 @@ impl Direction {
                 }
                 Ok(Direction::Up(PathBuf::from(from), to))
             }
-            (None, None) => Err(format!(
+            (None, None) => Err(Misuse::new(format!(
                 "neither {from} nor {to} is on a server; name the one that is as smb://{user}@HOST/SHARE/PATH or nfs://HOST/EXPORT/PATH",
                 user = default_user()
-            )
+            ))
             .into()),
-            (Some(from), Some(to)) => Err(format!(
-                "{from} and {to} are both on servers; copy to a local file first, or `weft cat {from} | weft put {to}`"
-            )
+            (Some(from), Some(to)) => Err(Misuse::new(format!(
+                "{from} and {to} are both on servers; copy to a local file first, or `{} | {}`",
+                ShellCommand::new("weft cat").operand(from.to_string()),
+                ShellCommand::new("weft put").operand(to.to_string()),
+            ))
             .into()),
         }
     }

@@ -9,6 +9,26 @@ use std::io;
 use std::path::Path;
 
 use crate::Failure;
+use crate::url::UrlError;
+
+/// A command line that cannot be carried out as it is written, whatever the world is like: the exit status is that of what clap refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misuse(String);
+
+impl Misuse {
+    pub(crate) fn new(sentence: impl Into<String>) -> Misuse {
+        Misuse(sentence.into())
+    }
+}
+
+/// The exit status of a command that failed.
+pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
+    match failure.is::<Misuse>() || failure.is::<UrlError>() {
+        true => 2,
+        false => 1,
+    }
+}
 
 /// Why a copy failed.
 #[derive(Debug)]
@@ -67,6 +87,21 @@ impl From<&'static str> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_line_that_is_wrong_has_the_status_of_what_clap_refuses() {
+        use crate::url::Url;
+        for text in
+            ["smb://a@h:99999/s/f", "nfs://h/s/f?vers=5", "", "http://h/f", "smb://a@h", "smb://a@h/s"]
+        {
+            assert_eq!(status_of(&*Url::of_file(text).unwrap_err()), 2, "{text}");
+        }
+        for (from, to) in [("a", "b"), ("", "smb://a@h/s/f"), ("smb://a@h/s/f", "")] {
+            let refused = crate::copy::Direction::of(from, to).err().unwrap();
+            assert_eq!(status_of(&*refused), 2, "{refused}");
+        }
+        assert_eq!(status_of(&*Failure::from("the disk is full")), 1);
+    }
 
     #[test]
     fn the_end_that_failed_is_named_and_the_other_is_not() {

@@ -11,6 +11,7 @@ mod folder;
 mod source;
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -23,6 +24,7 @@ pub(crate) use self::source::Source;
 
 use crate::Failure;
 use crate::fault::Fault;
+use crate::out::{ShellCommand, path_name};
 use crate::when::When;
 
 /// Symbolic links one behind the other: as many as Linux follows.
@@ -70,13 +72,20 @@ enum Named {
     OpenFile,
 }
 
+/// The address of a socket, as socat takes it.
+fn unix_connect(path: &Path) -> OsString {
+    let mut address = OsString::from("UNIX-CONNECT:");
+    address.push(path);
+    address
+}
+
 impl Destination {
     /// What `path` names. `-` is standard output.
     pub(crate) fn of(path: &Path) -> Result<Destination, Failure> {
         if path == Path::new(STANDARD) {
             return Ok(Destination::Stream(Stream(None)));
         }
-        let shown = path.display();
+        let shown = path_name(path);
         let existing = match std::fs::metadata(path) {
             Ok(existing) => Some(existing),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -88,7 +97,8 @@ impl Destination {
             }
             if kind.is_socket() {
                 return Err(format!(
-                    "{shown} is a socket, which cannot be opened for writing; `weft cat URL | socat - UNIX-CONNECT:{shown}` sends to it"
+                    "{shown} is a socket, which cannot be opened for writing; `{}` sends to it",
+                    ShellCommand::new("weft cat URL | socat -").operand(unix_connect(path))
                 )
                 .into());
             }
@@ -98,14 +108,15 @@ impl Destination {
         }
         // A name with a slash behind it is a folder's.
         if existing.is_none() && path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return Err(format!("{shown}: there is no such folder; make it: mkdir -p {shown}").into());
+            let make = ShellCommand::new("mkdir -p").operand(path);
+            return Err(format!("{shown}: there is no such folder; make it: {make}").into());
         }
         if existing.is_none()
             && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty())
             && !folder.exists()
         {
-            let folder = folder.display();
-            return Err(format!("{shown}: there is no folder {folder}; make it: mkdir -p {folder}").into());
+            let (named, make) = (path_name(folder), ShellCommand::new("mkdir -p").operand(folder));
+            return Err(format!("{shown}: there is no folder {named}; make it: {make}").into());
         }
         let (behind, through_proc) = behind_links(path)?;
         // A link of /proc/PID/fd shows a name that may be another file's by now.

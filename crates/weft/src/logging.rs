@@ -4,14 +4,18 @@
 //!
 //! Clients can have the server warn them as often as they like: of a request to an encrypted share in the clear, of a limit that
 //! they have reached. So warnings from one place in the code come at a bounded rate, whatever place that is; what was left out
-//! is counted.
+//! is counted. What one address does several times in a row is told of once: who looks for the protocol of a port asks in several
+//! languages, each by a connection of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -19,7 +23,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Warnings and errors from one place at once.
 const BURST: u32 = 100;
-/// After those, one in so long.
+/// The same line about the same address within so long is one event.
+const TOGETHER: Duration = Duration::from_secs(10);
+/// Lines that are remembered for that; those beyond are logged again.
+const MOST_LINES: usize = 64;
+/// After a burst, one in so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts logging at the level that `-v` asks for; a server also tells what it does, a client only what is wrong.
@@ -46,7 +54,10 @@ pub(crate) fn start(verbose: u8, server: bool) {
 
 /// What each place in the code has logged lately: there are as many as there are lines that log.
 #[derive(Default)]
-struct Floods(Mutex<HashMap<Identifier, Flow>>);
+struct Floods {
+    places: Mutex<HashMap<Identifier, Flow>>,
+    repeated: Mutex<Repeated>,
+}
 
 impl<S: Subscriber> Layer<S> for Floods {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
@@ -55,8 +66,16 @@ impl<S: Subscriber> Layer<S> for Floods {
             return true;
         }
         let now = Instant::now();
+        let mut about = About::default();
+        event.record(&mut about);
+        if let Some(ip) = about.ip {
+            let line = (event.metadata().callsite(), ip, about.message);
+            if !self.repeated.lock().unwrap_or_else(PoisonError::into_inner).is_first(line, now) {
+                return false;
+            }
+        }
         let left_out = {
-            let mut flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut flows = self.places.lock().unwrap_or_else(PoisonError::into_inner);
             flows.entry(event.metadata().callsite()).or_insert_with(|| Flow::new(now)).pass(now)
         };
         match left_out {
@@ -64,6 +83,46 @@ impl<S: Subscriber> Layer<S> for Floods {
             Some(0) => {}
             Some(n) => note!("  {n} lines like the next one were not logged"),
         }
+        true
+    }
+}
+
+/// What a line says, and of whom.
+#[derive(Default)]
+struct About {
+    ip: Option<IpAddr>,
+    message: String,
+}
+
+impl Visit for About {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            // Processes of this host have no address.
+            "peer" => self.ip = format!("{value:?}").parse().ok().map(|addr: SocketAddr| addr.ip()),
+            "message" => self.message = format!("{value:?}"),
+            _ => {}
+        }
+    }
+}
+
+/// The lines about peers that were logged lately: where in the code, about which address, what.
+#[derive(Default)]
+struct Repeated(VecDeque<(PeerLine, Instant)>);
+
+type PeerLine = (Identifier, IpAddr, String);
+
+impl Repeated {
+    fn is_first(&mut self, line: PeerLine, now: Instant) -> bool {
+        while self.0.front().is_some_and(|(_, at)| now.duration_since(*at) >= TOGETHER) {
+            self.0.pop_front();
+        }
+        if self.0.iter().any(|(known, _)| *known == line) {
+            return false;
+        }
+        if self.0.len() >= MOST_LINES {
+            self.0.pop_front();
+        }
+        self.0.push_back((line, now));
         true
     }
 }
@@ -104,6 +163,43 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One `weft ls` by the wrong protocol had six lines.
+    #[test]
+    fn what_an_address_does_in_a_row_is_told_of_once() {
+        #[derive(Clone, Default)]
+        struct Told(std::sync::Arc<Mutex<Vec<String>>>);
+        impl<S: Subscriber> Layer<S> for Told {
+            fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+                let mut about = About::default();
+                event.record(&mut about);
+                self.0.lock().unwrap().push(format!("{:?} {}", about.ip, about.message));
+            }
+        }
+        let told = Told::default();
+        let subscriber = tracing_subscriber::registry().with(told.clone()).with(Floods::default());
+        tracing::subscriber::with_default(subscriber, || {
+            for (peer, why) in [
+                ("10.0.0.1:1", "a"),
+                ("10.0.0.1:2", "a"),
+                ("10.0.0.2:3", "a"),
+                ("10.0.0.1:4", "b"),
+                ("local", "a"),
+                ("local", "a"),
+            ] {
+                tracing::warn!(peer = %peer, "closed: {why}");
+            }
+        });
+        let told = told.0.lock().unwrap();
+        let expected = [
+            "Some(10.0.0.1) closed: a",
+            "Some(10.0.0.2) closed: a",
+            "Some(10.0.0.1) closed: b",
+            "None closed: a",
+            "None closed: a",
+        ];
+        assert_eq!(*told, expected);
+    }
 
     #[test]
     fn a_place_that_logs_all_the_time_logs_a_burst_and_then_one_line_a_second() {

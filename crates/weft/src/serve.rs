@@ -2,20 +2,21 @@
 //!
 //! Owns: the cores and the accept loops. Does not: speak a protocol.
 
+mod capture;
 mod names;
 mod nbd;
 mod neighbours;
+mod ports;
 mod registration;
 pub(crate) mod replica;
 mod rpc;
 mod status;
 mod volumes;
 
-use std::fs::OpenOptions;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -47,6 +48,7 @@ use crate::args::Serve;
 use crate::listen::quota::{Quotas, Service as Served};
 use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Framing, Messages, Stop};
+use crate::out::path_name;
 use crate::password;
 use crate::providers;
 use crate::ready::{Ready, ReadyShare};
@@ -78,7 +80,9 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     // Until the process ends.
     let _marks = neighbours::mark(&shares);
     // NBD alone has nobody who logs on.
-    let password = match shares.is_empty() && args.share_volumes.is_none() && !args.replica {
+    let volumes_alone = shares.is_empty() && args.share_volumes.is_none() && !args.replica;
+    ports::check(&args, !volumes_alone)?;
+    let password = match volumes_alone {
         true => None,
         false => Some(password::for_server(&args.user)?),
     };
@@ -250,25 +254,6 @@ impl RdmaPort {
     }
 }
 
-/// A new capture in `path`, for nobody else's eyes: it holds what users read and write. A file of that name is replaced, because somebody
-/// else may have made it, or have it open; a pipe or device takes the bytes.
-fn begin_capture(path: &Path, limit: u64) -> Result<Capture, String> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let begin = || {
-        let there = path.symlink_metadata().map(|found| found.file_type());
-        let file = match there {
-            Ok(there) if there.is_symlink() => {
-                return Err(io::Error::other("it is a symbolic link: name the file itself"));
-            }
-            Ok(there) if !there.is_file() => OpenOptions::new().write(true).open(path)?,
-            // Mode 0600.
-            _ => tempfile::NamedTempFile::new_in(folder)?.persist(path)?,
-        };
-        Capture::new(file, limit)
-    };
-    begin().map_err(|e: io::Error| format!("--pcap {}: {e}", path.display()))
-}
-
 /// How long memory of buffers that are not needed stays before the system gets it back: taking it again costs a page fault
 /// for each 4 KiB, so not between two bursts of one client.
 const TRIM_EVERY: Duration = Duration::from_secs(10);
@@ -339,7 +324,8 @@ impl Plan {
         let nfs_port = rpc(Role::Nfs, args.nfs_port).await?;
         let mountd_port = rpc(Role::Mount, args.mountd_port).await?;
         let rpcbind_port = rpc(Role::Rpcbind, args.rpcbind_port).await?;
-        let capture = args.pcap.as_deref().map(|path| begin_capture(path, args.pcap_limit)).transpose()?;
+        let begin = |path| capture::begin(path, args.pcap_limit, &args.dirs);
+        let capture = args.pcap.as_deref().map(begin).transpose()?;
         let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port, capture.as_ref()).await?;
         let nfs_rdma = match args.nfs_rdma_port {
             Some(port) => Some(RdmaPort::bind(args, &pool, port, capture.as_ref()).await?),
@@ -569,7 +555,8 @@ struct Admin {
 fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
     let dir = args.state_dir.clone().or_else(crate::volume::state_of_user);
     let bound = match &dir {
-        Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", dir.display())),
+        Some(dir) if dir.is_file() => Err(format!("{} is a file: name a folder", path_name(dir))),
+        Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", path_name(dir))),
         None => Err("no admin socket: neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     let endpoint = match bound {
@@ -718,7 +705,8 @@ where
                 Err(e) => {
                     static CLOSED: LogLimit = LogLimit::new();
                     if let Some(left_out) = CLOSED.pass(rt::now()) {
-                        tracing::warn!("{kind:?} over {medium} from {peer}: closed: {e}{left_out}");
+                        // All connections of an address that end about now are told by one line.
+                        tracing::warn!(%peer, error = %e, "{kind:?} over {medium}: closed{left_out}");
                     }
                 }
             }
@@ -795,7 +783,10 @@ pub(crate) fn cannot_listen_at(addr: SocketAddr, option: &str, error: &std::io::
                  {option}, or 0 for any"
             );
         }
-        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",
+        std::io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need root, CAP_NET_BIND_SERVICE (setcap cap_net_bind_service=+ep on the weft program) or a lower \
+             net.ipv4.ip_unprivileged_port_start (sysctl): or choose a higher one"
+        }
         std::io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
         _ => "",
     };
@@ -828,30 +819,6 @@ mod tests {
     fn interface(index: u32, addr: &str, loopback: bool) -> Interface {
         let (name, addr) = (format!("if{index}"), addr.parse().unwrap());
         Interface { index, name, addr, loopback, speed_bps: None, queues: index as usize }
-    }
-
-    #[test]
-    fn a_capture_is_its_owners_alone_whoever_made_a_file_of_its_name() {
-        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-        let folder = tempfile::tempdir().unwrap();
-        let (path, other) = (folder.path().join("run.pcap"), folder.path().join("other"));
-        std::fs::write(&path, "somebody's").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-        let opened = std::fs::File::open(&path).unwrap();
-        begin_capture(&path, 1 << 20).unwrap();
-        let made = path.metadata().unwrap();
-        assert_eq!(made.mode() & 0o7777, 0o600);
-        assert_ne!(made.ino(), opened.metadata().unwrap().ino());
-        // A link leads to a file that is no capture.
-        std::fs::write(&other, "kept").unwrap();
-        std::fs::remove_file(&path).unwrap();
-        symlink(&other, &path).unwrap();
-        let refused = begin_capture(&path, 1 << 20).err().unwrap();
-        assert!(refused.contains("symbolic link"), "{refused}");
-        assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
-        // A device stays what it is.
-        begin_capture(Path::new("/dev/null"), 1 << 20).unwrap();
-        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
     }
 
     #[test]

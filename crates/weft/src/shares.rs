@@ -14,6 +14,8 @@ use weft_store::{Share, Vfs};
 use crate::Failure;
 use crate::args::Serve;
 use crate::exports::ExportOption;
+use crate::fault::Misuse;
+use crate::out::{ShellCommand, path_name};
 
 /// The longest name of a share; Windows makes none that is longer.
 const MAX_NAME: usize = 80;
@@ -31,7 +33,7 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
     let mut shares: Vec<Described> = Vec::new();
     for path in &args.dirs {
         let name = name_of(path)?;
-        let backend = Dir::open(path).map_err(|e| format!("cannot serve {}: {e}", path.display()))?;
+        let backend = Dir::open(path).map_err(|e| cannot_serve(path, &e.to_string()))?;
         let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
         let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)));
         shares.push(Described { share: Share::new(name, vfs), source: folder.display().to_string() });
@@ -45,6 +47,7 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         check_name(&one.share.name)?;
         distinct(&shares[..i], &one.share.name)?;
     }
+    check_names(&shares, args)?;
     for name in &args.continuous_availability {
         let described = named(&mut shares, "--continuous-availability", name)?;
         if described.share.vfs.kind() == "ram" {
@@ -67,10 +70,30 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
     }
     for link in &args.dfs_link {
         if !shares.iter().any(|described| described.share.name.eq_ignore_ascii_case(link.root())) {
-            return Err(format!("--dfs-link {}/...: there is no share of that name", link.root()).into());
+            let there = format!("--dfs-link {}/...: there is no share of that name", link.root());
+            return Err(Misuse::new(there).into());
         }
     }
     Ok(shares)
+}
+
+/// The shares that [`rules`] are for are known before the volumes are opened; an option that names none is a mistake of the command line.
+fn check_names(shares: &[Described], args: &Serve) -> Result<(), Misuse> {
+    let mut there: Vec<String> = shares.iter().map(|described| described.share.name.to_string()).collect();
+    there.extend(args.share_volumes.clone());
+    let options = [
+        ("--encrypt-share", &args.encrypt_share),
+        ("--hide-unreadable", &args.hide_unreadable),
+        ("--read-only", &args.read_only),
+    ];
+    let by_name =
+        options.into_iter().flat_map(|(option, names)| names.iter().map(move |name| (option, name)));
+    for (option, name) in args.export.iter().map(|export| ("--export", &export.name)).chain(by_name) {
+        if !there.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            return Err(Misuse::new(no_share(option, name, &there)));
+        }
+    }
+    Ok(())
 }
 
 /// What the command line asks of shares, those of volumes among them.
@@ -142,20 +165,27 @@ fn no_share(option: &str, name: &str, there: &[String]) -> String {
 fn named<'a>(shares: &'a mut [Described], option: &str, name: &str) -> Result<&'a mut Described, Failure> {
     let there: Vec<String> = shares.iter().map(|described| described.share.name.to_string()).collect();
     let found = shares.iter_mut().find(|described| described.share.name.eq_ignore_ascii_case(name));
-    found.ok_or_else(|| no_share(option, name, &there).into())
+    found.ok_or_else(|| Misuse::new(no_share(option, name, &there)).into())
+}
+
+/// Some errors name the path themselves.
+fn cannot_serve(path: &Path, why: &str) -> String {
+    let why = why.strip_prefix(&format!("{}: ", path.display())).unwrap_or(why);
+    format!("cannot serve {}: {why}", path_name(path))
 }
 
 /// A share is named after its folder, also when the path is `.` or ends in `..`.
 fn name_of(path: &Path) -> Result<String, Failure> {
-    let shown = path.display();
+    let shown = path_name(path);
     let real = path.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("cannot serve {shown}: there is no such folder; make it: mkdir -p {shown}")
+            let make = ShellCommand::new("mkdir -p").operand(path);
+            format!("cannot serve {shown}: there is no such folder; make it: {make}")
         }
         _ => format!("cannot serve {shown}: {e}"),
     })?;
     if !real.is_dir() {
-        let folder = real.parent().unwrap_or(Path::new("/")).display();
+        let folder = path_name(real.parent().unwrap_or(Path::new("/")));
         return Err(
             format!("cannot serve {shown}: it is no folder; name the one that it lies in: {folder}").into()
         );

@@ -19,6 +19,8 @@ use crate::Failure;
 use crate::admin::replica::Group;
 use crate::admin::{self, Request, Server};
 use crate::args;
+use crate::fault::Misuse;
+use crate::out::path_name;
 
 /// One running server.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -307,6 +309,13 @@ pub(crate) fn state_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// The servers that are meant: all, or the one of this process number. None at all is an error that says what to type.
 pub(crate) fn chosen(state: &Path, pid: Option<u32>) -> Result<Vec<Server>, Failure> {
+    if state.is_file() {
+        return Err(Misuse::new(format!(
+            "--state-dir {}: that is a file; name the server's folder",
+            path_name(state)
+        ))
+        .into());
+    }
     let servers = admin::servers(state)?;
     let none = || {
         format!(

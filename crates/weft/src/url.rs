@@ -7,6 +7,8 @@ use std::net::Ipv6Addr;
 use std::path::Path;
 
 use crate::args::default_user;
+use crate::fault::Misuse;
+use crate::out::{ShellCommand, shell_word};
 
 /// Which protocol a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +58,11 @@ pub(crate) struct Url {
 /// What is wrong with a URL, and how to write it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum UrlError {
-    #[error("{0} names no share: write {0}/SHARE/PATH; `weft ls {0}` lists the shares")]
-    NoShare(String),
-    #[error("{0} names no export: write {0}/EXPORT/PATH; `weft ls {0}` lists the exports")]
-    NoNfsExport(String),
-    #[error("{0} has an address of IPv6 without brackets: write {1}")]
+    #[error("{0} names no share: write {below}; `{list}` lists the shares", below = .0.below("SHARE/PATH"), list = .0.listing())]
+    NoShare(Box<Url>),
+    #[error("{0} names no export: write {below}; `{list}` lists the exports", below = .0.below("EXPORT/PATH"), list = .0.listing())]
+    NoNfsExport(Box<Url>),
+    #[error("{0} has an address of IPv6 without brackets: write {typed}", typed = shell_word(.1))]
     Brackets(String, String),
     #[error("{0:?} is not a port: a number from 1 to 65535")]
     Port(String),
@@ -75,7 +77,8 @@ pub(crate) enum UrlError {
     #[error("mountport is of NFS, and SMB asks no MOUNT: leave it out")]
     MountOfSmb,
     #[error(
-        "NFS logs nobody on: {0} is not used, and the server is told the numbers of the user who runs weft; write {1}"
+        "NFS logs nobody on: {0} is not used, and the server is told the numbers of the user who runs weft; write {typed}",
+        typed = shell_word(.1)
     )]
     NfsUser(String, String),
     #[error("vers={0:?} is not a version of NFS that is spoken here: write vers=3 or vers=4.1")]
@@ -98,13 +101,13 @@ pub(crate) enum UrlError {
     Export(String, String),
     #[error("{0}:// is not a protocol of weft: smb://USER@HOST/SHARE/PATH and nfs://HOST/EXPORT/PATH are")]
     Scheme(String),
-    #[error("cifs:// is called smb:// here: write {0}")]
+    #[error("cifs:// is called smb:// here: write {typed}", typed = shell_word(.0))]
     Cifs(String),
-    #[error("{0:?} begins with a blank: write {1}")]
+    #[error("{0:?} begins with a blank: write {typed}", typed = shell_word(.1))]
     Blank(String, String),
     #[error("{0:?} names no host: write {1}://HOST/SHARE/PATH")]
     NoHost(String, &'static str),
-    #[error("{0} names no user; write {1}")]
+    #[error("{0} names no user; write {typed}", typed = shell_word(.1))]
     NoUser(String, String),
     #[error("{0} is no URL; write {1}")]
     NoUrl(String, String),
@@ -115,8 +118,8 @@ impl Url {
     pub(crate) fn parse(text: &str) -> Result<Option<Url>, UrlError> {
         match Url::parse_server(text)? {
             Some(url) if url.share.is_empty() => Err(match url.scheme {
-                Scheme::Smb => UrlError::NoShare(url.with_user().to_string()),
-                Scheme::Nfs => UrlError::NoNfsExport(url.to_string()),
+                Scheme::Smb => UrlError::NoShare(Box::new(url.with_user())),
+                Scheme::Nfs => UrlError::NoNfsExport(Box::new(url)),
             }),
             url => Ok(url),
         }
@@ -126,7 +129,9 @@ impl Url {
     pub(crate) fn of_file(text: &str) -> Result<Url, crate::Failure> {
         let url = Url::parse(text)?.ok_or_else(|| UrlError::no_url(text, "SHARE/PATH"))?;
         match url.path.is_empty() || url.folder {
-            true => Err(format!("{url} names no file; add its path: {}", url.join("FILE")).into()),
+            true => {
+                Err(Misuse::new(format!("{url} names no file; add its path: {}", url.join("FILE"))).into())
+            }
             false => Ok(url),
         }
     }
@@ -234,6 +239,17 @@ impl Url {
     /// The same without share and path.
     pub(crate) fn server(&self) -> Url {
         Url { share: String::new(), path: String::new(), folder: false, ..self.clone() }
+    }
+
+    /// What to type to see what is at this URL.
+    pub(crate) fn listing(&self) -> ShellCommand {
+        ShellCommand::new("weft ls").operand(self.to_string())
+    }
+
+    /// The URL of a server with words that stand for what is to be named there, as they are typed.
+    fn below(&self, words: &str) -> String {
+        let (share, path) = words.split_once('/').unwrap_or((words, ""));
+        shell_word(Url { share: share.to_owned(), path: path.to_owned(), ..self.clone() }.to_string())
     }
 
     /// The last component: the file's own name.
@@ -482,7 +498,11 @@ mod tests {
         let says = |text: &str| Url::parse(text).unwrap_err().to_string();
         assert!(says("smb://a@host:5").contains("`weft ls smb://a@host:5` lists the shares"));
         assert!(says("nfs://host").contains("`weft ls nfs://host`"));
-        assert!(says("smb://a@::1/s").contains("write smb://a@[::1]/s"));
+        let with_port = says("nfs://host?mountport=5");
+        assert!(with_port.contains("write 'nfs://host/EXPORT/PATH?mountport=5'"), "{with_port}");
+        assert!(with_port.contains("`weft ls 'nfs://host?mountport=5'`"), "{with_port}");
+        assert!(says("nfs://bob@host/s?vers=3").contains("write 'nfs://host/s?vers=3'"));
+        assert!(says("smb://a@::1/s").contains("write 'smb://a@[::1]/s'"));
         assert!(says("smb://a@host/s/who?me").contains("%3F"));
         assert!(says("smb:a@host/s").contains("write smb://a@host/s"));
         assert!(says("smb:/a@host/s").contains("write smb://a@host/s"));
@@ -498,8 +518,8 @@ mod tests {
         assert!(says("http://h/s").contains("is not a protocol of weft"));
         assert!(says("smb://h/s/100%").contains("a percent sign in a name is %25"));
         assert!(says(" smb://a@h/s").contains("write smb://a@h/s"));
-        assert!(says("smb://alice@::1:4450/data").contains("write smb://alice@[::1]:4450/data"));
-        assert!(says("smb://a@1:2:3:4:5:6:7:8:9/s").contains("write smb://a@[1:2:3:4:5:6:7:8]:9/s"));
+        assert!(says("smb://alice@::1:4450/data").contains("write 'smb://alice@[::1]:4450/data'"));
+        assert!(says("smb://a@1:2:3:4:5:6:7:8:9/s").contains("write 'smb://a@[1:2:3:4:5:6:7:8]:9/s'"));
         assert_eq!(Url::parse("SMB://a@h/s"), Url::parse("smb://a@h/s"));
         assert_eq!(Url::parse("Nfs://h/s"), Url::parse("nfs://h/s"));
     }

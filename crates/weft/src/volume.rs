@@ -16,7 +16,7 @@ use weft_store::volume::{Create, Error, Known, Listed, Place, Volumes};
 use crate::Failure;
 use crate::admin::{self, Request, Unanswered};
 use crate::args::{Volume, VolumeCommand, VolumeCreate, VolumeResize};
-use crate::out::shell_word;
+use crate::out::ShellCommand;
 use crate::serve::replica::config::{self, InGroup};
 
 /// Runs the command.
@@ -28,9 +28,8 @@ pub(crate) fn run(args: Volume) -> Result<ExitCode, Failure> {
             refuse_lost(&volumes, &args.name)?;
             let made = volumes.create(&args.name, &wanted(&args)?)?;
             writeln!(out, "created {}: {}, {}", args.name, human(made.size), place(&made))?;
-            // A name may begin with a hyphen.
-            let hyphen = if args.name.starts_with('-') { "=" } else { " " };
-            writeln!(out, "serve it: weft serve --volume{hyphen}{} --nbd", shell_word(&args.name))?;
+            let serve = ShellCommand::new("weft serve").option("--volume", &args.name).words("--nbd");
+            writeln!(out, "serve it: {serve}")?;
         }
         VolumeCommand::List(args) => {
             let list = volumes.list()?;

@@ -115,7 +115,7 @@ impl Abandoned {
         rt::lengthy(work).await
     }
 
-    fn counted<T>(&self, change: impl FnOnce() -> T) -> (impl FnOnce() -> T, Awaits) {
+    fn counted<T, F: FnOnce() -> T>(&self, change: F) -> (impl FnOnce() -> T + use<T, F>, Awaits) {
         let both = Arc::new(Change { shared: self.0.clone(), alone: AtomicBool::new(false) });
         let (runs, awaits) = (Runs(both.clone()), Awaits(both));
         let work = move || {

@@ -16,6 +16,7 @@ use crate::Failure;
 use crate::args::{Connect, Over, ServerOf, Transport};
 use crate::child::Service;
 use crate::connect;
+use crate::fault::Misuse;
 use crate::host::Host;
 use crate::password;
 use crate::url::{Scheme, Url};
@@ -167,7 +168,7 @@ impl Server {
             ..Connect::by(transport)
         };
         if scheme == Scheme::Nfs {
-            connect.check_nfs()?;
+            connect.check_nfs().map_err(Misuse::new)?;
         }
         let (url, password) = self.url(scheme)?;
         Ok(Way { url, connect, password, congestion: self.congestion() })

@@ -56,7 +56,11 @@ pub(super) async fn connect(
 pub(super) async fn exports(dial: &Dial<'_>) -> Result<Vec<String>, Failure> {
     let (addr, channel) = tcp(dial, dial.url.mount_port.unwrap_or(dial.url.port)).await?;
     let asking = async { Ok(weft_nfs::client::exports(channel, &options(dial)).await?) };
-    let listed = let_in(dial, Medium::Tcp, addr, asking).await;
+    let listed = match dial.url.mount_port {
+        // Nothing but MOUNT is asked.
+        Some(_) => let_in(dial, Medium::Rnic, addr, Some(addr), asking).await,
+        None => let_in(dial, Medium::Tcp, addr, None, asking).await,
+    };
     let listed = listed.map_err(|e| match e.downcast_ref::<Error>() {
         Some(Error::Rpc(_)) if dial.url.mount_port.is_none() => Failure::from(format!(
             "{}: MOUNT, which knows the exports, is not at port {}: name its port, ?mountport=20048",
@@ -77,7 +81,7 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
     let ((addr, channel), path) = (channel(dial, medium).await?, path(dial.url));
     let again = lasting(dial)?.map(|connections| (again(dial, medium), connections));
     let mounting = async { Ok(v4::Mount::connect(channel, &path, options(dial), again).await?) };
-    let e = match let_in(dial, medium, addr, mounting).await {
+    let e = match let_in(dial, medium, addr, None, mounting).await {
         Ok(mount) => return Ok((Mounted::V4(mount), "")),
         Err(e) => match e.downcast::<Error>() {
             Ok(e) => e,
@@ -99,16 +103,17 @@ async fn mount(dial: &Dial<'_>, medium: Medium) -> Result<(Mounted, &'static str
 
 async fn mount_v3(dial: &Dial<'_>, medium: Medium) -> Result<Mounted, Failure> {
     let (addr, channel) = channel(dial, medium).await?;
-    let mountd = match dial.url.mount_port {
-        Some(port) => tcp(dial, port).await?.1,
-        None => channel.clone(),
+    let (mountd_addr, mountd) = match dial.url.mount_port {
+        Some(port) => tcp(dial, port).await.map(|(addr, mountd)| (Some(addr), mountd))?,
+        None => (None, channel.clone()),
     };
     let path = path(dial.url);
     let mounting = async { Ok(Mount::connect_with(channel, mountd, &path, options(dial)).await?) };
-    let mount = let_in(dial, medium, addr, mounting).await.map_err(|e| match e.downcast::<Error>() {
-        Ok(e) => refused(dial.url, "3", &e).into(),
-        Err(e) => e,
-    })?;
+    let mount =
+        let_in(dial, medium, addr, mountd_addr, mounting).await.map_err(|e| match e.downcast::<Error>() {
+            Ok(e) => refused(dial.url, "3", &e).into(),
+            Err(e) => e,
+        })?;
     Ok(Mounted::V3(match lasting(dial)? {
         Some(connections) => mount.keep_connected(again(dial, medium), connections),
         None => mount,
@@ -124,7 +129,7 @@ fn refused(url: &Url, version: &str, e: &Error) -> String {
     };
     match none {
         true => {
-            format!("no export /{share} on {host} (NFSv{version}); `weft ls {}` lists them", url.server())
+            format!("no export /{share} on {host} (NFSv{version}); `{}` lists them", url.server().listing())
         }
         false => format!("export /{share} on {host}: {e} (NFSv{version}){}", about_port(e, may_reserve())),
     }
@@ -173,7 +178,14 @@ async fn channel(dial: &Dial<'_>, medium: Medium) -> Result<(SocketAddr, Rc<dyn 
         rpcrdma::connect(provider.as_ref(), addr, rpcrdma::Config::default(), dial.pool.clone()).await
     };
     let port = dial.url.rdma_port.unwrap_or(NFS_RDMA_PORT);
-    let (addr, channel) = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await?;
+    let connected = dial.rdma(&format!("NFS over RDMA by {}", medium.name()), port, connect).await;
+    let (addr, channel) = connected.map_err(|e| match dial.url.rdma_port {
+        Some(_) => e,
+        None => {
+            format!("{e}; where it is at another port, name that: ?rdmaport=N (weft serve: --nfs-rdma-port)")
+                .into()
+        }
+    })?;
     Ok((addr, channel))
 }
 

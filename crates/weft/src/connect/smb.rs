@@ -161,7 +161,7 @@ async fn log_on(
         options.encryption = Wish::Required;
     }
     let logging_on = async { Ok(Session::connect(channel, options).await?) };
-    Ok((addr, let_in(dial, medium, addr, logging_on).await?))
+    Ok((addr, let_in(dial, medium, addr, None, logging_on).await?))
 }
 
 /// Says whose log-on failed, and where.
@@ -179,8 +179,7 @@ async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure
     let Url { host, user, share, .. } = dial.url;
     session.tree(share).await.map_err(|e| match e.status() {
         Some(NtStatus::BAD_NETWORK_NAME) => {
-            let server = dial.url.server();
-            format!("no share {share} on {host}; `weft ls {server}` lists the shares").into()
+            format!("no share {share} on {host}; `{}` lists the shares", dial.url.server().listing()).into()
         }
         Some(NtStatus::ACCESS_DENIED) => {
             format!("share {share} on {host}: {user} may not use it, or it requires --encrypt").into()

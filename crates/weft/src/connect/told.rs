@@ -1,12 +1,15 @@
 //! What a user is told of a wait is what holds.
 
 use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use weft_machine::{Listener, Pool, rt, sim};
+use bytes::Bytes;
+use weft_machine::{Listener, Pool, Stream, rt, sim};
 use weft_rdma::Work;
 
-use super::{Dial, Medium, WHOLE_LIMIT, channels, in_all, reach};
+use super::{Dial, Medium, WHOLE_LIMIT, channels, in_all, let_in, nfs, reach};
 use crate::Failure;
 use crate::args::{Connect, Transport};
 use crate::url::Url;
@@ -79,4 +82,104 @@ fn what_is_left_of_all_attempts_together_is_what_is_told() {
         assert_eq!(rt::now() - begun, WHOLE_LIMIT);
     });
     assert_eq!((told, waited), (8, 8));
+}
+
+/// Takes connections; answers NFS's NULL call if `speaks_nfs`, an SMB NEGOTIATE otherwise, and waits for more of anything else, as
+/// servers of NFS do with what they take for a long record.
+async fn one_language(speaks_nfs: bool) -> (SocketAddr, rt::Task<()>) {
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let addr = listener.local_addr();
+    let server = rt::spawn(async move {
+        loop {
+            let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
+            rt::spawn(async move {
+                let mut bytes = [0; 512];
+                let asked = stream.recv(&mut [IoSliceMut::new(&mut bytes)]).await.unwrap_or(0);
+                let answer: Option<Bytes> = match (speaks_nfs, bytes.get(4..8)) {
+                    (true, Some(xid)) if asked > 8 && bytes[0] == 0x80 => {
+                        // A REPLY, MSG_ACCEPTED, without a verifier, SUCCESS.
+                        Some([&[0x80, 0, 0, 24][..], xid, &[0, 0, 0, 1], &[0; 16]].concat().into())
+                    }
+                    (false, Some(b"\xfeSMB")) => Some(Bytes::from_static(b"\0\0\0\x08\xfeSMB\x40\0\0\0")),
+                    _ => None,
+                };
+                if let Some(answer) = answer {
+                    stream.send_all(&[answer]).await.unwrap();
+                }
+                std::future::pending::<()>().await;
+            })
+            .detach();
+        }
+    });
+    (addr, server)
+}
+
+/// smb:// at a port of NFS took 16 s to find that out.
+#[test]
+fn a_port_that_speaks_another_protocol_is_found_out_soon() {
+    let (refused, told) = sim::logged(1, async {
+        let (nfs, _nfs) = one_language(true).await;
+        let (smb, _smb) = one_language(false).await;
+        let mut refused = Vec::new();
+        for (url, addr, mountd) in [
+            ("smb://a@127.0.0.1/da%20ta", nfs, None),
+            ("nfs://127.0.0.1/data", smb, None),
+            ("nfs://127.0.0.1/data", nfs, Some(smb)),
+        ] {
+            let url = Url::parse(url).unwrap().unwrap();
+            let (options, pool) = (Connect::by(Transport::Tcp), &Pool::new(64 << 20));
+            let begun = rt::now();
+            let dial = Dial::new(&url, &options, pool, None, begun + WHOLE_LIMIT).await.unwrap();
+            let silent = std::future::pending::<Result<(), Failure>>();
+            let e = let_in(&dial, Medium::Tcp, addr, mountd, silent).await.unwrap_err();
+            refused.push((e.to_string(), rt::now() - begun));
+        }
+        (refused, nfs.port(), smb.port())
+    });
+    let (refused, nfs, smb) = refused;
+    let expected = [
+        format!("127.0.0.1:{nfs} speaks NFS, not SMB; try nfs://127.0.0.1:{nfs}/da%20ta"),
+        format!("127.0.0.1:{smb} speaks SMB, not NFS; try smb://USER@127.0.0.1:{smb}/data"),
+        format!(
+            "127.0.0.1:{smb} speaks SMB, not MOUNT; name the port of MOUNT as ?mountport=N (weft serve: --mountd-port)"
+        ),
+    ];
+    for ((said, waited), expected) in refused.iter().zip(expected) {
+        assert_eq!(*said, expected);
+        assert!(*waited < Duration::from_secs(2), "{said}: {waited:?}");
+    }
+    assert!(!told.iter().any(|(_, line)| line.contains("waiting for")), "found out before a wait is told");
+}
+
+/// The mount of an export was said to have failed by a closed channel.
+#[test]
+fn a_mountport_that_closes_what_is_no_smb_is_named() {
+    let ended = sim::logged(1, async {
+        let (nfs, _nfs) = one_language(true).await;
+        let (smb, _smb) = one_language(false).await;
+        let url = Url::parse("nfs://127.0.0.1/data").unwrap().unwrap();
+        let (options, pool) = (Connect::by(Transport::Tcp), &Pool::new(64 << 20));
+        let dial = Dial::new(&url, &options, pool, None, rt::now() + WHOLE_LIMIT).await.unwrap();
+        let closed = async { Err::<(), Failure>("channel closed".into()) };
+        let e = let_in(&dial, Medium::Tcp, nfs, Some(smb), closed).await.unwrap_err();
+        (e.to_string(), smb.port())
+    });
+    let ((said, port), _) = ended;
+    assert!(said.starts_with(&format!("127.0.0.1:{port} speaks SMB, not MOUNT")), "{said}");
+}
+
+/// "Connection refused" alone left open of what port.
+#[test]
+fn a_port_of_rdma_that_nobody_has_named_is_asked_for() {
+    let said = |url: &'static str| {
+        let (said, _) = sim::logged(1, async move {
+            let url = Url::parse(url).unwrap().unwrap();
+            let (options, pool) = (Connect::by(Transport::Iwarp), &Pool::new(64 << 20));
+            let dial = Dial::new(&url, &options, pool, None, rt::now() + WHOLE_LIMIT).await.unwrap();
+            nfs::connect(&dial).await.err().unwrap().to_string()
+        });
+        said
+    };
+    assert!(said("nfs://127.0.0.1/data").ends_with("?rdmaport=N (weft serve: --nfs-rdma-port)"));
+    assert!(!said("nfs://127.0.0.1/data?rdmaport=7").contains("rdmaport=N"));
 }

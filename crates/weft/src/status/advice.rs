@@ -4,6 +4,7 @@
 //! Does not: look; it judges what the server has seen of the client.
 
 use super::{Advice, Connection, Seen};
+use crate::out::ShellCommand;
 
 /// What a server offers.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +41,7 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
     if others.iter().any(same_session) {
         return None;
     }
-    let host = &offer.host;
+    let doctor = ShellCommand::new("weft doctor").operand(&offer.host);
     if !seen.knows_rdma {
         let dialect = connection.dialect.as_deref().unwrap_or("an old dialect");
         return advice(
@@ -54,7 +55,7 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
                 "Weft's client was told where RDMA is (port {port}, {}) and did not get there",
                 offer.providers.join(" and ")
             ),
-            format!("on the client: weft doctor {host} shows the step that fails"),
+            format!("on the client: {doctor} shows the step that fails"),
         );
     }
     if seen.asked_interfaces && port != SMB_DIRECT_PORT {
@@ -67,9 +68,7 @@ pub(crate) fn smb(offer: &Offer, connection: &Connection, others: &[Connection])
         return advice(
             "the client knows that RDMA is served here and has not come by it: it has no RDMA device in that network, or \
              a firewall is in between",
-            format!(
-                "on Windows: Get-SmbClientNetworkInterface must show RDMA Capable; elsewhere: weft doctor {host}"
-            ),
+            format!("on Windows: Get-SmbClientNetworkInterface must show RDMA Capable; elsewhere: {doctor}"),
         );
     }
     let mount = format!("mount -t cifs -o rdma,vers=3.1.1,port={port} with an RDMA device");

@@ -1,0 +1,156 @@
+//! `--pcap FILE`: the file that a capture goes into.
+//!
+//! Owns: the choice of what may be replaced by it. Does not: write packets (`weft_rdma::wrap::pcap` does).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use weft_rdma::wrap::pcap::Capture;
+
+use crate::out::{ShellCommand, path_name};
+
+/// First bytes of a capture: pcap with microseconds and nanoseconds, of either byte order, and pcapng.
+const MAGICS: [[u8; 4]; 5] = [
+    [0xd4, 0xc3, 0xb2, 0xa1],
+    [0xa1, 0xb2, 0xc3, 0xd4],
+    [0x4d, 0x3c, 0xb2, 0xa1],
+    [0xa1, 0xb2, 0x3c, 0x4d],
+    [0x0a, 0x0d, 0x0d, 0x0a],
+];
+
+/// A new capture in `path`, for nobody else's eyes: it holds what users read and write. An older capture is replaced, because somebody
+/// else may have made it, or have it open; any other file stays, and the capture is refused. A pipe or device takes the bytes.
+///
+/// `shared`: the folders that are served. A capture below one of them would show clients what others read and write.
+pub(super) fn begin(path: &Path, limit: u64, shared: &[PathBuf]) -> Result<Capture, String> {
+    let begin = || {
+        let there = path.symlink_metadata().map(|found| found.file_type());
+        let file = match there {
+            Ok(there) if there.is_symlink() => {
+                return Err("it is a symbolic link: name the file itself".to_owned());
+            }
+            Ok(there) if there.is_dir() => return Err("it is a folder: name a file in it".to_owned()),
+            Ok(there) if !there.is_file() => {
+                OpenOptions::new().write(true).open(path).map_err(|e| e.to_string())?
+            }
+            there => {
+                let folder = folder_of(path)?;
+                if let Some(share) = shared.iter().find(|share| contains(share, &folder)) {
+                    return Err(format!(
+                        "it is below {}, which is served, and holds what all users read and write: name a file elsewhere",
+                        path_name(share)
+                    ));
+                }
+                if there.is_ok() && !is_capture(path).map_err(|e| e.to_string())? {
+                    return Err(
+                        "there is such a file, and it is no capture: remove it, or name another file"
+                            .to_owned(),
+                    );
+                }
+                // Mode 0600. An error of this names the file's temporary name.
+                let made = tempfile::NamedTempFile::new_in(&folder);
+                let made = made.map_err(|e| {
+                    format!("no file can be made in {}: {}", path_name(&folder), io::Error::from(e.kind()))
+                })?;
+                made.persist(path).map_err(|e| e.error.to_string())?
+            }
+        };
+        Capture::new(file, limit).map_err(|e| e.to_string())
+    };
+    begin().map_err(|why| format!("--pcap {}: {why}", path_name(path)))
+}
+
+/// The folder of a file, as it is called without links.
+fn folder_of(path: &Path) -> Result<PathBuf, String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    folder.canonicalize().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => format!(
+            "there is no folder {}; make it: {}",
+            path_name(folder),
+            ShellCommand::new("mkdir -p").operand(folder)
+        ),
+        _ => e.to_string(),
+    })
+}
+
+fn contains(share: &Path, folder: &Path) -> bool {
+    share.canonicalize().is_ok_and(|share| folder.starts_with(share))
+}
+
+/// Whether a file begins as captures do; an empty one is nobody's loss.
+fn is_capture(path: &Path) -> io::Result<bool> {
+    let mut first = Vec::new();
+    File::open(path)?.take(4).read_to_end(&mut first)?;
+    Ok(first.is_empty() || MAGICS.iter().any(|magic| first == magic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_is_its_owners_alone_whoever_made_a_file_of_its_name() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("run.pcap"), folder.path().join("other"));
+        std::fs::write(&path, MAGICS[0]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let opened = File::open(&path).unwrap();
+        begin(&path, 1 << 20, &[]).unwrap();
+        let made = path.metadata().unwrap();
+        assert_eq!(made.mode() & 0o7777, 0o600);
+        assert_ne!(made.ino(), opened.metadata().unwrap().ino());
+        // A link leads to a file that is no capture.
+        std::fs::write(&other, "kept").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        symlink(&other, &path).unwrap();
+        let refused = begin(&path, 1 << 20, &[]).err().unwrap();
+        assert!(refused.contains("symbolic link"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
+        // A device stays what it is.
+        begin(Path::new("/dev/null"), 1 << 20, &[]).unwrap();
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn a_capture_replaces_captures_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (notes, run) = (folder.path().join("notes.txt"), folder.path().join("run.pcap"));
+        for content in ["to be kept", "\n"] {
+            std::fs::write(&notes, content).unwrap();
+            let refused = begin(&notes, 1 << 20, &[]).err().unwrap();
+            assert!(refused.contains("it is no capture"), "{refused}");
+            assert_eq!(std::fs::read_to_string(&notes).unwrap(), content);
+        }
+        // The second replaces what the first has written; an empty file is one that `mktemp` has made.
+        std::fs::write(&run, "").unwrap();
+        for _ in 0..2 {
+            begin(&run, 1 << 20, &[]).unwrap();
+            assert!(is_capture(&run).unwrap() && run.metadata().unwrap().len() > 0);
+        }
+    }
+
+    #[test]
+    fn a_capture_lies_in_no_share() {
+        let folder = tempfile::tempdir().unwrap();
+        let (share, below) = (folder.path().join("data"), folder.path().join("data/sub"));
+        std::fs::create_dir_all(&below).unwrap();
+        std::os::unix::fs::symlink(&below, folder.path().join("link")).unwrap();
+        for path in ["data/run.pcap", "data/sub/run.pcap", "link/run.pcap"] {
+            let refused =
+                begin(&folder.path().join(path), 1 << 20, std::slice::from_ref(&share)).err().unwrap();
+            assert!(refused.contains("which is served"), "{path}: {refused}");
+        }
+        assert!(begin(&folder.path().join("run.pcap"), 1 << 20, &[share]).is_ok());
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_named_and_no_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = begin(&folder.path().join("no pe/x"), 1 << 20, &[]).err().unwrap();
+        let missing = folder.path().join("no pe");
+        assert!(refused.ends_with(&format!("make it: mkdir -p '{}'", missing.display())), "{refused}");
+        assert!(!refused.contains(".tmp/") && refused.matches("/x").count() == 1, "{refused}");
+    }
+}
