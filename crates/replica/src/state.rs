@@ -31,7 +31,7 @@
 //!
 //! What lies from 4056 on older versions neither read nor keep: to them it is part of the zeros behind the peers.
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
-//! the one that is written over. A promise goes to both copies before anything rests on it ([`State::promises_as`]), so the
+//! the one that is written over. A promise goes to both copies before anything rests on it (`State::promises_as`), so the
 //! one that is left when the other is damaged does not say less.
 
 use weft_wire::repl::MAX_SEQUENCE;
