@@ -4,6 +4,7 @@ mod damage;
 mod link;
 mod logs;
 mod messages;
+mod pictures;
 mod seeds;
 mod servers;
 mod setback;

@@ -3,6 +3,9 @@
 //! Owns: the journal's block, locked as long as the group is here. Does not: decide what the group is
 //! ([`weft_replica::group`] does), or carry bytes to another host (see [`super::carrier`]).
 
+mod files;
+mod lent;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::AsFd;
@@ -13,28 +16,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use rustix::fs::FlockOperation;
-use weft_machine::{Pool, rt};
+use weft_machine::rt;
 use weft_replica::destination;
-use weft_replica::group::{self as engine, Behind, Cause, Host, Settled, Stopped, Unusable};
+use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::source::{self, Source};
 use weft_replica::status::{PeerStatus, Phase, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
-use weft_store::volume::{Before, Create, Error as VolumeError, Place, Store, Volume, Volumes, free_bytes};
+use weft_store::volume::{Before, Error as VolumeError, Volume, Volumes};
 
 use super::carrier::{self, Carrier, Report};
 use super::commands::host_name;
-use super::config::{self, Folder, Partner};
+use super::config::{self, Partner};
 use super::kept::Kept;
 use super::names::GroupName;
 use super::partners::Most;
 use super::picture::Picture;
-use super::setup::{self, Ask, Join, LOG_UNIT, Tell};
+use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
 use super::{Absent, Member, Replicas, door, random};
 
 pub(super) use engine::State;
+pub(super) use files::undo_beginning;
+use files::{journal_bytes, make_journal, remove_journal};
 
 /// Extents that are asked for at a time.
 const EXTENTS: usize = 1024;
@@ -429,86 +433,6 @@ impl Group {
         }
     }
 
-    /// A new group: makes and formats its journal, and remembers it.
-    pub async fn create(
-        replicas: &Replicas,
-        mut config: config::Group,
-        role: Role,
-        sizes: Vec<u64>,
-        partner: Option<Partner>,
-    ) -> Result<Arc<Group>, String> {
-        if replicas.groups().contains_key(&config.name) {
-            return Err(format!("there is a group {:?} already: --group names another", config.name));
-        }
-        if replicas.groups().len() >= config::MOST_GROUPS {
-            return Err(format!("limit reached: {} groups", config::MOST_GROUPS));
-        }
-        setup::few_and_distinct(&config.volumes)?;
-        let members: Vec<Arc<Member>> =
-            config.volumes.iter().map(|name| replicas.member(name)).collect::<Result<_, _>>()?;
-        config.speaker = u64::from_le_bytes(random()?);
-        config.in_memory = members.iter().all(|member| member.medium == Medium::Ram);
-        config.kept = members.iter().map(|member| Kept::of(&member.growth.superblock())).collect();
-        config.partners.extend(partner);
-        config.beginning = true;
-        let partnership =
-            door::parse_partnership(&config.partnership).ok_or("a partnership of the wrong length")?;
-        if let Some(other) = replicas.of_partnership(&door::hex(&partnership)) {
-            return Err(format!("group {} has this partnership already", other.name));
-        }
-        let format = Format {
-            partnership,
-            role,
-            tag: u64::from_le_bytes(random()?),
-            sizes,
-            log_bytes: config.log_bytes,
-        };
-        let bytes = journal_bytes(&format)?;
-        if role == Role::Destination {
-            replicas.folder.make().map_err(|e| format!("{}: {e}", replicas.folder.path().display()))?;
-            let place = (!config.in_memory).then_some(replicas.folder.path());
-            let free = free_bytes(place).map_err(|e| format!("how much is free there is not known: {e}"))?;
-            setup::leaves_enough("its journal", bytes, free)?;
-        }
-        // Everything was checked. From here on what bears this name was left by nobody, or is made by this call.
-        clear_way(replicas, &config.name)?;
-        let made = async {
-            // First what names its volumes: a journal of which nobody knows whose it is closes all that are in no group.
-            let (folder, pool, remembered) = (replicas.folder.clone(), replicas.pool.clone(), config.clone());
-            let made = rt::blocking(move || {
-                folder.save(&remembered).map_err(|e| format!("the group cannot be remembered: {e}"))?;
-                make_journal(&folder, &pool, &remembered, bytes)
-            });
-            let journal = made.await?;
-            let block: Arc<dyn Block> = journal.block.clone();
-            journal::format(&block, &format).await.map_err(|e| e.to_string())?;
-            // Before its first record, and not before its file: what is marked is in a group, or closed.
-            let group = Group::new(config.clone(), Some(partnership), members.clone(), None, Some(journal));
-            // Its file says already which volumes these are.
-            let (name, marked) = (config.name.clone(), members.clone());
-            let mark = move || marked.iter().try_for_each(|member| member.enter(&name, partnership));
-            if !config.in_memory {
-                rt::blocking(mark).await?;
-            }
-            // What a crash leaves before this is undone by the next start.
-            group.change(replicas, |config| config.beginning = false)?;
-            // Nobody reads or writes past the group from here on.
-            for member in &members {
-                member.front.hold("its replication is beginning").await;
-            }
-            Ok(group)
-        };
-        let made = made.await;
-        if made.is_err() {
-            // It never lived: its log holds nothing.
-            let (folder, name) = (replicas.folder.clone(), config.name.clone());
-            if let Err(e) = rt::blocking(move || erase(&folder, &name, &members)).await {
-                tracing::warn!("{e}");
-            }
-        }
-        made
-    }
-
     /// The group of a volume that becomes a copy.
     pub async fn join(replicas: &Replicas, join: &Join) -> Result<Arc<Group>, String> {
         let partner = Partner {
@@ -776,74 +700,11 @@ impl Group {
         lock(&self.picture).as_ref().map(|picture| picture.uris.clone()).unwrap_or_default()
     }
 
-    /// The source is about to grow: gives its volumes here room for that, as far as there is any, to all of them or to none.
-    pub async fn lend(&self, sizes: &[u64]) -> Result<(), String> {
-        if sizes.len() != self.members.len() {
-            return Err("the number of volumes and that of their sizes differ".into());
-        }
-        self.keep_what_is_used();
-        let lent = lock(&self.lent).clone();
-        let members: Vec<Arc<Member>> = self.members.clone();
-        let sizes = sizes.to_vec();
-        let now = rt::blocking(move || lend_all(&members, &sizes, &lent)).await?;
-        let mut lent = lock(&self.lent);
-        now.into_iter().for_each(|(member, before)| {
-            lent.entry(member).or_insert(before);
-        });
-        Ok(())
-    }
-
-    /// What the group has grown into is no longer to be given back.
-    fn keep_what_is_used(&self) {
-        let mut lent = lock(&self.lent);
-        match self.status() {
-            Some(status) => lent
-                .retain(|member, before| status.sizes.get(*member).is_some_and(|size| *size <= before.size)),
-            // How long its volumes are for the group is not known.
-            None => lent.clear(),
-        }
-    }
-
-    /// Gives back what the group has not grown into. Nobody uses the volumes.
-    async fn give_back(&self) {
-        let lent = std::mem::take(&mut *lock(&self.lent));
-        let members = self.members.clone();
-        rt::blocking(move || give_back(&members, lent)).await;
-    }
-
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
     pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
         self.keep_what_is_used();
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
         self.engine.end(&bare, async |settled| self.forget(replicas, settled).await).await
-    }
-
-    /// Removes what is remembered of it. While that is not done durably, nobody may write to the volumes alone: after a crash they
-    /// would be a group's.
-    async fn forget(&self, replicas: &Replicas, settled: &Settled) -> Result<(), String> {
-        lock(&self.picture).take();
-        self.give_back().await;
-        let (name, members) = (self.name.clone(), self.members.clone());
-        let mut others = self.config().volumes;
-        others.retain(|volume| !self.has(volume));
-        let (folder, volumes) = (replicas.folder.clone(), replicas.volumes.clone());
-        let _: &Settled = settled;
-        rt::blocking(move || {
-            for member in &members {
-                if let Err(e) = member.accept() {
-                    tracing::warn!("{e}");
-                }
-            }
-            for volume in &others {
-                // Whoever has it open, or its metadata, is not this server.
-                if let Err(e) = volumes.leave_group(volume, &name) {
-                    tracing::warn!("volume {volume}: {e}; it may still be said to be in the group {name}");
-                }
-            }
-            erase(&folder, &name, &members)
-        })
-        .await
-        .map_err(|e| format!("{e}; its volumes stay closed until the command is given again"))
     }
 
     /// Ends the task, with everything durable.
@@ -868,160 +729,4 @@ fn has_heard_since(status: &Status, age: Duration) -> bool {
         talks && peer.heard_ms > said
     };
     !status.peers.is_empty() && status.peers.iter().all(is_well)
-}
-
-/// Lets volumes grow, and tells what those had that did; where one cannot, none has. Blocks.
-fn lend_all(
-    members: &[Arc<Member>],
-    sizes: &[u64],
-    lent: &BTreeMap<usize, Before>,
-) -> Result<BTreeMap<usize, Before>, String> {
-    // What earlier growth was given for and is not used counts as free, and as taken again.
-    let mut wanted: BTreeMap<Store, (u64, u64)> = BTreeMap::new();
-    let mut longer = BTreeMap::new();
-    for (i, (member, size)) in members.iter().zip(sizes).enumerate() {
-        let wrong = |e: VolumeError| format!("volume {}: {e}", member.name);
-        let before = member.growth.before().map_err(wrong)?;
-        if *size > before.size {
-            longer.insert(i, before);
-        }
-        let base = lent.get(&i).map_or(before.size, |before| before.size);
-        let more = (*size).max(before.size).saturating_sub(base);
-        let (store, free) = member.growth.room().map_err(wrong)?;
-        let (all, least) = wanted.entry(store).or_insert((0, free));
-        (*all, *least) = (all.saturating_add(more), free.min(*least));
-    }
-    if longer.is_empty() {
-        return Ok(longer);
-    }
-    wanted.into_values().try_for_each(|(all, free)| setup::leaves_enough("that growth", all, free))?;
-    let mut done = BTreeMap::new();
-    for (i, before) in longer {
-        let (Some(member), Some(size)) = (members.get(i), sizes.get(i)) else { continue };
-        done.insert(i, before);
-        if let Err(e) = member.growth.grow(*size) {
-            give_back(members, done);
-            return Err(format!("volume {}: {e}", member.name));
-        }
-    }
-    Ok(done)
-}
-
-/// Blocks.
-fn give_back(members: &[Arc<Member>], lent: BTreeMap<usize, Before>) {
-    for (i, before) in lent {
-        let Some(member) = members.get(i) else { continue };
-        if let Err(e) = member.growth.give_back(&before) {
-            tracing::warn!("volume {} stays longer than it was: {e}", member.name);
-        }
-    }
-}
-
-/// How long the block of a group's journal is.
-fn journal_bytes(format: &Format) -> Result<u64, String> {
-    let bytes = journal::bytes(format).map_err(|e| e.to_string())?;
-    bytes.checked_next_multiple_of(LOG_UNIT).ok_or_else(|| "the journal would be too long".into())
-}
-
-/// Makes the block of a group's journal, in place of what there is, and opens it. Blocks: it may have many GiB.
-fn make_journal(folder: &Folder, pool: &Pool, config: &config::Group, bytes: u64) -> Result<Volume, String> {
-    folder.make().map_err(|e| format!("{}: {e}", folder.path().display()))?;
-    let place = match config.in_memory {
-        true => Place::Ram,
-        false => Place::File(folder.journal(&config.name)),
-    };
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let wanted = Create {
-        allocate: !config.in_memory,
-        place,
-        size: Some(bytes),
-        direct: false,
-        id: random()?,
-        created,
-    };
-    let journals = Volumes::at(folder.path());
-    journals.create(&config.name, &wanted).map_err(|e| format!("no journal: {e}"))?;
-    let opened = journals.open(&config.name, pool).map_err(|e| e.to_string());
-    if opened.is_err() {
-        // Made a moment ago.
-        remove_journal(folder, &config.name);
-    }
-    opened
-}
-
-/// Removes what a crash has left of a group of this name that nobody remembers and no server has open. Nothing is removed where
-/// that is not so.
-fn clear_way(replicas: &Replicas, name: &GroupName) -> Result<(), String> {
-    let folder = &replicas.folder;
-    if folder.knows(name) {
-        return Err(format!(
-            "group {name} is remembered in {} already, by another server or from before: --group names another",
-            folder.path().display()
-        ));
-    }
-    let mut left = Vec::new();
-    for path in [folder.metadata(name), folder.journal(name)] {
-        let wrong = |e: io::Error| format!("{} is in the way of group {name}: {e}", path.display());
-        match std::fs::File::open(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(wrong(e)),
-            // Kept, so that nobody opens it before it is gone.
-            Ok(file) => {
-                rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-                    .map_err(|e| wrong(e.into()))?;
-                left.push((file, path));
-            }
-        }
-    }
-    for (_, path) in &left {
-        std::fs::remove_file(path)
-            .map_err(|e| format!("{} is in the way of group {name}: {e}", path.display()))?;
-    }
-    Ok(())
-}
-
-/// Removes what a crash has left of a group that was being made. Its volumes are locked by this server, so no other one makes it.
-pub(super) fn undo_beginning(replicas: &Replicas, config: &config::Group) -> Result<(), String> {
-    let name = &config.name;
-    for volume in &config.volumes {
-        match replicas.members.iter().find(|member| member.name == *volume) {
-            Some(member) => {
-                let now = member.growth.superblock().membership;
-                if now.is_some_and(|of| *of.group == **name) {
-                    member.leave()?;
-                }
-            }
-            None => {
-                replicas.volumes.leave_group(volume, name).map_err(|e| format!("volume {volume}: {e}"))?
-            }
-        }
-    }
-    erase(&replicas.folder, name, &[])
-}
-
-/// Removes what is remembered of a group, as far as it is there, durably. Its file goes last: a crash before that leaves a group
-/// that is stopped, and none of which nobody knows what it had. Blocks.
-fn erase(folder: &Folder, name: &GroupName, members: &[Arc<Member>]) -> Result<(), String> {
-    for member in members {
-        if let Err(e) = member.leave() {
-            tracing::warn!("{e}; after the next start it is said to be in the group {name}");
-        }
-    }
-    remove_journal(folder, name);
-    folder
-        .remove(name)
-        .map_err(|e| format!("group {name} cannot be forgotten in {}: {e}", folder.path().display()))
-}
-
-/// Removes a journal, as far as it is there. Blocks.
-fn remove_journal(folder: &Folder, name: &GroupName) {
-    // Not by way of the journal's own folder of volumes: its lock goes with its last user, who may be about to end.
-    for file in [folder.metadata(name), folder.journal(name)] {
-        match std::fs::remove_file(&file) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("{} was left behind: {e}", file.display());
-            }
-            _ => {}
-        }
-    }
 }
