@@ -13,7 +13,7 @@ mod v3;
 mod v4;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -176,6 +176,8 @@ struct World {
     wires: Vec<Rc<Wire>>,
     known: Knowledge,
     next_xid: u32,
+    /// Numbers of damaged calls.
+    strange: HashSet<u32>,
     /// By connection and xid.
     open: BTreeMap<(usize, u32), Asked>,
     /// To be sent again.
@@ -214,6 +216,7 @@ impl World {
             wires: Vec::new(),
             known,
             next_xid: 1,
+            strange: HashSet::new(),
             open: BTreeMap::new(),
             sent: Known::default(),
             called: Known::default(),
@@ -286,9 +289,11 @@ impl World {
             3 => {
                 if let Some(message) = self.sent.pick(script) {
                     let damaged = damaged(&message, script);
-                    // An answer under the number of a call that waits is one to either.
+                    // Who gives two calls one number does not know which of them is answered.
                     if let Some(xid) = damaged.first_chunk() {
-                        self.open.remove(&(on, u32::from_be_bytes(*xid)));
+                        let xid = u32::from_be_bytes(*xid);
+                        self.open.remove(&(on, xid));
+                        self.strange.insert(xid);
                     }
                     self.wires[on].say(damaged);
                 }
@@ -326,6 +331,9 @@ impl World {
 
     fn call(&mut self, on: usize, asked: Asked, number: (u32, u32, u32), who: u8, args: &[u8]) {
         let (program, version, procedure) = number;
+        while self.strange.contains(&self.next_xid) {
+            self.next_xid += 1;
+        }
         let xid = self.next_xid;
         self.next_xid += 1;
         let uid = u32::from(who % 3);
