@@ -325,8 +325,8 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     BLOCKING.run(call).await
 }
 
-/// [`blocking`] for a call that may take minutes, as freeing or laying out the space of a fragmented file does. Few run at once, and
-/// those that wait keep nobody else from reading and syncing.
+/// [`blocking`] for a call that may take minutes, as freeing the space of a fragmented file does. Few run at once, and those that wait
+/// keep nobody else from reading and syncing.
 ///
 /// # Panics
 /// With the call's own panic.

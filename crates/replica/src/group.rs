@@ -769,13 +769,15 @@ impl Group {
     /// which `bare` are the blocks. The order is what keeps a crash or an error from losing answered writes: the volumes have what
     /// the log holds, durably, before that goes; and nobody writes to them alone while a crash could bring the group back.
     ///
-    /// After an error the group is what it was, or closed until this is called again or the server starts again.
+    /// After an error the group is what it was, or closed until this is called again or the server starts again. `give_up` lets
+    /// what a copy cannot apply go with its log.
     pub async fn end(
         &self,
         bare: &[Arc<dyn Block>],
+        give_up: bool,
         forget: impl AsyncFnOnce(&Settled) -> Result<(), String>,
     ) -> Result<(), String> {
-        let settled = self.settle(bare).await?;
+        let settled = self.settle(bare, give_up).await?;
         forget(&settled).await?;
         for (front, block) in self.fronts.iter().zip(bare) {
             front.open(block.clone()).await;
@@ -784,9 +786,23 @@ impl Group {
     }
 
     /// Ends the task. Where the log has what the volumes lack they have it before, and an error leaves everything as it was.
-    async fn settle(&self, bare: &[Arc<dyn Block>]) -> Result<Settled, String> {
+    async fn settle(&self, bare: &[Arc<dyn Block>], give_up: bool) -> Result<Settled, String> {
         if self.is_settled.load(Ordering::Acquire) {
             return Ok(Settled(()));
+        }
+        let copy = match self.state() {
+            State::Destination(copy) if !give_up => Some(copy.status()).filter(|status| status.consistent),
+            _ => None,
+        };
+        if let Some(status) = &copy
+            && status.full
+        {
+            return Err(format!(
+                "{}: a disk is full here, and {} records that its source has answered are in its log alone: make room first, or --force \
+                 gives them up",
+                self.name,
+                status.last.saturating_sub(status.applied)
+            ));
         }
         if let State::Stopped(stopped) = self.state()
             && let Some(source) = &stopped.source
@@ -798,7 +814,7 @@ impl Group {
         }
         let flushed = match self.state() {
             State::Stopped(stopped) if stopped.source.is_some() => flush(bare).await,
-            // A source that runs is flushed when it is closed; a copy has answered nothing; of others nobody can tell what is missing.
+            // A source or a copy that runs is flushed when it is closed; of others nobody can tell what is missing.
             _ => Ok(()),
         };
         flushed
@@ -810,7 +826,7 @@ impl Group {
         }
         match closed {
             // A write that came since may be in the log alone.
-            Err(e) if was_source => {
+            Err(e) if was_source || copy.is_some() => {
                 return Err(format!(
                     "{}: its volumes may lack what its log has: {e}; start the server again",
                     self.name

@@ -56,7 +56,7 @@ impl File {
         }
         let end = self.len()?.min(offset.saturating_add(len));
         let file = self.clone();
-        rt::lengthy(move || {
+        rt::blocking(move || {
             let zeros = vec![0; BUFFER_BYTES as usize];
             let mut at = offset;
             while at < end {
@@ -75,7 +75,7 @@ impl File {
             return Ok(());
         }
         let file = self.clone();
-        rt::lengthy(move || {
+        rt::blocking(move || {
             let reserves = FallocateFlags::KEEP_SIZE.contains(flags);
             if reserves {
                 file.require_room(len)?;
@@ -162,7 +162,7 @@ impl File {
         }
         let (to, src) = (self.clone(), source.clone());
         let backwards = overlaps && from < at;
-        let copied = rt::lengthy(move || copy(&to, at + done, &src, from + done, len - done, backwards));
+        let copied = rt::blocking(move || copy(&to, at + done, &src, from + done, len - done, backwards));
         let copied = copied.await;
         self.grown(at + done + copied.as_ref().unwrap_or(&0));
         Ok(done + copied?)
@@ -179,7 +179,7 @@ impl File {
             return Ok(());
         }
         let (to, src) = (self.clone(), source.clone());
-        rt::lengthy(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
+        rt::blocking(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
             Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV => io::ErrorKind::Unsupported.into(),
             e => e.into(),
         })

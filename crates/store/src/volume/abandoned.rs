@@ -106,15 +106,6 @@ impl Abandoned {
         rt::blocking(work).await
     }
 
-    /// [`Abandoned::make`] of one that may take minutes.
-    pub(super) async fn make_lengthy<T: Send + 'static>(
-        &self,
-        change: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        let (work, _awaits) = self.counted(change);
-        rt::lengthy(work).await
-    }
-
     fn counted<T, F: FnOnce() -> T>(&self, change: F) -> (impl FnOnce() -> T + use<T, F>, Awaits) {
         let both = Arc::new(Change { shared: self.0.clone(), alone: AtomicBool::new(false) });
         let (runs, awaits) = (Runs(both.clone()), Awaits(both));

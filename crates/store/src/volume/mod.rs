@@ -242,6 +242,10 @@ impl Volumes {
             .mode(0o700)
             .create(&self.dir)
             .map_err(io_error("cannot make the folder", &self.dir))?;
+        // Of two who give one file to two names, the second finds the first.
+        let folder = fs::File::open(&self.dir).map_err(io_error("cannot open", &self.dir))?;
+        rustix::fs::flock(&folder, FlockOperation::LockExclusive)
+            .map_err(|e| io_error("cannot lock", &self.dir)(e.into()))?;
         if let Place::File(place) | Place::Device(place) = &create.place {
             self.has_no_other(name, place)?;
         }
@@ -291,6 +295,10 @@ impl Volumes {
 
     /// Every volume, by name; one whose metadata is of no use is an error in its place.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        Ok(self.names()?.into_iter().map(|name| Listed { known: self.info(&name), name }).collect())
+    }
+
+    fn names(&self) -> Result<Vec<String>, Error> {
         let entries = match fs::read_dir(&self.dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other.map_err(io_error("cannot read", &self.dir))?,
@@ -305,7 +313,7 @@ impl Volumes {
             }
         }
         names.sort();
-        Ok(names.into_iter().map(|name| Listed { known: self.info(&name), name }).collect())
+        Ok(names)
     }
 
     /// One volume, which may be in use.
@@ -329,7 +337,7 @@ impl Volumes {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.mend()?;
-        self.has_no_other_in_a_group(name, &superblock.path)?;
+        self.has_no_other_in_a_group(name, &superblock)?;
         let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
         let block = Arc::new(block);
@@ -344,26 +352,38 @@ impl Volumes {
         Ok(Volume { name: name.to_owned(), superblock, block, content, growth })
     }
 
-    /// The volumes of this folder whose file this is, but for the one of this name.
-    fn others_on(&self, name: &str, path: &Path) -> Result<Vec<Known>, Error> {
+    /// The volumes of this folder whose file this is, but for the one of this name. Nothing is locked for that: others open theirs.
+    fn others_on(&self, name: &str, path: &Path) -> Result<Vec<(String, Superblock)>, Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let Some(file) = which(path) else { return Ok(Vec::new()) };
-        let others = self.list()?.into_iter().filter(|listed| listed.name != name);
-        let others = others.filter_map(|listed| listed.known.ok());
-        Ok(others.filter(|other| which(&other.superblock.path) == Some(file)).collect())
+        let mut others = Vec::new();
+        for other in self.names()?.into_iter().filter(|other| other != name) {
+            let metadata = self.path(&other).and_then(|path| Metadata::open(&other, path));
+            let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
+            // Files of others may lie where nothing answers: only one that can be this one is looked at.
+            let may_be = superblock.file.is_none_or(|known| known.inode == file.1);
+            if superblock.medium != Medium::Ram && may_be && which(&superblock.path) == Some(file) {
+                others.push((other, superblock));
+            }
+        }
+        Ok(others)
     }
 
     /// A file is one volume's: what is cut off or deleted by one name is gone by the other.
     fn has_no_other(&self, name: &str, path: &Path) -> Result<(), Error> {
         match &self.others_on(name, path)?[..] {
             [] => Ok(()),
-            [other, ..] => Err(Error::Taken { path: path.to_owned(), name: other.name.clone() }),
+            [(other, _), ..] => Err(Error::Taken { path: path.to_owned(), name: other.clone() }),
         }
     }
 
-    /// What is written by another name of a file does not reach the copy that a group keeps of it.
-    fn has_no_other_in_a_group(&self, name: &str, path: &Path) -> Result<(), Error> {
-        self.others_on(name, path)?.iter().try_for_each(|other| in_no_group(&other.name, &other.superblock))
+    /// What is written by another name of a file does not reach the copy that a group keeps of it. One that is in a group itself is
+    /// the group's to judge.
+    fn has_no_other_in_a_group(&self, name: &str, superblock: &Superblock) -> Result<(), Error> {
+        if superblock.membership.is_some() {
+            return Ok(());
+        }
+        self.others_on(name, &superblock.path)?.iter().try_for_each(|(other, of)| in_no_group(other, of))
     }
 
     /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
@@ -384,7 +404,7 @@ impl Volumes {
         metadata.lock()?;
         let old = metadata.mend()?;
         valid_size(size)?;
-        self.has_no_other_in_a_group(name, &old.path)?;
+        self.has_no_other_in_a_group(name, &old)?;
         if size < old.size && !may_shrink {
             return Err(Error::Size(format!(
                 "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",

@@ -185,7 +185,7 @@ impl Plain {
         }
         let file = self.file.clone();
         let punch = move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start);
-        match self.abandoned.make_lengthy(punch).await {
+        match self.abandoned.make(punch).await {
             // It was a hint.
             Err(e) if unsupported(e) => Ok(()),
             other => Ok(other.map_err(io::Error::from)?),
@@ -195,7 +195,7 @@ impl Plain {
     async fn zero(&self, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Error> {
         let whole = self.medium != Medium::Device || (is_aligned(offset) && is_aligned(len));
         let file = self.file.clone();
-        let zeroed = self.abandoned.make_lengthy(move || match whole {
+        let zeroed = self.abandoned.make(move || match whole {
             true => zero(&file, offset, len, keep_space, fast),
             // Parts of a device's blocks have to be written; a few blocks of them are not worth splitting.
             false if fast => Err(Errno::OPNOTSUPP),

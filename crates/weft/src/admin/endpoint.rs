@@ -37,6 +37,9 @@ impl Endpoint {
     /// Binds the socket of this process, and removes those of servers that died.
     pub(crate) fn bind(state: &Path) -> io::Result<Endpoint> {
         let folder = make_folder(state)?;
+        // A socket that another server has bound, and does not listen at yet, looks like one whose server died.
+        let turn = std::fs::File::open(&folder)?;
+        rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive)?;
         for entry in std::fs::read_dir(&folder)? {
             let path = entry?.path();
             if pid_of(&path).is_some() && unix::is_abandoned(&path) {

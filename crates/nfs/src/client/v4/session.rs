@@ -290,7 +290,7 @@ impl Client {
     /// RFC 8881 8.4.2, 2.10.10.1: a session, with a new client id where the server does not know ours any more, and then
     /// with all open files taken back.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
-        self.end_lost(patience).await?;
+        self.end_lost(patience, false).await?;
         // A server that restarts while files are taken back has forgotten those that were.
         let mut reclaim = false;
         for _ in 0..MAX_LOSSES {
@@ -334,12 +334,13 @@ impl Client {
     }
 
     /// Has the server end the sessions that are of no use. Each is kept in mind until that was answered, also by one who gives
-    /// up meanwhile.
-    async fn end_lost(&self, patience: &Patience) -> Result<(), Error> {
+    /// up meanwhile. Who does not insist leaves one that the server still works for, and goes on.
+    async fn end_lost(&self, patience: &Patience, insists: bool) -> Result<(), Error> {
         let mut bound = None;
         loop {
             let Some(session) = self.over.borrow().last().copied() else { return Ok(()) };
             match self.alone(patience, &Op::DestroySession(session)).await?.status {
+                Status::DELAY if !insists => return Ok(()),
                 status @ Status::DELAY if busy(patience, status).await => continue,
                 status @ Status::DELAY => return Err(Error::Status4(status)),
                 // RFC 8881 18.37.3: by a connection of the session alone, and this may be a new one.
@@ -524,7 +525,7 @@ impl Client {
         if let Some((client, _)) = self.known.take() {
             let patience = &Patience::new();
             // RFC 8881 18.50.3: a client with a session is not forgotten.
-            self.end_lost(patience).await?;
+            self.end_lost(patience, true).await?;
             self.alone(patience, &Op::DestroyClientid(client)).await?;
         }
         Ok(())

@@ -244,7 +244,7 @@ impl Servers {
             State::Starting | State::Source(_) => false,
         };
         let bare = self.world.side(n).members;
-        match rt::timeout(CONVERGES_WITHIN, running.group.end(&bare, async |_| Ok(()))).await {
+        match rt::timeout(CONVERGES_WITHIN, running.group.end(&bare, false, async |_| Ok(()))).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return false,
             Err(_) => {
@@ -533,7 +533,7 @@ fn a_log_is_forgotten_when_the_volumes_have_all_of_it_durably() {
             servers.kill(0);
             Ok(())
         };
-        running.group.end(&bare, forget).await.expect("it ends");
+        running.group.end(&bare, false, forget).await.expect("it ends");
         assert!(holds(0xaa), "what was answered is lost with the log");
     });
 }

@@ -218,7 +218,7 @@ fn what_the_log_of_a_server_that_was_set_back_holds_is_in_its_volumes_when_its_g
         let status = running.group.status().expect("its source is kept");
         assert!(status.last - status.applied >= 10, "it says that they are applied: {status:?}");
         let bare = servers.world.side(0).members;
-        running.group.end(&bare, async |_| Ok(())).await.expect("it ends");
+        running.group.end(&bare, false, async |_| Ok(())).await.expect("it ends");
         // Durably.
         servers.kill(0);
         let has = servers.world.volumes(0).swap_remove(0);

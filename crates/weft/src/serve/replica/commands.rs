@@ -332,7 +332,7 @@ async fn begin(
         Err(why) => Err(why),
     };
     let Err(why) = attached else { return Ok(group) };
-    match replicas.dissolve(&group).await {
+    match replicas.dissolve(&group, true).await {
         Ok(()) => Err(why),
         Err(e) => Err(format!("{why}; and the group stays: {e}")),
     }
@@ -418,6 +418,8 @@ async fn switch(
     force: bool,
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
+    // Two at a time could make two sources.
+    let _turn = replicas.take_turn()?;
     let tag = u64::from_le_bytes(random()?);
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
@@ -543,7 +545,7 @@ async fn remove(
         }
         let left = group.config().partners.len();
         if left == 0 {
-            replicas.dissolve(&group).await?;
+            replicas.dissolve(&group, force).await?;
         }
         let name = &group.name;
         let there = match unheard.is_empty() {
@@ -565,7 +567,7 @@ async fn remove(
             return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
         }
         let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
-        replicas.dissolve(&group).await?;
+        replicas.dissolve(&group, true).await?;
         let there = match hosts.is_empty() {
             true => String::new(),
             false => format!(
@@ -589,7 +591,7 @@ async fn remove(
         ));
     }
     let source = group.config().partners.into_iter().next().map(|partner| partner.address.host);
-    replicas.dissolve(&group).await?;
+    replicas.dissolve(&group, force).await?;
     let there =
         source.map(|host| format!("; type `weft replica remove {}` on {host}, its source, too", group.name));
     Ok(Reply::Done(format!(

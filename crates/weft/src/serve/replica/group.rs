@@ -354,6 +354,11 @@ impl Group {
         let absent = config.volumes.iter().find(|volume| !is_member(volume));
         let lost = absent.and_then(|volume| not_served.iter().find(|lost| lost.name == *volume));
         let unusable = match (partnership, absent) {
+            // It has answered nothing, and must not begin to: the next start undoes it.
+            _ if config.beginning => Some(format!(
+                "the server ended while it was made, and that could not be undone, see the log: start the server again, or \
+                 `weft replica remove {name} --force`"
+            )),
             (None, _) => Some(format!(
                 "{:?} is no partnership: `weft replica remove {name} --force` ends replication here",
                 config.partnership
@@ -701,10 +706,10 @@ impl Group {
     }
 
     /// Ends it for good: the volumes are volumes like any others, the journal is gone.
-    pub async fn end(self: &Arc<Self>, replicas: &Replicas) -> Result<(), String> {
+    pub async fn end(self: &Arc<Self>, replicas: &Replicas, give_up: bool) -> Result<(), String> {
         self.keep_what_is_used();
         let bare: Vec<Arc<dyn Block>> = self.members.iter().map(|member| member.bare.clone()).collect();
-        self.engine.end(&bare, async |settled| self.forget(replicas, settled).await).await
+        self.engine.end(&bare, give_up, async |settled| self.forget(replicas, settled).await).await
     }
 
     /// Ends the task, with everything durable.

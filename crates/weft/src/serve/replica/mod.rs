@@ -453,7 +453,7 @@ impl Replicas {
         self.enter(group.clone());
         // The source, once it has the answer, comes to a door that is there.
         if let Err(why) = group.settled(|state| matches!(state, State::Destination(_))).await {
-            self.dissolve(&group).await.map_err(|e| format!("{why}; and the group stays: {e}"))?;
+            self.dissolve(&group, true).await.map_err(|e| format!("{why}; and the group stays: {e}"))?;
             return Err(why);
         }
         tracing::info!("group {} is a destination of {} now", group.name, join.source);
@@ -487,7 +487,7 @@ impl Replicas {
             }
         }
         let _turn = self.take_turn()?;
-        self.dissolve(&group).await
+        self.dissolve(&group, false).await
     }
 
     /// The source's volumes are about to grow: those here get room for it. They become longer for the group when the source
@@ -513,10 +513,10 @@ impl Replicas {
     }
 
     /// Ends a group here: its volumes become volumes like any others. Once begun it goes on whoever waits for it.
-    async fn dissolve(self: &Arc<Self>, group: &Arc<Group>) -> Result<(), String> {
+    async fn dissolve(self: &Arc<Self>, group: &Arc<Group>, give_up: bool) -> Result<(), String> {
         let (replicas, group) = (self.clone(), group.clone());
         uncancelled(async move {
-            group.end(&replicas).await?;
+            group.end(&replicas, give_up).await?;
             replicas.groups().remove(&group.name);
             Ok(())
         })

@@ -292,9 +292,9 @@ impl Table {
     ) -> Option<&Arc<Client>> {
         let is_it = |known: &&Arc<Client>| {
             known.who.sessions
+                && known.who.name == owner.id.0
                 && alive(known)
                 && !known.lease.owned.has_refused(by.origin.source)
-                && known.who.name == owner.id.0
                 && known.verifier == owner.verifier
                 && known.by().principal == by.principal
                 && known.by().origin.standing == by.origin.standing
@@ -525,9 +525,13 @@ impl States {
         }
         // Before anything is said of what it has asked before: that names a session. Who comes from another address shows by
         // BIND_CONN_TO_SESSION that he is the client.
-        if owned.by.principal != by.principal || !owned.is_at(by.origin.source) {
-            owned.refuse(by.origin.source);
+        if owned.by.principal != by.principal {
             return Err(Status::CLID_INUSE);
+        }
+        if !owned.is_at(by.origin.source) {
+            // As for one that is not known there, so that it makes itself known at once.
+            owned.refuse(by.origin.source);
+            return Err(Status::STALE_CLIENTID);
         }
         if pending.is_some() && client.lease.lapsed(now, self.limits.lease) {
             // RFC 8881 18.36.3: an unconfirmed record lives for a lease.

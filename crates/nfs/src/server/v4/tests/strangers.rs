@@ -152,8 +152,8 @@ fn other_addresses_use_a_session_once_its_client_has_bound_them() {
     assert_eq!((known.client, known.sequence), (it.client, 2));
     assert_ne!(known.flags & exchange_flag::CONFIRMED_R, 0);
     let create = create_session(it.client, 2, channel());
-    assert_eq!(elsewhere.status(&server, std::slice::from_ref(&create)), Status::CLID_INUSE);
-    assert_eq!(elsewhere.status(&server, &[create_session(it.client, 1, channel())]), Status::CLID_INUSE);
+    assert_eq!(elsewhere.status(&server, std::slice::from_ref(&create)), Status::STALE_CLIENTID);
+    assert_eq!(elsewhere.status(&server, &[create_session(it.client, 1, channel())]), Status::STALE_CLIENTID);
     // The session's number is what only the client knows; and only its own user says so, and from such a port.
     let bind = [Op::BindConnToSession(BindConn { session: it.session, direction: 1, rdma: false })];
     assert_eq!(Somebody { uid: 1, ..elsewhere }.status(&server, &bind), Status::WRONG_CRED);
@@ -176,7 +176,7 @@ fn a_client_that_has_moved_without_a_word_begins_anew() {
     let known = moved();
     assert_eq!(known.client, it.client);
     let create = create_session(known.client, known.sequence, channel());
-    assert_eq!(OTHER_ADDRESS.status(&server, &[create]), Status::CLID_INUSE);
+    assert_eq!(OTHER_ADDRESS.status(&server, &[create]), Status::STALE_CLIENTID);
     let new = moved();
     assert_ne!(new.client, it.client);
     assert_eq!(new.flags & exchange_flag::CONFIRMED_R, 0);
