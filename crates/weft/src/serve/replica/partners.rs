@@ -187,16 +187,23 @@ impl Group {
         let config = self.config();
         let name = &self.name;
         let forced = format!("Nevertheless: `weft replica switch {name} --failover --force`");
-        if !config.successor.is_empty() {
-            let to = &config.successor;
-            return Err(format!(
-                "{name}: the roles were exchanged, and the source is {to} by now: a failover here would make a second one. {forced}"
-            ));
-        }
         let status = copy.status();
         let (epoch, last) = (status.epoch, status.last);
+        let asked = self.ask_partners(replicas).await;
+        if !config.successor.is_empty() {
+            let to = &config.successor;
+            let there =
+                asked.iter().find(|(partner, _)| partner.name == *to).and_then(|(_, holds)| holds.as_ref());
+            // One that is a copy of the same time still: the roles were to be exchanged, and were not.
+            if there.is_none_or(|holds| holds.source || holds.epoch > epoch) {
+                return Err(format!(
+                    "{name}: the roles were exchanged, and the source is {to} by now, unless {to} says otherwise when it can be reached: a \
+                     failover here would make a second one. {forced}"
+                ));
+            }
+        }
         let mut most = self.heard_most().unwrap_or_default();
-        for (number, (partner, holds)) in self.ask_partners(replicas).await.into_iter().enumerate() {
+        for (number, (partner, holds)) in asked.into_iter().enumerate() {
             match holds {
                 // Its source lives: the engine says so.
                 Some(Holds { source: true, epoch: its, .. }) if its <= epoch => {}
