@@ -65,7 +65,7 @@ pub fn sequence(
         return Err(Status::REP_TOO_BIG_TO_CACHE);
     }
     c.cx.line.associate(&session.id);
-    let question = states.questions.of(c.credential, rest);
+    let question = states.questions.of(c.credential, c.announced, rest);
     let begun = session.begin(args.slot, args.sequence, question)?;
     session.lease.renew(c.now);
     let highest = match &begun {

@@ -245,10 +245,12 @@ impl Default for Questions {
 }
 
 impl Questions {
-    /// What a request in a slot asks, and as whom: another user's is none of its retries (RFC 8881 2.10.6.1.3.1).
-    pub fn of(&self, credential: &Credential, rest: &Decoder) -> u64 {
+    /// What a request of so many operations in a slot asks, and as whom: another user's is none of its retries (RFC 8881
+    /// 2.10.6.1.3.1). Bytes behind the last operation are none of the request, but tell it from others.
+    pub fn of(&self, credential: &Credential, operations: u32, rest: &Decoder) -> u64 {
         let mut hasher = self.0;
         hash_credential(credential, &mut hasher);
+        hasher.write_u32(operations);
         hasher.write(rest.peek(QUESTION_BYTES));
         hasher.write_usize(rest.remaining());
         hasher.finish()
