@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use redb::{ReadableTable, TableDefinition};
@@ -76,8 +76,8 @@ pub struct Durable {
     /// Tells this server from others, over all its runs.
     pub(super) identity: [u8; 16],
     journal: Journal,
-    /// By which of its records a client is in the journal, if by one of this run. Changed inside a transaction, which is one at
-    /// a time.
+    /// By which of its records a client is in the journal, if by one of this run. Locked around a transaction, and changed when that
+    /// is on disk.
     remembered: Mutex<HashMap<Who, u64>>,
 }
 
@@ -134,6 +134,7 @@ impl Durable {
         record: u64,
         lasts: impl FnOnce() -> bool,
     ) -> Result<bool, Unusable> {
+        let mut remembered = self.remembered();
         let mut written = false;
         self.change(CLIENTS, |table| {
             if !lasts() {
@@ -142,27 +143,37 @@ impl Durable {
             written = true;
             table.remove(&*name(&who.of_anybody()))?;
             table.insert(&*name(who), ())?;
-            self.remembered.lock().unwrap_or_else(PoisonError::into_inner).insert(who.clone(), record);
             Ok(())
         })?;
+        if written {
+            remembered.insert(who.clone(), record);
+        }
         Ok(written)
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, HashMap<Who, u64>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// These clients have nothing to reclaim, by a record of this run or, without one, of the last. A client that has come back
     /// in the meantime stays: it is in the journal by another record.
     pub(super) fn forget(&self, clients: &[(Who, Option<u64>)]) -> Result<(), Unusable> {
+        let mut remembered = self.remembered();
+        let goes = |(who, record): &&(Who, Option<u64>)| {
+            let by = remembered.get(who).copied();
+            by.is_none() || by == *record
+        };
+        let going: Vec<&Who> = clients.iter().filter(goes).map(|(who, _)| who).collect();
         self.change(CLIENTS, |table| {
-            let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-            for (who, record) in clients {
-                let by = remembered.get(who).copied();
-                if by.is_none() || by == *record {
-                    remembered.remove(who);
-                    table.remove(&*name(&who.of_anybody()))?;
-                    table.remove(&*name(who))?;
-                }
-            }
-            Ok(())
-        })
+            going.iter().try_for_each(|who| {
+                table.remove(&*name(&who.of_anybody()))?;
+                table.remove(&*name(who)).map(drop)
+            })
+        })?;
+        for who in going {
+            remembered.remove(who);
+        }
+        Ok(())
     }
 
     /// Hosts that locked something.

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use weft_machine::rt;
 use weft_wire::repl::control::Era;
@@ -19,6 +20,9 @@ use crate::status::{Mode, Phase, Role, Verified};
 
 /// Why nothing is written any more after a switch.
 pub(super) const GIVEN_UP: &str = "the roles were exchanged: this side is a destination now";
+
+/// How long writes wait for the roles to be exchanged.
+const QUIET_FOR: Duration = Duration::from_secs(30);
 
 /// A destination to be.
 #[derive(Clone, Debug)]
@@ -257,6 +261,11 @@ impl Source {
     }
 
     async fn exchange(&self, n: usize, link: Link<'_>, tag: u64) -> Result<(), Error> {
+        if self.space.is_wanted() {
+            return Err(Error::State(
+                "a disk is full here, and writes wait for it, so the roles cannot be exchanged: make room first",
+            ));
+        }
         let _quiet = Quiet::enter(self);
         let drained = self.changed.until(|| {
             let mut core = self.core();
@@ -273,7 +282,13 @@ impl Source {
                 }
             }
         });
-        let after = drained.await?;
+        // Nobody writes meanwhile.
+        let after = rt::timeout(QUIET_FOR, drained).await.map_err(|_| {
+            Error::State(
+                "the destination did not get through what it lacks within 30 s, in which writes waited: the roles are as they were; try \
+                 again when `weft replica status` shows less lag",
+            )
+        })??;
         self.checkpoint().await?;
         // It may have been opened anew since, and have lost something: this side would give up for nobody.
         let report = self.in_time(link.beat()).await?;

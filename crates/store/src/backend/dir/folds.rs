@@ -241,6 +241,9 @@ struct Names {
 #[derive(Default)]
 pub(super) struct Folds {
     dirs: HashMap<NodeId, Names>,
+    /// Those that are being learned, and whether one of our operations has changed their entries since: what was read may lack that,
+    /// and their times need not tell.
+    reading: HashMap<NodeId, bool>,
 }
 
 /// What is known about a name.
@@ -257,9 +260,19 @@ pub(super) enum Known {
 }
 
 impl Folds {
-    /// Whether anything is remembered of `dir`: only then must changes be told.
+    /// Whether anything is remembered of `dir`, or will be: only then must changes be told.
     pub(super) fn remembers(&self, dir: NodeId) -> bool {
-        self.dirs.contains_key(&dir)
+        self.dirs.contains_key(&dir) || self.reading.contains_key(&dir)
+    }
+
+    /// `dir` is going to be read, by one reader at a time, until [`Folds::end`].
+    pub(super) fn begin(&mut self, dir: NodeId) {
+        self.reading.insert(dir, false);
+    }
+
+    /// See [`Folds::begin`].
+    pub(super) fn end(&mut self, dir: NodeId) {
+        self.reading.remove(&dir);
     }
 
     /// What is known about a folded name in a directory whose times are `stamp`.
@@ -274,9 +287,12 @@ impl Folds {
         }
     }
 
-    /// Remembers all names of a directory, whose times were `stamp` before they were read.
+    /// Remembers all names of a directory, whose times were `stamp` before they were read. Not where we have changed it meanwhile.
     pub(super) fn learn(&mut self, dir: NodeId, stamp: Stamp, learned: Learned, now: Instant) {
         self.dirs.remove(&dir);
+        if self.reading.get(&dir).is_some_and(|changed| *changed) {
+            return;
+        }
         let Learned(spellings) = learned;
         while self.dirs.len() >= MAX_DIRS || self.names() + spellings.weight() > MAX_ALL_NAMES {
             let oldest = self.dirs.iter().min_by_key(|(_, names)| names.made).map(|(&dir, _)| dir);
@@ -303,6 +319,9 @@ impl Folds {
         removed: Option<&[u8]>,
         added: Option<&[u8]>,
     ) {
+        if let Some(changed) = self.reading.get_mut(&dir) {
+            *changed = true;
+        }
         let all = self.names();
         let Some(names) = self.dirs.get_mut(&dir) else { return };
         if names.stamp != before || names.spellings.is_full() || all >= MAX_ALL_NAMES {
@@ -319,6 +338,23 @@ mod tests {
     use super::*;
 
     const DIR: NodeId = NodeId(9);
+
+    #[test]
+    fn what_we_change_while_a_directory_is_read_is_not_missed_afterwards() {
+        let (mut folds, now) = (Folds::default(), Instant::now());
+        assert!(!folds.remembers(DIR));
+        folds.begin(DIR);
+        assert!(folds.remembers(DIR));
+        // Behind what was read, and within a tick of the clock.
+        folds.changed(DIR, (stamp(1), stamp(1)), None, Some(b"Foo"));
+        folds.learn(DIR, stamp(1), learned(&["bar"]), now);
+        folds.end(DIR);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Nothing);
+        folds.begin(DIR);
+        folds.learn(DIR, stamp(1), learned(&["bar", "Foo"]), now);
+        folds.end(DIR);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Spelled(b"Foo".to_vec()));
+    }
 
     fn stamp(secs: i64) -> Stamp {
         let t = Timestamp { secs, nanos: 0 };

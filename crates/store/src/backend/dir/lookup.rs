@@ -39,6 +39,22 @@ impl Turns {
     }
 }
 
+/// A directory that is being learned, until this is dropped.
+struct Reading<'a>(&'a Dir, NodeId);
+
+impl Reading<'_> {
+    fn begin(of: &Dir, dir: NodeId) -> Reading<'_> {
+        of.folds().begin(dir);
+        Reading(of, dir)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.folds().end(self.1);
+    }
+}
+
 /// What a look-up without reading the directory comes to.
 pub(super) enum Looked {
     /// This has the name.
@@ -106,6 +122,9 @@ impl Dir {
             Looked::Unread { stamp, learns } => (stamp, learns),
         };
         let fd = self.dir_fd(dir)?;
+        // Its times once more: what we change from here on is told.
+        let reading = learns.then(|| Reading::begin(self, dir));
+        let stamp = if reading.is_some() { sys::stat(fd.as_fd())?.stamp() } else { stamp };
         let (wanted, now) = (names::fold(name), Instant::now());
         // Learning takes the whole directory; who only wants to find is done.
         let mut learned = learns.then(Learned::default);

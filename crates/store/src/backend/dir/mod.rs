@@ -351,7 +351,16 @@ impl Dir {
         names::check_entry(from.1)?;
         names::check_entry(to.1)?;
         let (from_fd, to_fd) = (self.dir_fd(from.0)?, self.dir_fd(to.0)?);
-        let (replaced, ending) = if replace { self.named(&to_fd, to.1) } else { (None, None) };
+        let there = if replace { sys::stat_at(to_fd.as_fd(), to.1).ok() } else { None };
+        if let Some(there) = &there
+            && there.links() > 1
+            && (from.0, from.1) != (to.0, to.1)
+            && sys::stat_at(from_fd.as_fd(), from.1).is_ok_and(|from| from.identity() == there.identity())
+        {
+            // rename(2) leaves two names of one file as they are, so nothing is told of that.
+            return Ok((None, None));
+        }
+        let (replaced, ending) = there.map_or((None, None), |there| self.named_so(&to_fd, to.1, &there));
         let act = || sys::rename((from_fd.as_fd(), from.1), (to_fd.as_fd(), to.1), replace);
         if from.0 == to.0 {
             self.changing((to.0, &to_fd), Some(from.1), Some(to.1), act)?;
@@ -373,7 +382,10 @@ impl Dir {
 
     /// What a name leads to before it goes: the node, if it is known, and the file, where freeing what it has takes time.
     fn named(&self, dir: &OwnedFd, name: &[u8]) -> (Option<NodeId>, Option<Ending>) {
-        let Ok(stat) = sys::stat_at(dir.as_fd(), name) else { return (None, None) };
+        sys::stat_at(dir.as_fd(), name).map_or((None, None), |stat| self.named_so(dir, name, &stat))
+    }
+
+    fn named_so(&self, dir: &OwnedFd, name: &[u8], stat: &Stat) -> (Option<NodeId>, Option<Ending>) {
         let is_large = stat.kind() == Kind::File && stat.allocated() >= MUCH_BYTES;
         let file = is_large.then(|| sys::open_path(dir.as_fd(), name).ok()).flatten();
         (self.table().of(&stat.identity()), file.map(|fd| Ending(Some(fd))))

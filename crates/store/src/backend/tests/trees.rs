@@ -464,3 +464,27 @@ fn names_of_one_key_are_compared_in_steps() {
     })
     .unwrap();
 }
+
+/// rename(2) of two names of one file leaves both: neither is forgotten.
+#[test]
+fn a_rename_between_two_names_of_one_file_leaves_both() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    std::fs::write(folder.path().join("One"), b"").unwrap();
+    std::fs::hard_link(folder.path().join("One"), folder.path().join("Two")).unwrap();
+    std::fs::hard_link(folder.path().join("One"), folder.path().join("d/Three")).unwrap();
+    let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+    rt::block_on(async {
+        let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
+        // Both directories are known from here on.
+        assert!(
+            vfs.lookup(ROOT, b"absent", true).await.is_err() && vfs.lookup(d, b"absent", true).await.is_err()
+        );
+        vfs.rename((ROOT, b"One"), (ROOT, b"Two"), true).await.unwrap();
+        vfs.rename((ROOT, b"One"), (d, b"Three"), true).await.unwrap();
+        for (dir, name) in [(ROOT, &b"ONE"[..]), (ROOT, b"TWO"), (d, b"THREE")] {
+            assert!(vfs.lookup(dir, name, true).await.is_ok(), "{name:?}");
+        }
+    })
+    .unwrap();
+}
