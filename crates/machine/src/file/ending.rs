@@ -11,9 +11,9 @@ use crate::sim;
 
 /// Freeing less takes no time that anybody notices.
 pub const MUCH_BYTES: u64 = 1 << 20;
-/// Memory, tmpfs' too, is freed faster, and whoever has filled it wants it back at once.
+/// Memory is freed faster, that of tmpfs included, and whoever has filled it wants it back at once.
 const MUCH_MEMORY_BYTES: u64 = 64 << 20;
-/// Files that wait for the thread. More are waited for by whoever closes them, so that they do not use up descriptors and space.
+/// Files that wait for the thread, at most. Whoever closes another one waits for that, so these use up neither descriptors nor space.
 const MAX_WAITING: usize = 128;
 
 /// Before `fd` is closed: where that may free much, another descriptor keeps the file, until a thread has closed it.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use weft_machine::rt;
 
 use super::stories::{K, pair, start, tell, write};
-use super::world::{Start, World};
+use super::three::following;
+use super::world::World;
 use crate::group;
 use crate::journal::{self, Format};
 use crate::rescue;
@@ -77,14 +78,8 @@ fn a_source_that_has_less_than_its_copy_was_set_back_and_says_so_until_somebody_
 /// A source that has 30 records, a copy that has them, and one that has 10; then its disks are as they were when it had 20. It has
 /// given up.
 async fn two_copies() -> World {
-    let world = World::new(Start { log_bytes: vec![512 * K; 3], ..start(Mode::Synchronous) }).await;
-    let source = world.start_source(0).await;
-    for n in [1, 2] {
-        let peer = world.add_peer(&source, &format!("host{n}:copy"), First::Copy).await;
-        world.start_destination(n).await;
-        world.ship(0, peer, n);
-    }
-    world.until_follows(0).await;
+    let world = following().await;
+    let source = world.source(0);
     let mut then = None;
     for n in 0..30 {
         match n {

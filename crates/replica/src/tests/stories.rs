@@ -11,6 +11,7 @@ use weft_wire::repl::MAX_EPOCH;
 use weft_wire::repl::control::{Era, Hello, MAX_ERAS, Refusal, Request, Response, Sync, Welcome};
 
 use super::link::Says;
+use super::three::following;
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
 use crate::bitmap::Bitmap;
 use crate::destination::{self, Destination, Force};
@@ -394,15 +395,8 @@ fn one_source_has_several_destinations() {
 #[test]
 fn a_destination_that_was_away_while_its_source_crashed_often_is_no_stranger() {
     tell(async {
-        let logs = vec![512 * K; 3];
-        let world = World::new(Start { log_bytes: logs, ..start(Mode::Synchronous) }).await;
-        let source = world.start_source(0).await;
-        for n in [1, 2] {
-            let peer = world.add_peer(&source, &format!("copy {n}"), First::Copy).await;
-            world.start_destination(n).await;
-            world.ship(0, peer, n);
-        }
-        world.until_follows(0).await;
+        let world = following().await;
+        let source = world.source(0);
         world.kill(1);
         let first = source.eras();
         for n in 0..MAX_ERAS as u64 + 8 {

@@ -7,8 +7,8 @@ use super::world::{ALIVE, Start, World};
 use crate::source::{First, Source};
 use crate::status::{Mode, Phase};
 
-/// Three hosts: 0 is the source, 1 and 2 follow it.
-async fn three() -> World {
+/// Three hosts: 0 is the source, 1 and 2 follow it, as `host1:copy` and `host2:copy`.
+pub(super) async fn following() -> World {
     let world = World::new(Start { log_bytes: vec![512 * K; 3], ..start(Mode::Synchronous) }).await;
     let source = world.start_source(0).await;
     for n in [1, 2] {
@@ -17,7 +17,13 @@ async fn three() -> World {
         world.ship(0, peer, n);
     }
     world.until_follows(0).await;
-    write(&source.block(0), 0, 4096, 1).await;
+    world
+}
+
+/// The same with something written.
+async fn three() -> World {
+    let world = following().await;
+    write(&world.source(0).block(0), 0, 4096, 1).await;
     world
 }
 

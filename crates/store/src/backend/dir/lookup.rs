@@ -12,7 +12,7 @@ use futures_util::lock::Mutex as Queue;
 use rustix::io::Errno;
 use weft_machine::rt;
 
-use super::folds::{self, Known, Learned, Stamp};
+use super::folds::{self, Known, Learned};
 use super::search::STEP;
 use super::{Dir, sys};
 use crate::backend::names;
@@ -61,8 +61,6 @@ pub(super) enum Looked {
     Found(Attr),
     /// The name does not exist as it is spelled, and whether another spelling does takes reading the directory.
     Unread {
-        /// The directory's times.
-        stamp: Stamp,
         /// All its names are to be learned; otherwise nothing is left to learn.
         learns: bool,
     },
@@ -100,12 +98,12 @@ impl Dir {
                         // Somebody else took it away too quickly for the directory's times to tell: look again.
                         Err(Errno::NOENT) => {
                             self.folds().forget(dir);
-                            Ok(Looked::Unread { stamp, learns: true })
+                            Ok(Looked::Unread { learns: true })
                         }
                         Err(e) => Err(e.into()),
                     },
-                    Known::Perhaps => Ok(Looked::Unread { stamp, learns: false }),
-                    Known::Nothing => Ok(Looked::Unread { stamp, learns: true }),
+                    Known::Perhaps => Ok(Looked::Unread { learns: false }),
+                    Known::Nothing => Ok(Looked::Unread { learns: true }),
                 }
             }
             Err(e) => Err(e.into()),
@@ -117,17 +115,19 @@ impl Dir {
     pub(super) async fn search_folded(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
         let turn = self.turns.of(dir);
         let _turn = turn.lock().await;
-        let (stamp, learns) = match self.lookup(dir, name, true)? {
+        let learns = match self.lookup(dir, name, true)? {
             Looked::Found(attr) => return Ok(attr),
-            Looked::Unread { stamp, learns } => (stamp, learns),
+            Looked::Unread { learns } => learns,
         };
         let fd = self.dir_fd(dir)?;
-        // Its times once more: what we change from here on is told.
-        let reading = learns.then(|| Reading::begin(self, dir));
-        let stamp = if reading.is_some() { sys::stat(fd.as_fd())?.stamp() } else { stamp };
+        // What we change from here on is told; its times are asked for after that.
+        let _reading = learns.then(|| Reading::begin(self, dir));
         let (wanted, now) = (names::fold(name), Instant::now());
         // Learning takes the whole directory; who only wants to find is done.
-        let mut learned = learns.then(Learned::default);
+        let mut learned = match learns {
+            true => Some((sys::stat(fd.as_fd())?.stamp(), Learned::default())),
+            false => None,
+        };
         let open = sys::open_dir(fd.as_fd())?;
         let (mut cookie, mut scanned) = (0, 0);
         let mut found: Option<Vec<u8>> = None;
@@ -142,7 +142,7 @@ impl Dir {
             if scanned > folds::MAX_KEYS {
                 learned = None;
             }
-            if let Some(learned) = &mut learned {
+            if let Some((_, learned)) = &mut learned {
                 batch.into_iter().for_each(|raw| learned.add(raw.name));
             }
             if end || (found.is_some() && learned.is_none()) {
@@ -153,7 +153,7 @@ impl Dir {
             }
             rt::yield_now().await;
         }
-        if let Some(learned) = learned {
+        if let Some((stamp, learned)) = learned {
             self.folds().learn(dir, stamp, learned, now);
         }
         let spelled = found.ok_or(Error::NotFound)?;

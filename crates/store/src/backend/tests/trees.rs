@@ -397,6 +397,19 @@ fn who_writes_to_a_set_id_file_takes_its_bits() {
     std::thread::spawn(story).join().unwrap();
 }
 
+/// How often others have their turn while a name is looked up in any case, and whether it is there.
+async fn looked_up(vfs: &Vfs, name: &str) -> (usize, bool) {
+    let mut turns = 0;
+    let mut looking = Box::pin(vfs.lookup(ROOT, name.as_bytes(), true));
+    let found = std::future::poll_fn(|cx| {
+        let polled = looking.as_mut().poll(cx);
+        turns += usize::from(polled.is_pending());
+        polled
+    });
+    let found = found.await.is_ok();
+    (turns, found)
+}
+
 /// A folder without an end to it is searched for a name in another case: others have their turn between two steps, and what was
 /// learned serves the next.
 #[test]
@@ -406,17 +419,7 @@ fn a_name_in_another_case_is_searched_for_in_steps_and_once() {
         std::fs::write(folder.path().join(format!("file {n}")), b"").unwrap();
     }
     let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
-    let turns = async |name: &str| {
-        let mut turns = 0;
-        let mut looking = Box::pin(vfs.lookup(ROOT, name.as_bytes(), true));
-        let found = std::future::poll_fn(|cx| {
-            let polled = looking.as_mut().poll(cx);
-            turns += usize::from(polled.is_pending());
-            polled
-        })
-        .await;
-        (turns, found.is_ok())
-    };
+    let turns = async |name: &str| looked_up(&vfs, name).await;
     rt::block_on(async {
         let (given, found) = turns("absent").await;
         assert!(given >= 4 && !found, "{given} turns given to others");
@@ -447,20 +450,11 @@ fn names_of_one_key_are_compared_in_steps() {
     let short = crate::backend::names::short(b"ABCDEFGHIJKL").unwrap();
     rt::block_on(async {
         assert!(vfs.lookup(ROOT, b"absent", true).await.is_err());
-        let find = async |name: &str| {
-            let mut turns = 0;
-            let mut looking = Box::pin(vfs.lookup(ROOT, name.as_bytes(), true));
-            let found = std::future::poll_fn(|cx| {
-                let polled = looking.as_mut().poll(cx);
-                turns += usize::from(polled.is_pending());
-                polled
-            });
-            (found.await.is_ok(), turns)
-        };
-        let (found, turns) = find(&short.replacen('A', "B", 1)).await;
+        let find = async |name: &str| looked_up(&vfs, name).await;
+        let (turns, found) = find(&short.replacen('A', "B", 1)).await;
         assert!(!found && turns >= 3, "{turns} turns given to others");
-        assert!(find(&short).await.0 && find("ABCDEFGHIJKL").await.0);
-        assert_eq!(find("absent").await, (false, 0));
+        assert!(find(&short).await.1 && find("ABCDEFGHIJKL").await.1);
+        assert_eq!(find("absent").await, (0, false));
     })
     .unwrap();
 }
