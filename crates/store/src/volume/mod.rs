@@ -257,7 +257,10 @@ impl Volumes {
         let folder = fs::File::open(&self.dir).map_err(io_error("cannot open", &self.dir))?;
         let flock = |how| rustix::fs::flock(&folder, how);
         if flock(FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
-            tracing::warn!("another volume is being created in {}: this one is created when that is done", self.dir.display());
+            tracing::warn!(
+                "another volume is being created in {}: this one is created when that is done",
+                self.dir.display()
+            );
         }
         flock(FlockOperation::LockExclusive).map_err(|e| io_error("cannot lock", &self.dir)(e.into()))?;
         if let Place::File(place) | Place::Device(place) = &create.place {
@@ -376,7 +379,9 @@ impl Volumes {
             let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
             let may_be = match look {
                 Look::AtEach => true,
-                Look::AtLikely => superblock.path == path || superblock.file.is_none_or(|known| known.inode == file.1),
+                Look::AtLikely => {
+                    superblock.path == path || superblock.file.is_none_or(|known| known.inode == file.1)
+                }
             };
             if superblock.medium != Medium::Ram && may_be && which(&superblock.path) == Some(file) {
                 others.push((other, superblock));
@@ -399,7 +404,9 @@ impl Volumes {
         if superblock.membership.is_some() {
             return Ok(());
         }
-        self.others_on(name, &superblock.path, look)?.iter().try_for_each(|(other, of)| in_no_group(other, of))
+        self.others_on(name, &superblock.path, look)?
+            .iter()
+            .try_for_each(|(other, of)| in_no_group(other, of))
     }
 
     /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
