@@ -8,6 +8,9 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use weft_load::job::JobError;
+use weft_load::loaders::LoaderError;
+
 use crate::Failure;
 use crate::url::UrlError;
 
@@ -24,7 +27,8 @@ impl Misuse {
 
 /// The exit status of a command that failed.
 pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
-    match failure.is::<Misuse>() || failure.is::<UrlError>() {
+    let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();
+    match of_loads || failure.is::<Misuse>() || failure.is::<UrlError>() {
         true => 2,
         false => 1,
     }
