@@ -85,6 +85,13 @@ impl Assignment {
         }
     }
 
+    fn scheme(&self) -> Option<Scheme> {
+        match self {
+            Assignment::Job(scheme, _) => Some(*scheme),
+            Assignment::Replication(_) => None,
+        }
+    }
+
     fn part(&self, transports: usize) -> Part {
         match self {
             Assignment::Job(_, job) => Part::of(job, transports),
@@ -191,6 +198,8 @@ pub(crate) fn session(
     notes_before: Vec<String>,
     assignments: Assignments,
 ) -> Result<ExitCode, Failure> {
+    let schemes: Vec<Scheme> = assignments.all.iter().filter_map(Assignment::scheme).collect();
+    server::check(host, &schemes, options)?;
     let console = Console::beside(measuring.out.iter().map(PathBuf::as_path))?;
     for path in &measuring.out {
         crate::show::check(path)?;
