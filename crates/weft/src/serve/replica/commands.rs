@@ -20,6 +20,7 @@ use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, picture, random};
 use crate::admin::replica::{Command, Create, Differs, Reply};
+use crate::out::ShellCommand;
 use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
@@ -231,9 +232,9 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
                 return Err(format!(
-                    "{name} is replicated to {to} already: `weft replica status` says how it is; `weft replica remove {name} \
-                     --to {to}` ends that",
-                    to = partner.name
+                    "{name} is replicated to {} already: `weft replica status` says how it is; `{}` ends that",
+                    partner.name,
+                    removal(&name, &partner.name)
                 ));
             }
             refuse_second_name(replicas, group, server, &address.host).await?;
@@ -349,6 +350,11 @@ async fn add_destination(
     group.engine().attach(&replicas.home(group), &wanted, first, remember).await
 }
 
+/// Ends replication to one destination.
+fn removal(group: &str, destination: &str) -> ShellCommand {
+    ShellCommand::new("weft replica remove").operand(group).option("--to", destination)
+}
+
 /// Refuses a destination's server that the group has under another name: both links would be to one copy, and end each other.
 async fn refuse_second_name(
     replicas: &Replicas,
@@ -365,10 +371,10 @@ async fn refuse_second_name(
             && server != 0
         {
             return Err(format!(
-                "{name} is replicated to {host} already, as {to}: `weft replica status` says how it is; `weft replica remove {name} \
-                 --to {to}` ends that",
-                name = group.name,
-                to = partner.name
+                "{} is replicated to {host} already, as {}: `weft replica status` says how it is; `{}` ends that",
+                group.name,
+                partner.name,
+                removal(&group.name, &partner.name)
             ));
         }
     }
