@@ -17,6 +17,9 @@ class Three(Hosts):
         second.to = lambda *volumes: ["localhost:" + ",".join(volumes), *type(second).to(second, *volumes)[1:]]
         self.create(source, second)
         source.wait_until_following(peers=2)
+        # Each knows of the other one.
+        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
+        self.wait_until_kept(second, ("127.0.0.1:vol1", weft.USER))
         return source, first, second
 
     def follows(self, copy, host):
@@ -70,7 +73,6 @@ class Three(Hosts):
 
     def test_a_destination_that_was_removed_does_not_come_back(self):
         source, first, second = self.three()
-        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
         # It was a destination of either.
         source.replica("switch", "vol1", "--to", "127.0.0.1:vol1")
         first.wait_until_following(peers=2)
@@ -101,7 +103,6 @@ class Three(Hosts):
 
     def test_the_list_of_a_source_that_was_set_back_counts_nevertheless(self):
         source, first, second = self.three()
-        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
         self.assertEqual([first.stop(), source.stop()], [0, 0])
         # It has heard of more lists than the source knows of, the last of them without the other destination.
         file = first.state / "replica" / "vol1.json"
@@ -115,8 +116,6 @@ class Three(Hosts):
 
     def test_a_failover_takes_the_other_destination_along(self):
         source, first, second = self.three()
-        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
-        self.wait_until_kept(second, ("127.0.0.1:vol1", weft.USER))
         disk = source.disk("vol1")
         disk.write(0, b"a" * 4096)
         disk.flush()
@@ -134,7 +133,6 @@ class Three(Hosts):
 
     def test_a_failover_says_which_destination_does_not_know_of_it(self):
         source, first, second = self.three()
-        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
         source.crash()
         second.crash()
         said = first.replica("switch", "vol1", "--failover", "--force").stdout
