@@ -154,7 +154,9 @@ impl Group {
 
     /// As long as this side is this source: sees to it that each destination has its list.
     pub async fn say_list(&self, replicas: &Replicas, source: &Arc<Source>) {
-        let is = |state: &State| matches!(state, State::Source(now) if Arc::ptr_eq(now, source));
+        let is = |state: &State| {
+            matches!(state, State::Source(now) if Arc::ptr_eq(now, source)) && !self.engine().has_ended()
+        };
         // What an earlier life has said last may have been of an exchange of roles that did not take place.
         if let Err(why) = self.change_destinations(replicas, |_| ()) {
             tracing::warn!("{why}; its destinations may not know of each other");

@@ -606,7 +606,7 @@ impl Group {
     /// Tells all partners, as long as it is, that the group is stopped here; and then that it is not.
     async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>, stops: u64) {
         let is = |state: &State| match state {
-            _ if replicas.ends() => Now::Over,
+            _ if replicas.ends() || self.engine.has_ended() => Now::Over,
             State::Stopped(now) if Arc::ptr_eq(now, stopped) => Now::Stopped,
             State::Stopped(_) => Now::Over,
             State::Starting => Now::Starting,

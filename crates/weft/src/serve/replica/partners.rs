@@ -234,7 +234,9 @@ impl Group {
 
     /// As long as this side is this copy: finds out, whenever a later source was accepted, which partner that is.
     pub async fn find_source(&self, replicas: &Replicas, copy: &Arc<Destination>) {
-        let is = |state: &State| matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy));
+        let is = |state: &State| {
+            matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy)) && !self.engine().has_ended()
+        };
         let (mut known, mut pause) = (0, ASKS_AGAIN);
         while is(&self.state()) && !replicas.ends() {
             let over = std::pin::pin!(self.engine().until(|state| !is(state)));

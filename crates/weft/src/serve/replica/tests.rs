@@ -413,6 +413,24 @@ fn the_list_of_a_source_is_what_its_copy_knows_and_an_older_one_changes_nothing(
 }
 
 #[test]
+fn nothing_is_left_of_a_group_that_has_ended() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = Arc::downgrade(&host.replicas.group("db").unwrap());
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+    rt::block_on(async {
+        let gone = async {
+            while group.strong_count() > 0 {
+                rt::yield_now().await;
+            }
+        };
+        let gone = rt::timeout(std::time::Duration::from_secs(60), gone).await;
+        assert!(gone.is_ok(), "its journal has its room still");
+    })
+    .unwrap();
+}
+
+#[test]
 fn the_list_of_a_source_that_is_not_followed_changes_nothing() {
     let host = Host::new();
     host.join(|_| ()).unwrap();
