@@ -582,7 +582,8 @@ async fn remove(
             };
             return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
         }
-        let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
+        let hosts: Vec<String> =
+            group.config().concerned().iter().map(|partner| partner.address.host.clone()).collect();
         replicas.dissolve(&group, true).await?;
         let there = match hosts.is_empty() {
             true => String::new(),

@@ -53,8 +53,7 @@ pub(super) struct Group {
     pub policy: Policy,
     /// The other sides: destinations of a source; of a destination its source, and the other destinations that this has named.
     pub partners: Vec<Partner>,
-    /// Which list of destinations that is: of a source, what it says next. Zero in a file of an older version, and of a copy that has
-    /// not been told yet.
+    /// Which list of destinations that is. Zero in a file of an older version, and of a copy that has not been told yet.
     #[serde(default)]
     pub list: ListNumber,
     /// What its source has called the one that is about to take its place, until that has come.
@@ -73,7 +72,8 @@ pub(super) struct Group {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct ListNumber {
-    /// Of the source. Whether a list of another one counts is decided by which is followed.
+    /// Of the source that has said it; zero of a list of this side's own, as a source. Whether a list of another source counts is decided
+    /// by which is followed.
     pub epoch: u64,
     /// Counts the lists of this source.
     pub count: u64,
@@ -388,6 +388,13 @@ impl Folder {
 }
 
 impl Group {
+    /// Whom it concerns that this side is stopped or gone: a copy's source, and all destinations of a source.
+    pub fn concerned(&self) -> &[Partner] {
+        let of_copy = self.list.epoch > 0;
+        let most = if of_copy { 1 } else { self.partners.len() };
+        self.partners.get(..most).unwrap_or(&self.partners)
+    }
+
     /// A group of the version that is written now.
     pub fn new(
         name: GroupName,
@@ -450,6 +457,7 @@ mod tests {
         let mode = folder.file(&name("db")).metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
         let [Remembered::Group(loaded)] = &folder.load().unwrap()[..] else { panic!("one group") };
+        assert_eq!(loaded.concerned().len(), 1);
         assert_eq!(loaded.partners[0].address.password.text(), "secret");
         assert_eq!((&loaded.volumes, loaded.policy), (&group.volumes, policy));
         folder.remove(&name("db")).unwrap();

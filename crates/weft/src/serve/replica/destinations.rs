@@ -61,9 +61,7 @@ pub(super) enum Untold {
 impl fmt::Display for Untold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Untold::Older => {
-                f.write_str("its server is of an older version, which knows of no other destinations")
-            }
+            Untold::Older => f.write_str("its server is of an older version: update it"),
             Untold::Because(why) => f.write_str(why),
         }
     }
@@ -146,7 +144,7 @@ impl Group {
         self.change(replicas, |config| {
             change(config);
             // By the clock a source whose file was set back goes on above what it had said until then.
-            config.list.count = config.list.count.saturating_add(1).max(now);
+            config.list = ListNumber { epoch: 0, count: config.list.count.saturating_add(1).max(now) };
         })?;
         self.listed.notify();
         Ok(())
@@ -338,8 +336,8 @@ impl Group {
                 Err(Untold::Older) if others.is_empty() => Vec::new(),
                 Err(why) => {
                     return Err(format!(
-                        "the roles are as they were: {to} does not learn which other destinations there are: {why}. `weft replica remove {} \
-                         --to` ends replication to others, where an update of that server does not help",
+                        "the roles are as they were: {to} does not learn of the other destinations, which would be left out: {why}. Without \
+                         that: `weft replica remove {} --to` ends replication to the others",
                         self.name
                     ));
                 }

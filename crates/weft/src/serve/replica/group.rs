@@ -612,7 +612,9 @@ impl Group {
             State::Starting => Now::Starting,
             State::Source(_) | State::Destination(_) => Now::Goes,
         };
-        let names: Vec<String> = self.config().partners.into_iter().map(|partner| partner.name).collect();
+        // One of several copies says nothing to the others: their source lives.
+        let names: Vec<String> =
+            self.config().concerned().iter().map(|partner| partner.name.clone()).collect();
         let find = |name: &str| self.config().partners.into_iter().find(|partner| partner.name == name);
         let now = |name: &String| if find(name).is_some() { is(&self.state()) } else { Now::Over };
         let changes = async |was: Now| self.engine.until(|state| is(state) != was).await;

@@ -413,6 +413,22 @@ fn the_list_of_a_source_is_what_its_copy_knows_and_an_older_one_changes_nothing(
 }
 
 #[test]
+fn a_copy_that_stops_concerns_its_source_and_no_other_copy() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    host.know(1, json!([partner("b:db", 2, "y"), partner("c:db", 3, "y")]), "");
+    let group = host.replicas.group("db").unwrap();
+    // As of a source that has said hello.
+    group.change(&host.replicas, |config| config.list.epoch = 1).unwrap();
+    let concerned = || group.config().concerned().iter().map(|other| other.name.clone()).collect::<Vec<_>>();
+    assert_eq!(concerned(), ["other:db"]);
+    // As a source it has a list of its own, which counts on.
+    group.change_destinations(&host.replicas, |_| ()).unwrap();
+    assert_eq!(concerned(), ["other:db", "b:db", "c:db"]);
+    assert!(group.config().list.count > 1);
+}
+
+#[test]
 fn nothing_is_left_of_a_group_that_has_ended() {
     let host = Host::new();
     host.join(|_| ()).unwrap();
