@@ -167,8 +167,8 @@ impl Group {
                 (said_at, pause) = (rt::now(), ASKS_AGAIN);
                 has.clear();
             }
-            let count = self.config().list.count;
-            let mut partners = self.config().partners;
+            let config = self.config();
+            let (count, mut partners) = (config.list.count, config.partners);
             partners.retain(|partner| has.get(&partner.name) != Some(&count));
             let told = join_all(partners.iter().map(|partner| self.tell_list(replicas, partner))).await;
             for (partner, told) in partners.into_iter().zip(&told) {
@@ -181,10 +181,13 @@ impl Group {
             }
             let all_have = told.iter().all(|told| !matches!(told, Err(Untold::Because(_))));
             let wait = if all_have { SAYS_AGAIN } else { pause };
-            pause = if all_have { ASKS_AGAIN } else { pause.saturating_mul(2).min(ASKS_AT_LEAST) };
             let changes = self.listed.until(|| (self.config().list.count != count).then_some(()));
-            let ends = self.engine().until(|state| !is(state));
-            let _is_time = rt::timeout(wait, select(std::pin::pin!(changes), std::pin::pin!(ends))).await;
+            let changes = std::pin::pin!(changes);
+            let ends = std::pin::pin!(self.engine().until(|state| !is(state)));
+            let woken = rt::timeout(wait, select(changes, ends)).await;
+            // Who is new may not have accepted its source yet, and does not wait as long as one that is away.
+            let again = woken.is_ok() || all_have;
+            pause = if again { ASKS_AGAIN } else { pause.saturating_mul(2).min(ASKS_AT_LEAST) };
         }
     }
 
