@@ -266,7 +266,7 @@ impl Source {
                 "a disk is full here, and writes wait for it, so the roles cannot be exchanged: make room first",
             ));
         }
-        let _quiet = Quiet::enter(self);
+        let _quiet = Quiet::enter(self)?;
         let drained = self.changed.until(|| {
             let mut core = self.core();
             if let Some(halt) = &core.halted {
@@ -440,13 +440,22 @@ impl Source {
     }
 }
 
-/// Writes wait until it is dropped.
+/// Writes wait until it is dropped. There is one at a time: of two exchanges with different destinations both would find everything
+/// written, and make a source.
 struct Quiet<'a>(&'a Source);
 
 impl<'a> Quiet<'a> {
-    fn enter(source: &'a Source) -> Quiet<'a> {
-        source.core().quiet = true;
-        Quiet(source)
+    fn enter(source: &'a Source) -> Result<Quiet<'a>, Error> {
+        let mut core = source.core();
+        if core.given_up {
+            return Err(Error::State(GIVEN_UP));
+        }
+        if std::mem::replace(&mut core.quiet, true) {
+            return Err(Error::State(
+                "the roles are being exchanged already, or the source ends: try again when that is done",
+            ));
+        }
+        Ok(Quiet(source))
     }
 }
 
