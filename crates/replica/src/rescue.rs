@@ -86,6 +86,7 @@ pub async fn renew(
         unprotected: false,
         suspended: false,
         covered: 0,
+        verified: None,
     };
     state.peers = partners.iter().take(MAX_PEERS).map(|partner| Some(peer(partner))).collect();
     let mut pages = Vec::new();

@@ -44,7 +44,7 @@ use crate::replay::{self, Opened};
 use crate::signal::{Gate, Signal};
 use crate::space::Space;
 use crate::state::{PeerState, State};
-use crate::status::{Mode, Phase, Role, Verified};
+use crate::status::{Mode, Phase, Role};
 
 /// What happens to synchronous writes while a destination is away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,7 +215,6 @@ struct Partner {
     copy_began: Time,
     records_sent: u64,
     record_bytes_sent: u64,
-    verified: Option<Verified>,
 }
 
 impl Partner {
@@ -243,7 +242,6 @@ impl Partner {
             copy_began: Time::ZERO,
             records_sent: 0,
             record_bytes_sent: 0,
-            verified: None,
         }
     }
 

@@ -150,9 +150,10 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         };
         writeln!(
             out,
-            "  verified  {} compared, {} different{next}",
+            "  verified  {} compared, {} different, {} ago{next}",
             human(of("bytes")),
-            human(of("different"))
+            human(of("different")),
+            age(of("at_ms"), now_ms())
         )?;
     }
     if let Some(error) = peer["last_error"].as_str() {
@@ -191,12 +192,18 @@ fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
 /// How long a copy has not heard of its source, where that is what it waits for.
 fn silence(peer: &Value, now_ms: u64) -> Option<String> {
     let heard_ms = peer["heard_ms"].as_u64().filter(|ms| *ms > 0 && peer["phase"] == "WaitingForSource")?;
-    let seconds = now_ms.saturating_sub(heard_ms) / 1000;
-    Some(match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+    Some(age(heard_ms, now_ms))
+}
+
+/// How long ago something was.
+fn age(at_ms: u64, now_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(at_ms) / 1000;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (hours, minutes, _) => format!("{hours} h {minutes} min"),
-    })
+        (hours @ 0..48, minutes, _) => format!("{hours} h {minutes} min"),
+        (hours, ..) => format!("{} days", hours / 24),
+    }
 }
 
 /// How many reads of a source's volumes have failed, the last one, and what to type.
@@ -323,8 +330,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let Some(bytes) = differs(peer) else { continue };
         let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
         let line = format!(
-            "{name}: the last verify found {bytes} that differ between this side and {copy}: weft replica verify {name} compares \
-             again, and says which command overwrites which side"
+            "{name}: the last verify, {} ago, found {bytes} that differ between this side and {copy}: weft replica verify {name} \
+             compares again, and says which command overwrites which side",
+            age(peer["verified"]["at_ms"].as_u64().unwrap_or(0), now_ms())
         );
         all.push(Brief { line, care: true, no_rdma: None });
     }

@@ -135,6 +135,7 @@ mod tests {
                 unprotected,
                 suspended: false,
                 covered: 0,
+                verified: None,
             })
         };
         state.peers = peers.iter().map(peer).collect();
