@@ -91,10 +91,10 @@ class Host(weft.Process):
         """How this host is named to another."""
         return ["127.0.0.1" + (":" + ",".join(volumes) if volumes else ""), "--smb-port", self.ports["smb"], "--user", weft.USER]
 
-    def take_over(self, group):
+    def take_over(self, group, past="alive"):
         """Makes this side the source at once: `--failover` alone waits until the source has been silent for ten seconds, which
         `test_a_client_that_reconnects_at_once_...` and `..._by_iwarp` do."""
-        self.replica("switch", group, "--failover", "--force")
+        self.replica("switch", group, "--failover", f"--force={past}")
 
     def status(self):
         return json.loads(self.replica("status", "--json").stdout)["groups"]
@@ -246,10 +246,10 @@ class Replica(Hosts):
         self.takes_over_by("iwarp")
 
     def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_shm(self):
-        self.takes_over_by("shm", "--force")
+        self.takes_over_by("shm", "--force=alive")
 
     def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_tcp(self):
-        self.takes_over_by("tcp", "--force")
+        self.takes_over_by("tcp", "--force=alive")
 
     def test_a_client_that_reconnects_at_once_writes_to_nothing_that_is_not_replicated(self):
         here, there = self.pair("--share-volumes")
@@ -652,11 +652,14 @@ class Replica(Hosts):
         writer.after(200)
         refused = there.replica("switch", "vol1", "--failover", check=False)
         self.assertNotEqual(refused.returncode, 0)
-        for said in ["its source is alive", "weft replica switch vol1` on 127.0.0.1", "--failover --force", "refused"]:
+        for said in ["its source is alive", "weft replica switch vol1` on 127.0.0.1", "--failover --force=alive`", "refused"]:
             self.assertIn(said, refused.stderr)
+        # What is not named is not passed over.
+        for force in ["--force", "--force=behind,resync"]:
+            self.assertIn("--force=alive`", there.replica("switch", "vol1", "--failover", force, check=False).stderr)
         self.assertEqual(here.status()[0]["role"], "source")
         writer.after(200)
-        there.replica("switch", "vol1", "--failover", "--force")
+        there.replica("switch", "vol1", "--failover", "--force=alive")
         # Nothing is answered from then on that the new source does not have.
         writer.join(timeout=60)
         self.assertFalse(writer.is_alive())

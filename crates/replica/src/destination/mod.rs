@@ -28,7 +28,7 @@ use weft_wire::repl::record::SECTOR;
 
 use crate::bitmap::Bitmap;
 use crate::digest::digests;
-use crate::error::Error;
+use crate::error::{Error, Objection};
 use crate::journal::{Journal, Side, read};
 use crate::log::Log;
 use crate::overlay::Overlay;
@@ -91,6 +91,16 @@ pub struct Force {
     pub inconsistent: bool,
     /// Its source has said that it had more.
     pub behind: bool,
+}
+
+impl Force {
+    fn passes(&self, objection: Objection) -> bool {
+        match objection {
+            Objection::Alive(_) => self.source_alive,
+            Objection::Behind(_) => self.behind,
+            Objection::Inconsistent => self.inconsistent,
+        }
+    }
 }
 
 /// See the module.

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::admin::replica::{Group, Link};
-use crate::args::replica::OnLoss;
+use crate::args::replica::{Objection, OnLoss};
 use crate::volume::human;
 
 /// Prints all groups.
@@ -175,17 +175,17 @@ fn missing(is_source: bool, peer: &Value) -> String {
 /// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
 /// answered, is refused without force, which says what it costs: its source is better.
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
-    let lacks = match engine["consistent"] == Value::Bool(false) {
-        true => "in the middle of a resync".to_owned(),
+    let (lacks, word) = match engine["consistent"] == Value::Bool(false) {
+        true => ("in the middle of a resync".to_owned(), Objection::Resync.word()),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {
                 return format!("; if it is lost: weft replica switch {name} --failover");
             }
-            lacks => format!("without {}", lacks.trim_end_matches(", ")),
+            lacks => (format!("without {}", lacks.trim_end_matches(", ")), Objection::Behind.word()),
         },
     };
     format!(
-        ": this copy is {lacks}, and can be made the source by --failover --force alone; start the source again if you can"
+        ": this copy is {lacks}, and can be made the source by --failover --force={word} alone; start the source again if you can"
     )
 }
 

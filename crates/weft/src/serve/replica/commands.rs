@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_replica::Error;
-use weft_replica::destination::{Destination, Force};
 use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
 use weft_replica::status::{self, Mode, Phase, Role, Status};
@@ -18,8 +17,9 @@ use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
 use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
-use super::{Replicas, carrier, picture, random};
+use super::{Replicas, carrier, failover, picture, random};
 use crate::admin::replica::{Command, Create, Differs, Reply};
+use crate::args::replica::Objection;
 use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
@@ -48,8 +48,8 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             source.resume(n).await.map_err(|e| of_link(&group, &name, &e))?;
             Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
         }
-        Command::Switch { group, to, failover, force } => {
-            switch(replicas, &group, to.as_deref(), failover, force).await
+        Command::Switch { group, to, failover, past } => {
+            switch(replicas, &group, to.as_deref(), failover, &past).await
         }
         Command::Verify { group, to, repair } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
@@ -415,7 +415,7 @@ async fn switch(
     name: &str,
     to: Option<&str>,
     failover: bool,
-    force: bool,
+    past: &[Objection],
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     // Two at a time could make two sources.
@@ -430,15 +430,9 @@ async fn switch(
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
         State::Destination(copy) if failover => {
-            let unasked = match force {
-                true => String::new(),
-                false => group.is_behind(replicas, &copy).await?,
-            };
-            let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
-            let force = Force { source_alive: force, inconsistent: force, behind: force };
             let mode = copy.status().peers.first().and_then(|peer| peer.mode);
-            let promoted = group.engine().failover(&copy, tag, force).await;
-            let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
+            let (era, unasked) = failover::take_over(replicas, &group, &copy, tag, past).await?;
+            let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
             let name = &group.name;
             let lost = match mode {
                 Some(Mode::Asynchronous) => format!("; what {host} had answered and not sent yet is missing"),
@@ -465,33 +459,6 @@ async fn switch(
             group.settled(|state| matches!(state, State::Destination(_))).await?;
             Ok(Reply::Done(format!("{to} is the source now, and this side its copy{others}")))
         }
-    }
-}
-
-/// Says what is lost by a failover that was refused, and what to type.
-fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> String {
-    let forced = format!("`weft replica switch {name} --failover --force`");
-    match e {
-        Error::Alive(_) => {
-            let lost = match copy.status().peers.first().and_then(|peer| peer.mode) {
-                Some(Mode::Synchronous) => {
-                    format!("writes that {host} answers before it hears of this side are refused there")
-                }
-                _ => format!("what {host} has answered and not sent yet is lost"),
-            };
-            format!(
-                "{e}. To lose nothing: `weft replica switch {name}` on {host} exchanges the roles. If {host} is lost all the same, \
-                 stop its server and try again, or {forced}: {lost}, and {host} stops when it is reached"
-            )
-        }
-        Error::Behind(_) => format!(
-            "{e}: writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft replica \
-             status` here says that it is continuously replicating, and try again. If {host} is lost for good: {forced}"
-        ),
-        Error::State(_) if !copy.status().consistent => {
-            format!("{e}: files and databases in it may be damaged. Nevertheless: {forced}")
-        }
-        other => other.to_string(),
     }
 }
 

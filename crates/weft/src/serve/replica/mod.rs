@@ -9,6 +9,7 @@ pub(crate) mod check;
 mod commands;
 pub(crate) mod config;
 mod door;
+mod failover;
 mod group;
 mod kept;
 mod lost;

@@ -17,6 +17,7 @@ use super::config::Partner;
 use super::group::{Group, State};
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier};
+use crate::args::replica::Objection;
 use crate::out::{self, Said};
 
 /// How long partners that are asked what they have may take.
@@ -103,6 +104,15 @@ impl Most {
     }
 }
 
+/// What is known of the other sides, against a failover of this one.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    /// By the word that passes over it, in a sentence.
+    pub objections: Vec<(Objection, String)>,
+    /// What nobody knows.
+    pub unasked: String,
+}
+
 fn joined(hosts: &[Said]) -> String {
     hosts.iter().map(|host| &**host).collect::<Vec<_>>().join(" and ")
 }
@@ -182,11 +192,10 @@ impl Group {
         }
     }
 
-    /// Why this copy is not the one to become the source, as far as anybody knows that can be asked; or which hosts could not be.
-    pub async fn is_behind(&self, replicas: &Replicas, copy: &Destination) -> Result<String, String> {
+    /// Why this copy is not the one to become the source, as far as anybody knows that can be asked; and which hosts could not be.
+    pub async fn is_behind(&self, replicas: &Replicas, copy: &Destination) -> Elsewhere {
         let config = self.config();
-        let name = &self.name;
-        let forced = format!("Nevertheless: `weft replica switch {name} --failover --force`");
+        let mut objections = Vec::new();
         let status = copy.status();
         let (epoch, last) = (status.epoch, status.last);
         let asked = self.ask_partners(replicas).await;
@@ -196,10 +205,11 @@ impl Group {
                 asked.iter().find(|(partner, _)| partner.name == *to).and_then(|(_, holds)| holds.as_ref());
             // One that is a copy of the same time still: the roles were to be exchanged, and were not.
             if there.is_none_or(|holds| holds.source || holds.epoch > epoch) {
-                return Err(format!(
-                    "{name}: the roles were exchanged, and the source is {to} by now, unless {to} says otherwise when it can be reached: a \
-                     failover here would make a second one. {forced}"
-                ));
+                let why = format!(
+                    "the roles were exchanged, and the source is {to} by now, unless {to} says otherwise when it can be reached: a failover \
+                     here would make a second one"
+                );
+                objections.push((Objection::Switched, why));
             }
         }
         let mut most = self.heard_most().unwrap_or_default();
@@ -218,10 +228,11 @@ impl Group {
                 None => most.silent.push(partner.address.host.into()),
             }
         }
-        match most.missing(epoch, last) {
-            Some(missing) => Err(format!("{name}: {missing}. What this copy lacks would be lost. {forced}")),
-            None => Ok(most.unasked()),
+        if let Some(missing) = most.missing(epoch, last) {
+            objections
+                .push((Objection::OtherHasMore, format!("{missing}. What this copy lacks would be lost")));
         }
+        Elsewhere { objections, unasked: most.unasked() }
     }
 
     /// A source says which other sides there are, and which of them is about to take its place.
