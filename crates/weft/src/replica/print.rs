@@ -330,8 +330,8 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let Some(bytes) = differs(peer) else { continue };
         let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
         let line = format!(
-            "{name}: the last verify, {} ago, found {bytes} that differ between this side and {copy}: weft replica verify {name} \
-             compares again, and says which command overwrites which side",
+            "{name}: the last verify found {bytes} that differ between this side and {copy}, {} ago: weft replica verify {name} compares \
+             again, and says which command overwrites which side",
             age(peer["verified"]["at_ms"].as_u64().unwrap_or(0), now_ms())
         );
         all.push(Brief { line, care: true, no_rdma: None });
