@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import stat
 import struct
 import tempfile
@@ -982,8 +983,14 @@ class Replica(Hosts):
         there.replica("remove", "vol1")
         self.assertEqual(there.status(), [])
         here.start()
+        # It may be that replication was ended here as well, and this is of a time before.
+        [group] = here.wait_until("stopped")
+        for said in ["nobody there knows this partnership", "`weft replica remove vol1 --force`"]:
+            self.assertIn(said, group["stopped"])
+        here.replica("resolve", "vol1", "--keep", "here")
+        here.disk("vol1").write(0, b"b" * 4096)
         [group] = here.wait_for(
-            "told", lambda groups: "removed" in str((groups[0]["engine"] or {}).get("peers", [{}])[0].get("last_error"))
+            "told", lambda groups: "weft replica remove" in str((groups[0]["engine"] or {}).get("peers", [{}])[0].get("last_error"))
         )
         [peer] = group["engine"]["peers"]
         self.assertIn("the other side has removed this partnership", peer["last_error"])
@@ -993,6 +1000,33 @@ class Replica(Hosts):
         self.assertEqual(here.status(), [])
         self.create(here, there, "--overwrite")
         here.wait_until_following()
+
+    def test_a_state_directory_of_before_replication_was_ended_is_not_replayed(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 4096)
+        here.crash()
+        log, kept = here.state / "replica" / "vol1.log", here.folder / "kept.log"
+        before = log.read_bytes()
+        shutil.copytree(here.state, here.folder / "before", ignore=shutil.ignore_patterns("run"))
+        # The file stays the same, as it does when a snapshot of its file system is gone back to.
+        kept.hardlink_to(log)
+        here.start()
+        here.wait_until("source")
+        here.replica("remove", "vol1")
+        self.assertEqual((here.status(), there.status()), ([], []))
+        here.disk("vol1").write(0, b"z" * 4096)
+        self.assertEqual(here.stop(), 0)
+        shutil.copytree(here.folder / "before", here.state, dirs_exist_ok=True)
+        log.unlink()
+        with open(kept, "r+b") as file:
+            file.write(before)
+        log.hardlink_to(kept)
+        here.start()
+        [group] = here.wait_until("stopped")
+        self.assertIn("nobody there knows this partnership", group["stopped"])
+        self.assertIn("volumes are left as they are", here.replica("remove", "vol1", check=False).stderr)
+        here.replica("remove", "vol1", "--force")
+        self.assertEqual(here.disk("vol1").read(0, 4096), b"z" * 4096)
 
     def test_a_volume_whose_file_is_gone_stops_its_group_and_nothing_else(self):
         here = self.host("here", {"vol1": 16 * MIB, "vol2": 4 * MIB})

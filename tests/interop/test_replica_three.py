@@ -96,10 +96,10 @@ class Three(Hosts):
         refused = second.replica("switch", "vol1", "--failover", check=False)
         self.assertEqual(refused.returncode, 1)
         self.assertIn("127.0.0.1 has them", refused.stderr)
-        self.assertIn("--force=other-has-more`", refused.stderr)
+        self.assertIn("--force=behind,other-has-more`", refused.stderr)
 
         # It is done nevertheless: the source that gave up follows it no more than that.
-        second.take_over("vol1", past="alive,other-has-more")
+        second.take_over("vol1", past="alive,behind,other-has-more")
         source.replica("resolve", "vol1", "--keep", "there")
         second.wait_for("refused", lambda groups: "lacks records up to" in (groups[0]["engine"]["peers"][0]["last_error"] or ""))
         self.assertIn("which 127.0.0.1:vol1 has", source.replica("resolve", "vol1", "--keep", "there", check=False).stderr)

@@ -145,6 +145,8 @@ pub enum Cause {
     Split,
     /// It is a source that was set back: a destination has what was written here and is here no more.
     SetBack,
+    /// It was opened as a source, and no destination knows the partnership: it may have been ended.
+    Over,
     /// A disk is full: it is opened anew until there is room.
     Full,
     /// Something else is to be mended first.
@@ -430,6 +432,12 @@ impl Group {
 
     async fn live_as_source(&self, host: &dyn Host, side: Side, source: Arc<Source>) -> Result<(), Stopped> {
         source.greeted().await;
+        if !self.is_ending()
+            && let Err(e) = source.look_for_partners().await
+        {
+            let _closed = source.close().await;
+            return Err(self.cannot_open(&e));
+        }
         if source.halted().is_none()
             && !self.is_ending()
             && let Err(e) = source.replay().await
@@ -472,6 +480,9 @@ impl Group {
                 why: self.was_set_back(&source, &source.halted().map_or(why, |(_, why)| why)),
                 source: Some(source),
             }),
+            Phase::Refused => {
+                Err(Stopped { cause: Cause::Over, why: self.is_over(&source, &why), source: Some(source) })
+            }
             // That it cannot be read now either is no other reason.
             Phase::Failed => Err(self.failed_source(&why)),
             _ => Err(match now {
@@ -517,6 +528,19 @@ impl Group {
         )
     }
 
+    fn is_over(&self, source: &Source, why: &str) -> String {
+        let (status, name) = (source.status(), &self.name);
+        let records = match status.last.saturating_sub(status.applied) {
+            0 => "its log is empty".to_owned(),
+            n => format!("{n} records of its log are not applied to them"),
+        };
+        format!(
+            "{why}. If replication was ended, and what is remembered here is of a time before that (a backup?): `weft replica remove \
+             {name} --force` gives back the volumes as they are; {records}. If it was not, or only the other side has ended it: `weft replica \
+             resolve {name} --keep here` goes on with what the log says, NOT PROTECTED until `weft replica create` makes another copy"
+        )
+    }
+
     fn stopped(&self, e: &Error, why: String) -> Stopped {
         let cause = match e {
             Error::Log(_) => Cause::Log,
@@ -535,7 +559,9 @@ impl Group {
                 Unusable { cause, why }.into()
             }
             Cause::Failed => self.failed(why),
-            Cause::Log | Cause::Volume | Cause::Split | Cause::SetBack => Unusable { cause, why }.into(),
+            Cause::Log | Cause::Volume | Cause::Split | Cause::SetBack | Cause::Over => {
+                Unusable { cause, why }.into()
+            }
         }
     }
 
@@ -709,6 +735,7 @@ impl Group {
                     (Cause::Split | Cause::SetBack, Some(source)) if keep_here => source.overrule(tag).await,
                     (Cause::Split | Cause::SetBack, Some(source)) if force => source.demote_for_any().await,
                     (Cause::Split | Cause::SetBack, Some(source)) => source.demote().await,
+                    (Cause::Over, Some(source)) if keep_here => source.go_on_without().await,
                     (Cause::Log, _) => {
                         let side = host.side().await.map_err(|unusable| unusable.why)?;
                         let decided = match keep_here {
@@ -816,7 +843,9 @@ impl Group {
                 status.last.saturating_sub(status.applied)
             ));
         }
+        // The log of one that was ended once may be older than its volumes.
         if let State::Stopped(stopped) = self.state()
+            && stopped.cause != Cause::Over
             && let Some(source) = &stopped.source
         {
             let name = &self.name;

@@ -85,6 +85,7 @@ pub async fn renew(
         copied: false,
         unprotected: false,
         suspended: false,
+        gone: false,
         covered: 0,
         verified: None,
     };

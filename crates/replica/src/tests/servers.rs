@@ -7,6 +7,7 @@
 //! operators are done, what each stopped side says to type leads to two sides that are equal.
 
 mod create;
+mod ended;
 mod fronts;
 mod invariants;
 mod setback;

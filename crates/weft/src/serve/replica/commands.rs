@@ -527,6 +527,7 @@ async fn remove(
     if let State::Stopped(stopped) = group.state() {
         if !force {
             let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
+                _ if stopped.cause == Cause::Over => "Its volumes are left as they are".to_owned(),
                 None => "What its log held that its volumes do not is lost when it is removed".to_owned(),
                 Some(0) => "Its volumes hold what its log does".to_owned(),
                 Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
@@ -591,6 +592,11 @@ async fn resolve(
             "{name} is a copy now, and is compared as a whole when {host} is the source; unless it is, there: weft replica switch {name} \
              --failover"
         ),
+        (true, _) if cause == Some(Cause::Over) => {
+            format!(
+                "{name} goes on with what is here, and has no copy on {host}: `weft replica remove {name} --force` ends replication"
+            )
+        }
         (true, true) => format!(
             "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
         ),

@@ -134,6 +134,7 @@ mod tests {
                 copied: true,
                 unprotected,
                 suspended: false,
+                gone: false,
                 covered: 0,
                 verified: None,
             })
