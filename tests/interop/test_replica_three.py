@@ -103,6 +103,15 @@ class Three(Hosts):
         source.replica("resolve", "vol1", "--keep", "there")
         second.wait_for("refused", lambda groups: "lacks records up to" in (groups[0]["engine"]["peers"][0]["last_error"] or ""))
         self.assertIn("which 127.0.0.1:vol1 has", source.replica("resolve", "vol1", "--keep", "there", check=False).stderr)
+
+        # Who has them is asked for as long as it matters.
+        def is_said(words):
+            return lambda groups: words in (groups[0]["engine"]["peers"][0]["last_error"] or "")
+
+        first.crash()
+        source.wait_for("told that nobody knows", is_said("whether it has them still is not known"))
+        first.start()
+        source.wait_for("told who has them", is_said("which 127.0.0.1:vol1 has. To go on with those"))
         first.take_over("vol1")
         first.wait_until_following()
         self.follows(source, "127.0.0.1:vol1")

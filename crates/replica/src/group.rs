@@ -762,14 +762,12 @@ impl Group {
             State::Destination(copy) if !keep_here && copy.is_disputed() => {
                 return copy.give_up().await.map_err(|e| e.to_string());
             }
-            State::Destination(copy) if !keep_here && let Some((last, holder)) = copy.floor() => {
+            State::Destination(copy) if !keep_here && let Some(asked) = copy.asks_for() => {
                 if force {
                     return copy.follow_any().await.map_err(|e| e.to_string());
                 }
-                let holder = holder.unwrap_or("another copy".to_owned());
                 return Err(format!(
-                    "{} is a copy here already, and follows a source that has records up to {last}, which {holder} has: --force follows \
-                     one that lacks them",
+                    "{} is a copy here already, and follows a source that has {asked}: --force follows one that lacks them",
                     self.name
                 ));
             }

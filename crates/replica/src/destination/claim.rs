@@ -131,6 +131,8 @@ impl Destination {
         if let Some(floor) = state.floor().filter(|floor| history::end_of_epoch(state.era(), hello) < *floor)
         {
             core.lacks = Some(era.epoch);
+            drop(core);
+            self.changed.notify();
             return Err(Refusal::Lacks { copy: floor });
         }
         let goes_on = hello.eras.iter().any(|known| same(known, &state.promised))

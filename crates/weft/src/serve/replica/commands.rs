@@ -584,6 +584,13 @@ async fn resolve(
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
     };
+    if let State::Destination(copy) = group.state()
+        && !keep_here
+        && !force
+    {
+        // Whether it is worth waiting for.
+        group.look_for_holder(replicas, &copy).await;
+    }
     group.engine().resolve(&home, keep_here, force, tag).await?;
     let name = &group.name;
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));

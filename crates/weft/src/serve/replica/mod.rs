@@ -11,6 +11,7 @@ pub(crate) mod config;
 mod door;
 mod failover;
 mod group;
+mod holder;
 mod kept;
 mod lost;
 pub(crate) mod names;

@@ -151,7 +151,7 @@ impl Group {
     }
 
     /// Asks all partners what they have. `None` of one that cannot be reached, or does not know the question.
-    async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
+    pub(super) async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
         let ask = Ask::Holds { partnership: self.partnership_hex() };
         let asked = self.config().partners.into_iter().map(|partner| async {
             let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
