@@ -85,7 +85,7 @@ pub async fn renew(
         copied: false,
         unprotected: false,
         suspended: false,
-        gone: false,
+        may_be_gone: true,
         covered: 0,
         verified: None,
     };

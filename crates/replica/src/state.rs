@@ -20,7 +20,7 @@
 //! 132   .  eras, 24 each: epoch, tag, after
 //!       .  volumes, 16 each: size, bytes of a granule
 //!       .  peers, 16 and a name each: flags (1 present, 2 synchronous, 4 seeded, 8 copied, 16 unprotected,
-//!          32 suspended, 64 gone), length of the name, 6 zero, covered
+//!          32 suspended, 64 may be gone), length of the name, 6 zero, covered
 //! 3352  .  what comparisons have found, 88 for each number of a peer: when the last one ended, or zero; bytes that were compared;
 //!          bytes that differed; the first 4 of these pieces, 16 each: offset, length (4; zero: none), number of the volume (2), 2 zero
 //! 4056  8  last sequence that the source of this copy said that it had, at its last hello; zero where nothing was said
@@ -195,8 +195,9 @@ pub struct PeerState {
     pub unprotected: bool,
     /// Whether somebody suspended it.
     pub suspended: bool,
-    /// Whether it has said that it knows nothing of the partnership, and this source goes on nevertheless.
-    pub gone: bool,
+    /// Whether this source goes on though it says that it knows nothing of the partnership: it has said so before, or has never followed
+    /// this source.
+    pub may_be_gone: bool,
     /// Bitmaps and log bring it up to date if it has everything up to here.
     pub covered: u64,
     /// What the last comparison has found, unless its copy was made anew since.
@@ -417,7 +418,7 @@ impl State {
             };
             assert!(p.name.len() <= MAX_NAME);
             let synchronous = p.mode == Mode::Synchronous;
-            let bits = [true, synchronous, p.seeded, p.copied, p.unprotected, p.suspended, p.gone];
+            let bits = [true, synchronous, p.seeded, p.copied, p.unprotected, p.suspended, p.may_be_gone];
             out.extend([flags(&bits) as u8, p.name.len() as u8, 0, 0, 0, 0, 0, 0]);
             out.extend(p.covered.to_le_bytes());
             out.extend(p.name.as_bytes());
@@ -488,7 +489,7 @@ impl State {
                 copied: bit(3),
                 unprotected: bit(4),
                 suspended: bit(5),
-                gone: bit(6),
+                may_be_gone: bit(6),
                 covered,
                 verified: None,
             }))
@@ -571,7 +572,7 @@ mod tests {
             copied: false,
             unprotected: true,
             suspended: false,
-            gone: true,
+            may_be_gone: true,
             covered: 99,
             verified: None,
         };

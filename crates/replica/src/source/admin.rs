@@ -118,7 +118,7 @@ impl Source {
                 copied: first == First::Partner,
                 unprotected: first == First::Partner,
                 suspended: false,
-                gone: false,
+                may_be_gone: true,
                 // What the log still has of the time before is sent again: a source may have lost it that had sent it.
                 covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
                 verified: None,

@@ -18,7 +18,7 @@ impl Source {
             let (partner, state) = core.peer(n)?;
             partner.knows = Some(knows);
             // Before that is decided nothing follows from it.
-            state.gone == knows && (knows || goes_on)
+            state.may_be_gone == knows && (knows || goes_on)
         };
         match is_news {
             true => self.persist(|state| remember(state, &[n], !knows)).await,
@@ -44,7 +44,7 @@ impl Source {
             };
             let gone = says(false);
             let names: Vec<&str> =
-                gone.iter().filter(|(_, state)| !state.gone).map(|(_, state)| &*state.name).collect();
+                gone.iter().filter(|(_, state)| !state.may_be_gone).map(|(_, state)| &*state.name).collect();
             if says(true).is_empty() && !names.is_empty() {
                 let why = format!(
                     "{} says that nobody there knows this partnership: it was removed there, or the state directory was lost",
@@ -55,7 +55,7 @@ impl Source {
                 return Ok(());
             }
             let gone: Vec<usize> =
-                gone.into_iter().filter(|(_, state)| !state.gone).map(|(n, _)| n).collect();
+                gone.into_iter().filter(|(_, state)| !state.may_be_gone).map(|(n, _)| n).collect();
             core.goes_on = true;
             gone
         };
@@ -84,7 +84,7 @@ impl Source {
 fn remember(state: &mut crate::state::State, peers: &[usize], gone: bool) {
     for n in peers {
         if let Some(Some(peer)) = state.peers.get_mut(*n) {
-            peer.gone = gone;
+            peer.may_be_gone = gone;
         }
     }
 }

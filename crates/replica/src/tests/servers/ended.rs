@@ -10,6 +10,7 @@ use weft_machine::sim::Sim;
 use weft_store::block::{Block, BlockOp};
 
 use super::{Runs, SLOT, Servers};
+use crate::destination::Force;
 use crate::group::{Cause, State};
 use crate::status::Phase;
 
@@ -112,5 +113,23 @@ fn a_source_that_runs_goes_on_when_its_copy_is_removed_and_after_a_restart() {
         servers.kill(0);
         servers.start(0);
         assert!(is_source(&servers.becomes(0, is_source).await), "{}", servers.describe());
+    });
+}
+
+#[test]
+fn a_copy_is_made_the_source_though_its_source_is_another_machine_by_now() {
+    Sim::new(SEED).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+        // It was lost, and is made anew.
+        servers.forgets(0);
+        servers.fail_over(1, Force::default()).await;
+        for _ in 0..2 {
+            assert!(is_source(&servers.becomes(1, is_source).await), "{}", servers.describe());
+            servers.is_written(1, 3).await;
+            servers.kill(1);
+            servers.start(1);
+        }
     });
 }

@@ -134,7 +134,7 @@ mod tests {
                 copied: true,
                 unprotected,
                 suspended: false,
-                gone: false,
+                may_be_gone: false,
                 covered: 0,
                 verified: None,
             })
