@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import stat
 import struct
 import tempfile
@@ -91,10 +92,10 @@ class Host(weft.Process):
         """How this host is named to another."""
         return ["127.0.0.1" + (":" + ",".join(volumes) if volumes else ""), "--smb-port", self.ports["smb"], "--user", weft.USER]
 
-    def take_over(self, group):
+    def take_over(self, group, past="alive"):
         """Makes this side the source at once: `--failover` alone waits until the source has been silent for ten seconds, which
         `test_a_client_that_reconnects_at_once_...` and `..._by_iwarp` do."""
-        self.replica("switch", group, "--failover", "--force")
+        return self.replica("switch", group, "--failover", f"--force={past}").stdout
 
     def status(self):
         return json.loads(self.replica("status", "--json").stdout)["groups"]
@@ -246,10 +247,10 @@ class Replica(Hosts):
         self.takes_over_by("iwarp")
 
     def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_shm(self):
-        self.takes_over_by("shm", "--force")
+        self.takes_over_by("shm", "--force=alive")
 
     def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_tcp(self):
-        self.takes_over_by("tcp", "--force")
+        self.takes_over_by("tcp", "--force=alive")
 
     def test_a_client_that_reconnects_at_once_writes_to_nothing_that_is_not_replicated(self):
         here, there = self.pair("--share-volumes")
@@ -652,11 +653,14 @@ class Replica(Hosts):
         writer.after(200)
         refused = there.replica("switch", "vol1", "--failover", check=False)
         self.assertNotEqual(refused.returncode, 0)
-        for said in ["its source is alive", "weft replica switch vol1` on 127.0.0.1", "--failover --force", "refused"]:
+        for said in ["its source is alive", "weft replica switch vol1` on 127.0.0.1", "--failover --force=alive`", "refused"]:
             self.assertIn(said, refused.stderr)
+        # What is not named is not passed over.
+        for force in ["--force", "--force=behind,resync"]:
+            self.assertIn("--force=alive`", there.replica("switch", "vol1", "--failover", force, check=False).stderr)
         self.assertEqual(here.status()[0]["role"], "source")
         writer.after(200)
-        there.replica("switch", "vol1", "--failover", "--force")
+        there.replica("switch", "vol1", "--failover", "--force=alive")
         # Nothing is answered from then on that the new source does not have.
         writer.join(timeout=60)
         self.assertFalse(writer.is_alive())
@@ -981,8 +985,14 @@ class Replica(Hosts):
         there.replica("remove", "vol1")
         self.assertEqual(there.status(), [])
         here.start()
+        # It may be that replication was ended here as well, and this is of a time before.
+        [group] = here.wait_until("stopped")
+        for said in ["nobody there knows this partnership", "`weft replica remove vol1 --force`"]:
+            self.assertIn(said, group["stopped"])
+        here.replica("resolve", "vol1", "--keep", "here")
+        here.disk("vol1").write(0, b"b" * 4096)
         [group] = here.wait_for(
-            "told", lambda groups: "removed" in str((groups[0]["engine"] or {}).get("peers", [{}])[0].get("last_error"))
+            "told", lambda groups: "weft replica remove" in str((groups[0]["engine"] or {}).get("peers", [{}])[0].get("last_error"))
         )
         [peer] = group["engine"]["peers"]
         self.assertIn("the other side has removed this partnership", peer["last_error"])
@@ -992,6 +1002,33 @@ class Replica(Hosts):
         self.assertEqual(here.status(), [])
         self.create(here, there, "--overwrite")
         here.wait_until_following()
+
+    def test_a_state_directory_of_before_replication_was_ended_is_not_replayed(self):
+        here, there = self.replicated()
+        here.disk("vol1").write(0, b"a" * 4096)
+        here.crash()
+        log, kept = here.state / "replica" / "vol1.log", here.folder / "kept.log"
+        before = log.read_bytes()
+        shutil.copytree(here.state, here.folder / "before", ignore=shutil.ignore_patterns("run"))
+        # The file stays the same, as it does when a snapshot of its file system is gone back to.
+        kept.hardlink_to(log)
+        here.start()
+        here.wait_until("source")
+        here.replica("remove", "vol1")
+        self.assertEqual((here.status(), there.status()), ([], []))
+        here.disk("vol1").write(0, b"z" * 4096)
+        self.assertEqual(here.stop(), 0)
+        shutil.copytree(here.folder / "before", here.state, dirs_exist_ok=True)
+        log.unlink()
+        with open(kept, "r+b") as file:
+            file.write(before)
+        log.hardlink_to(kept)
+        here.start()
+        [group] = here.wait_until("stopped")
+        self.assertIn("nobody there knows this partnership", group["stopped"])
+        self.assertIn("volumes are left as they are", here.replica("remove", "vol1", check=False).stderr)
+        here.replica("remove", "vol1", "--force")
+        self.assertEqual(here.disk("vol1").read(0, 4096), b"z" * 4096)
 
     def test_a_volume_whose_file_is_gone_stops_its_group_and_nothing_else(self):
         here = self.host("here", {"vol1": 16 * MIB, "vol2": 4 * MIB})

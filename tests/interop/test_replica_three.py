@@ -180,15 +180,25 @@ class Three(Hosts):
         refused = second.replica("switch", "vol1", "--failover", check=False)
         self.assertEqual(refused.returncode, 1)
         self.assertIn("127.0.0.1 has them", refused.stderr)
+        self.assertIn("--force=behind,other-has-more`", refused.stderr)
 
         # It is done nevertheless: the source that gave up follows it no more than that.
-        said = second.replica("switch", "vol1", "--failover", "--force").stdout
+        said = second.take_over("vol1", past="alive,behind,other-has-more")
         self.assertIn("127.0.0.1 has records that this side lacks, and stays as it is", said)
         source.replica("resolve", "vol1", "--keep", "there")
         second.wait_for("refused", lambda groups: "lacks records up to" in (groups[0]["engine"]["peers"][0]["last_error"] or ""))
         self.assertIn("which 127.0.0.1:vol1 has", source.replica("resolve", "vol1", "--keep", "there", check=False).stderr)
+
+        # Who has them is asked for as long as it matters.
+        def is_said(words):
+            return lambda groups: words in (groups[0]["engine"]["peers"][0]["last_error"] or "")
+
+        first.crash()
+        source.wait_for("told that nobody knows", is_said("whether it has them still is not known"))
+        first.start()
+        source.wait_for("told who has them", is_said("which 127.0.0.1:vol1 has. To go on with those"))
         # Nor has it overwritten what only the other copy has. Of the two sources that there are then one counts.
-        refused = first.replica("switch", "vol1", "--failover", "--force", check=False)
+        refused = first.replica("switch", "vol1", "--failover", "--force=alive,behind,other-has-more,switched", check=False)
         self.assertIn("both sides were written to", refused.stderr)
         first.replica("resolve", "vol1", "--keep", "here")
         second.replica("resolve", "vol1", "--keep", "there", check=False)

@@ -2,6 +2,8 @@
 //!
 //! What: [`Error`]. Spec: none. Does not: name a peer's reasons (see `wire::repl::control::Refusal`).
 
+use std::time::Duration;
+
 use crate::peer;
 use crate::scan::Damage;
 use crate::state::Damaged;
@@ -49,12 +51,9 @@ pub enum Error {
     /// Not in this state of affairs, and why.
     #[error("{0}")]
     State(&'static str),
-    /// Its source was heard of so long ago, and may be written to.
-    #[error("its source is alive: it was heard of {:.1} s ago, and what it answers from now on would be missing here", .0.as_secs_f64())]
-    Alive(std::time::Duration),
-    /// The copy has not caught up with what its source had when they met last.
-    #[error("its source had {0} {records} more, which never came here", records = if *.0 == 1 { "record" } else { "records" })]
-    Behind(u64),
+    /// A copy is not promoted: all that speaks against it now, and not everything of that was passed over.
+    #[error("{}", listed(.0))]
+    Objections(Vec<Objection>),
     /// What the peer said, or that it said nothing.
     #[error("the destination: {0}")]
     Peer(#[from] peer::Error),
@@ -69,6 +68,24 @@ impl Error {
         let (Error::Store(e) | Error::Volume { source: e, .. }) = self else { return false };
         matches!(e, weft_store::Error::NoSpace)
     }
+}
+
+/// What speaks against the promotion of a copy.
+#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
+pub enum Objection {
+    /// Its source was heard of so long ago, and may be written to.
+    #[error("its source is alive: it was heard of {:.1} s ago, and what it answers from now on would be missing here", .0.as_secs_f64())]
+    Alive(Duration),
+    /// The copy has not caught up with what its source had when they met last.
+    #[error("its source had {0} {records} more, which never came here", records = if *.0 == 1 { "record" } else { "records" })]
+    Behind(u64),
+    /// It is no state that the source ever had.
+    #[error("a resync is under way: what is here is no state that the source ever had")]
+    Inconsistent,
+}
+
+fn listed(objections: &[Objection]) -> String {
+    objections.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn name(role: Role) -> &'static str {

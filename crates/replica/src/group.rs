@@ -145,6 +145,8 @@ pub enum Cause {
     Split,
     /// It is a source that was set back: a destination has what was written here and is here no more.
     SetBack,
+    /// It was opened as a source, and no destination knows the partnership: it may have been ended.
+    Over,
     /// A disk is full: it is opened anew until there is room.
     Full,
     /// Something else is to be mended first.
@@ -430,6 +432,12 @@ impl Group {
 
     async fn live_as_source(&self, host: &dyn Host, side: Side, source: Arc<Source>) -> Result<(), Stopped> {
         source.greeted().await;
+        if !self.is_ending()
+            && let Err(e) = source.look_for_partners().await
+        {
+            let _closed = source.close().await;
+            return Err(self.cannot_open(&e));
+        }
         if source.halted().is_none()
             && !self.is_ending()
             && let Err(e) = source.replay().await
@@ -472,6 +480,9 @@ impl Group {
                 why: self.was_set_back(&source, &source.halted().map_or(why, |(_, why)| why)),
                 source: Some(source),
             }),
+            Phase::Refused => {
+                Err(Stopped { cause: Cause::Over, why: self.is_over(&source, &why), source: Some(source) })
+            }
             // That it cannot be read now either is no other reason.
             Phase::Failed => Err(self.failed_source(&why)),
             _ => Err(match now {
@@ -517,6 +528,19 @@ impl Group {
         )
     }
 
+    fn is_over(&self, source: &Source, why: &str) -> String {
+        let (status, name) = (source.status(), &self.name);
+        let records = match status.last.saturating_sub(status.applied) {
+            0 => "its log is empty".to_owned(),
+            n => format!("{n} records of its log are not applied to them"),
+        };
+        format!(
+            "{why}. If replication was ended, and what is remembered here is of a time before that (a backup?): `weft replica remove \
+             {name} --force` gives back the volumes as they are; {records}. If it was not, or only the other side has ended it: `weft replica \
+             resolve {name} --keep here` goes on with what the log says, NOT PROTECTED until `weft replica create` makes another copy"
+        )
+    }
+
     fn stopped(&self, e: &Error, why: String) -> Stopped {
         let cause = match e {
             Error::Log(_) => Cause::Log,
@@ -535,7 +559,9 @@ impl Group {
                 Unusable { cause, why }.into()
             }
             Cause::Failed => self.failed(why),
-            Cause::Log | Cause::Volume | Cause::Split | Cause::SetBack => Unusable { cause, why }.into(),
+            Cause::Log | Cause::Volume | Cause::Split | Cause::SetBack | Cause::Over => {
+                Unusable { cause, why }.into()
+            }
         }
     }
 
@@ -661,10 +687,22 @@ impl Group {
     /// Makes this side the source, without asking the one that is. Unless it is forced, that has to have been silent for as
     /// long as it may be, which is waited for.
     pub async fn failover(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
+        if !force.source_alive {
+            self.let_fall_silent(copy).await;
+        }
+        self.take_over(copy, tag, force).await
+    }
+
+    /// Waits until the source of a copy has been silent for as long as it may be, or is heard of.
+    pub async fn let_fall_silent(&self, copy: &Destination) {
         let began = rt::now();
-        while !force.source_alive && copy.heard_at() <= began && !copy.is_source_silent() {
+        while copy.heard_at() <= began && !copy.is_source_silent() {
             rt::sleep(SILENCE_LOOK).await;
         }
+    }
+
+    /// The same as [`Group::failover`], at once.
+    pub async fn take_over(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
         let era = copy.promote(tag, force).await?;
         self.settled(|state| matches!(state, State::Source(_))).await.map_err(Error::Halted)?;
         Ok(era)
@@ -697,6 +735,7 @@ impl Group {
                     (Cause::Split | Cause::SetBack, Some(source)) if keep_here => source.overrule(tag).await,
                     (Cause::Split | Cause::SetBack, Some(source)) if force => source.demote_for_any().await,
                     (Cause::Split | Cause::SetBack, Some(source)) => source.demote().await,
+                    (Cause::Over, Some(source)) if keep_here => source.go_on_without().await,
                     (Cause::Log, _) => {
                         let side = host.side().await.map_err(|unusable| unusable.why)?;
                         let decided = match keep_here {
@@ -723,14 +762,12 @@ impl Group {
             State::Destination(copy) if !keep_here && copy.is_disputed() => {
                 return copy.give_up().await.map_err(|e| e.to_string());
             }
-            State::Destination(copy) if !keep_here && let Some((last, holder)) = copy.floor() => {
+            State::Destination(copy) if !keep_here && let Some(asked) = copy.asks_for() => {
                 if force {
                     return copy.follow_any().await.map_err(|e| e.to_string());
                 }
-                let holder = holder.unwrap_or("another copy".to_owned());
                 return Err(format!(
-                    "{} is a copy here already, and follows a source that has records up to {last}, which {holder} has: --force follows \
-                     one that lacks them",
+                    "{} is a copy here already, and follows a source that has {asked}: --force follows one that lacks them",
                     self.name
                 ));
             }
@@ -804,7 +841,9 @@ impl Group {
                 status.last.saturating_sub(status.applied)
             ));
         }
+        // The log of one that was ended once may be older than its volumes.
         if let State::Stopped(stopped) = self.state()
+            && stopped.cause != Cause::Over
             && let Some(source) = &stopped.source
         {
             let name = &self.name;

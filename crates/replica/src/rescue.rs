@@ -85,7 +85,9 @@ pub async fn renew(
         copied: false,
         unprotected: false,
         suspended: false,
+        may_be_gone: true,
         covered: 0,
+        verified: None,
     };
     state.peers = partners.iter().take(MAX_PEERS).map(|partner| Some(peer(partner))).collect();
     let mut pages = Vec::new();

@@ -20,7 +20,9 @@
 //! 132   .  eras, 24 each: epoch, tag, after
 //!       .  volumes, 16 each: size, bytes of a granule
 //!       .  peers, 16 and a name each: flags (1 present, 2 synchronous, 4 seeded, 8 copied, 16 unprotected,
-//!          32 suspended), length of the name, 6 zero, covered
+//!          32 suspended, 64 may be gone), length of the name, 6 zero, covered
+//! 3352  .  what comparisons have found, 88 for each number of a peer: when the last one ended, or zero; bytes that were compared;
+//!          bytes that differed; the first 4 of these pieces, 16 each: offset, length (4; zero: none), number of the volume (2), 2 zero
 //! 4056  8  last sequence that the source of this copy said that it had, at its last hello; zero where nothing was said
 //! 4064  8  last sequence that the source of this copy is known to have had durable, of what is here
 //! 4072 16  the source was set back: last sequence that its copy has as well, and last that the copy has; zeros where it was not.
@@ -29,7 +31,7 @@
 //! 4092  4  CRC32C of the 4092 bytes before
 //! ```
 //!
-//! What lies from 4056 on older versions neither read nor keep: to them it is part of the zeros behind the peers.
+//! What lies from 3352 on older versions neither read nor keep: to them it is part of the zeros behind the peers.
 //! The rules are those of a volume's superblock: magic and version first, the sum last and over all, the older copy is
 //! the one that is written over. A promise goes to both copies before anything rests on it (`State::promises_as`), so the
 //! one that is left when the other is damaged does not say less.
@@ -41,7 +43,7 @@ use weft_wire::repl::record::MAX_MEMBERS;
 use crate::bitmap::{MAX_BYTES, PAGE_BITS, PAGE_BYTES};
 use crate::history;
 use crate::journal::bitmap_at;
-use crate::status::{Mode, Role};
+use crate::status::{Differs, Mode, Role, Verified};
 
 /// Bytes of one copy.
 pub const COPY_BYTES: usize = 4096;
@@ -55,6 +57,8 @@ pub const MAX_NAME: usize = 128;
 const MAGIC: [u8; 8] = *b"WeftRep\0";
 const SUM_AT: usize = COPY_BYTES - 4;
 const CLAIM_AT: usize = 4056;
+const FOUND_BYTES: usize = 24 + 16 * Verified::MOST_FIRST;
+const FOUND_AT: usize = CLAIM_AT - MAX_PEERS * FOUND_BYTES;
 const CLAIM_BYTES: usize = 33;
 // Counts and lengths take a byte each.
 const _: () = assert!(MAX_ERAS < 256 && MAX_MEMBERS < 256 && MAX_PEERS < 256 && MAX_NAME < 256);
@@ -191,8 +195,13 @@ pub struct PeerState {
     pub unprotected: bool,
     /// Whether somebody suspended it.
     pub suspended: bool,
+    /// Whether this source goes on though it says that it knows nothing of the partnership: it has said so before, or has never followed
+    /// this source.
+    pub may_be_gone: bool,
     /// Bitmaps and log bring it up to date if it has everything up to here.
     pub covered: u64,
+    /// What the last comparison has found, unless its copy was made anew since.
+    pub verified: Option<Verified>,
 }
 
 /// Why a copy does not count.
@@ -240,6 +249,34 @@ impl Reader<'_> {
 
 fn flags(bits: &[bool]) -> u32 {
     bits.iter().enumerate().map(|(n, on)| u32::from(*on) << n).sum()
+}
+
+fn emit_found(found: &Verified) -> [u8; FOUND_BYTES] {
+    let mut out = Vec::with_capacity(FOUND_BYTES);
+    [found.at_ms, found.bytes, found.different].iter().for_each(|word| out.extend(word.to_le_bytes()));
+    for piece in found.first.iter().take(Verified::MOST_FIRST) {
+        out.extend(piece.offset.to_le_bytes());
+        out.extend(u32::try_from(piece.len).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend((piece.member as u16).to_le_bytes());
+        out.extend([0; 2]);
+    }
+    let mut bytes = [0; FOUND_BYTES];
+    bytes.iter_mut().zip(&out).for_each(|(to, from)| *to = *from);
+    bytes
+}
+
+fn parse_found(bytes: &[u8]) -> Result<Option<Verified>, Damaged> {
+    let mut r = Reader(bytes);
+    let mut found = Verified { at_ms: r.u64()?, bytes: r.u64()?, different: r.u64()?, first: Vec::new() };
+    for _ in 0..Verified::MOST_FIRST {
+        let (offset, len) = (r.u64()?, u32::from_le_bytes(r.take()?));
+        let [low, high, ..] = r.take::<4>()?;
+        if len > 0 {
+            let member = u16::from_le_bytes([low, high]).into();
+            found.first.push(Differs { member, offset, len: len.into() });
+        }
+    }
+    Ok((found.at_ms > 0).then_some(found))
 }
 
 impl State {
@@ -381,13 +418,17 @@ impl State {
             };
             assert!(p.name.len() <= MAX_NAME);
             let synchronous = p.mode == Mode::Synchronous;
-            let bits = [true, synchronous, p.seeded, p.copied, p.unprotected, p.suspended];
+            let bits = [true, synchronous, p.seeded, p.copied, p.unprotected, p.suspended, p.may_be_gone];
             out.extend([flags(&bits) as u8, p.name.len() as u8, 0, 0, 0, 0, 0, 0]);
             out.extend(p.covered.to_le_bytes());
             out.extend(p.name.as_bytes());
         }
-        assert!(out.len() <= CLAIM_AT, "a state of {} bytes", out.len());
-        out.resize(CLAIM_AT, 0);
+        assert!(out.len() <= FOUND_AT, "a state of {} bytes", out.len());
+        out.resize(FOUND_AT, 0);
+        for n in 0..MAX_PEERS {
+            let found = self.peers.get(n).and_then(|peer| peer.as_ref()?.verified.as_ref());
+            out.extend(found.map_or([0; FOUND_BYTES], emit_found));
+        }
         let (both, copy) = self.set_back.unwrap_or_default();
         words(&mut out, &[self.told, self.claimed, both, copy]);
         out.push(self.set_back_by.map_or(0, |n| n.saturating_add(1)));
@@ -448,10 +489,12 @@ impl State {
                 copied: bit(3),
                 unprotected: bit(4),
                 suspended: bit(5),
+                may_be_gone: bit(6),
                 covered,
+                verified: None,
             }))
         });
-        let peers = peers.collect::<Result<Vec<_>, _>>()?;
+        let mut peers = peers.collect::<Result<Vec<_>, _>>()?;
         if tail.sequence == 0 || tail.sequence > MAX_SEQUENCE + 1 {
             return Err(Damaged::Field("the tail of its log"));
         }
@@ -464,6 +507,12 @@ impl State {
                 .all(|member| member.pages().saturating_mul(PAGE_BYTES as u64) <= layout.bitmap_bytes);
         if !fits || tail.position >= layout.log_bytes {
             return Err(Damaged::Field("its layout"));
+        }
+        let found = content.get(FOUND_AT..CLAIM_AT).unwrap_or_default();
+        for (peer, found) in peers.iter_mut().zip(found.chunks_exact(FOUND_BYTES)) {
+            if let Some(peer) = peer {
+                peer.verified = parse_found(found)?;
+            }
         }
         let (_, mut claim) = content.split_at(CLAIM_AT);
         claim = claim.get(..CLAIM_BYTES).unwrap_or_default();
@@ -523,7 +572,9 @@ mod tests {
             copied: false,
             unprotected: true,
             suspended: false,
+            may_be_gone: true,
             covered: 99,
+            verified: None,
         };
         State {
             generation,
@@ -557,8 +608,16 @@ mod tests {
         assert_eq!(&bytes[..24], b"WeftRep\0\x01\0\0\0\x3b\0\0\0\x02\x01\0\0\0\0\0\0");
         assert_eq!(&bytes[24..48], b"0123456789abcdef\x01\0\0\0\0\0\0\0");
         assert_eq!(&bytes[128..132], b"\x02\x01\x02\0");
-        assert!(bytes[CLAIM_AT..SUM_AT].iter().all(|byte| *byte == 0));
+        assert!(bytes[FOUND_AT..SUM_AT].iter().all(|byte| *byte == 0));
         assert_eq!(State::parse(&bytes), Ok(state(0x0102)));
+        let mut compared = state(1);
+        let first = vec![Differs { member: 3, offset: 0x66, len: 0x77 }];
+        let found = Verified { at_ms: 0x33, bytes: 0x44, different: 0x55, first };
+        compared.peers[1].as_mut().expect("a peer").verified = Some(found);
+        let bytes = compared.emit();
+        assert_eq!(&bytes[3440..3464], b"\x33\0\0\0\0\0\0\0\x44\0\0\0\0\0\0\0\x55\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[3464..3480], b"\x66\0\0\0\0\0\0\0\x77\0\0\0\x03\0\0\0");
+        assert_eq!(State::parse(&bytes), Ok(compared));
         let claims = State {
             told: 0x44,
             claimed: 0x11,
@@ -661,7 +720,11 @@ mod tests {
     #[test]
     fn the_fullest_state_fits() {
         let mut full = state(1);
-        let peer = PeerState { name: "x".repeat(MAX_NAME), ..full.peers[1].clone().expect("a peer") };
+        let piece = Differs { member: MAX_MEMBERS - 1, offset: u64::MAX, len: u32::MAX.into() };
+        let first = vec![piece; Verified::MOST_FIRST];
+        let verified = Some(Verified { at_ms: u64::MAX, bytes: u64::MAX, different: u64::MAX, first });
+        let name = "x".repeat(MAX_NAME);
+        let peer = PeerState { name, verified, ..full.peers[1].clone().expect("a peer") };
         full.peers = vec![Some(peer); MAX_PEERS];
         full.members = vec![full.members[0]; MAX_MEMBERS];
         (0..2 * MAX_ERAS as u64).for_each(|n| full.push_era(Era { epoch: 3 + n, tag: n, after: 41 }));

@@ -42,7 +42,7 @@ pub(crate) fn run(args: Replica) -> Result<ExitCode, Failure> {
             group: args.group.group,
             to: args.group.to,
             failover: args.failover,
-            force: args.force,
+            past: args.force.unwrap_or_default(),
         },
         ReplicaCommand::Suspend(args) => Command::Suspend { group: args.group, to: args.to },
         ReplicaCommand::Resume(args) => Command::Resume { group: args.group, to: args.to },

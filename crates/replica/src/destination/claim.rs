@@ -9,14 +9,12 @@ use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 
 use super::{Destination, Force, phase_of};
 use crate::bitmap::Bitmap;
-use crate::error::Error;
+use crate::error::{Error, Objection};
 use crate::history::{self, Fork, fork, same};
 use crate::journal::Journal;
 use crate::peer::AHEAD_BYTES;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
-
-const INCONSISTENT: &str = "a resync is under way: what is here is no state that the source ever had";
 
 /// A source is at most so many epochs ahead of what it claims: one that says more has not counted them, and would leave no numbers
 /// for those who are promoted after it.
@@ -133,6 +131,8 @@ impl Destination {
         if let Some(floor) = state.floor().filter(|floor| history::end_of_epoch(state.era(), hello) < *floor)
         {
             core.lacks = Some(era.epoch);
+            drop(core);
+            self.changed.notify();
             return Err(Refusal::Lacks { copy: floor });
         }
         let goes_on = hello.eras.iter().any(|known| same(known, &state.promised))
@@ -330,25 +330,32 @@ impl Destination {
         taken.map(|_| ()).map_err(|e| self.medium(&e))
     }
 
+    /// All that speaks against its promotion now.
+    pub fn objections(&self) -> Vec<Objection> {
+        self.objections_of(&self.core())
+    }
+
+    fn objections_of(&self, core: &super::Core) -> Vec<Objection> {
+        let silent = rt::now().since(core.heard);
+        let missing = core.missing(self.log.fill().last);
+        let alive = (silent < self.config.silence).then_some(Objection::Alive(silent));
+        let behind = (missing > 0).then_some(Objection::Behind(missing));
+        let inconsistent = (!core.state.consistent).then_some(Objection::Inconsistent);
+        [alive, behind, inconsistent].into_iter().flatten().collect()
+    }
+
     /// Makes this side the source, under an era of this random tag, with everything that its log has. To be opened anew as a
     /// [`Source`](crate::source::Source). A source that was heard of a moment ago may be written to still; a copy that is in the
-    /// middle of a resync is no state that the source ever had: `force` takes it nevertheless.
+    /// middle of a resync is no state that the source ever had: it is promoted if `force` passes over each objection that there is at that moment.
     pub async fn promote(&self, tag: u64, force: Force) -> Result<Era, Error> {
         let epoch = {
             let mut core = self.core();
             if let Some(why) = &core.failed {
                 return Err(Error::Halted(why.clone()));
             }
-            if !core.state.consistent && !force.inconsistent {
-                return Err(Error::State(INCONSISTENT));
-            }
-            let missing = core.missing(self.log.fill().last);
-            let silent = rt::now().since(core.heard);
-            if silent < self.config.silence && !force.source_alive {
-                return Err(Error::Alive(silent));
-            }
-            if missing > 0 && !force.behind {
-                return Err(Error::Behind(missing));
+            let objections = self.objections_of(&core);
+            if objections.iter().any(|objection| !force.passes(*objection)) {
+                return Err(Error::Objections(objections));
             }
             // Nobody appends any more, or claims it.
             core.session = None;
@@ -371,7 +378,7 @@ impl Destination {
             // A resync that was about to begin may have begun before it was this one's turn.
             let core = self.core();
             if core.state.consistent != was_consistent || core.applied != last {
-                return Err(Error::State(INCONSISTENT));
+                return Err(Error::Objections(vec![Objection::Inconsistent]));
             }
         }
         if after.is_some_and(|after| after != last) {

@@ -12,6 +12,7 @@
 
 mod apply;
 mod claim;
+mod floor;
 mod snapshot;
 
 use std::iter::Peekable;
@@ -28,7 +29,7 @@ use weft_wire::repl::record::SECTOR;
 
 use crate::bitmap::Bitmap;
 use crate::digest::digests;
-use crate::error::Error;
+use crate::error::{Error, Objection};
 use crate::journal::{Journal, Side, read};
 use crate::log::Log;
 use crate::overlay::Overlay;
@@ -41,6 +42,7 @@ use crate::state::State;
 use crate::status::{Mode, PeerStatus, Phase, Role, Status};
 
 pub(crate) use claim::MAX_EPOCHS_AHEAD;
+pub use floor::Holder;
 
 /// Appends that wait at a time.
 pub const MAX_WAITING: usize = 64;
@@ -91,6 +93,16 @@ pub struct Force {
     pub inconsistent: bool,
     /// Its source has said that it had more.
     pub behind: bool,
+}
+
+impl Force {
+    fn passes(&self, objection: Objection) -> bool {
+        match objection {
+            Objection::Alive(_) => self.source_alive,
+            Objection::Behind(_) => self.behind,
+            Objection::Inconsistent => self.inconsistent,
+        }
+    }
 }
 
 /// See the module.
@@ -149,6 +161,8 @@ struct Core {
     disputed: bool,
     /// A source of this epoch was refused last because it lacks what a copy has.
     lacks: Option<u64>,
+    /// Whether that copy has it still.
+    holder: Holder,
     direct_bytes: u64,
     /// So many are about to make it a source: nobody is listened to.
     leaving: usize,
@@ -259,6 +273,7 @@ impl Destination {
             heard: rt::now(),
             disputed: false,
             lacks: None,
+            holder: Holder::NotKnown,
             direct_bytes: 0,
             leaving: 0,
             beginning: 0,
@@ -408,31 +423,6 @@ impl Destination {
     /// Whether a source was refused because both sides were written to, and none was accepted since.
     pub fn is_disputed(&self) -> bool {
         self.core().disputed
-    }
-
-    /// What a source has to have for this side to follow it, where this side was one that was set back: up to which record, and
-    /// the copy that has that.
-    pub fn floor(&self) -> Option<(u64, Option<String>)> {
-        let core = self.core();
-        Some((core.state.floor()?, core.state.set_back_by_name().map(str::to_owned)))
-    }
-
-    /// Whatever source comes is followed, also where it lacks what a copy has.
-    pub async fn follow_any(&self) -> Result<(), Error> {
-        self.core().lacks = None;
-        self.persist(State::forget_set_back).await
-    }
-
-    /// Why a source was refused that lacks what a copy has.
-    fn refused_source(&self, core: &Core) -> Option<String> {
-        let (epoch, copy) = (core.lacks?, core.state.floor()?);
-        let holder = core.state.set_back_by_name().unwrap_or("another copy");
-        let here = &self.config.group;
-        Some(format!(
-            "the source of epoch {epoch} is not followed: it lacks records up to {copy}, which {holder} has. To go on with those: \
-             `weft replica switch {here} --failover` there, and `weft replica remove {here}` on the source of epoch {epoch}. To lose \
-             them: `weft replica resolve {here} --keep there --force` here"
-        ))
     }
 
     /// What only this side has may go: the source that was refused for it counts.

@@ -118,8 +118,10 @@ impl Source {
                 copied: first == First::Partner,
                 unprotected: first == First::Partner,
                 suspended: false,
+                may_be_gone: true,
                 // What the log still has of the time before is sent again: a source may have lost it that had sent it.
                 covered: if first == First::Partner { after.min(fill.first.saturating_sub(1)) } else { 0 },
+                verified: None,
             };
             let partner = Partner::new(&state, maps, self.side.wall.now_ms());
             put(&mut core.peers, n, partner);
@@ -242,12 +244,21 @@ impl Source {
                         partner.comparing = true;
                     }
                     let compared = self.compare_all(n, link, repair).await;
-                    if let Ok((partner, _)) = self.core().peer(n) {
-                        partner.comparing = false;
-                        partner.verified = compared.as_ref().ok().cloned().or(partner.verified.take());
-                    }
                     match compared {
-                        Ok(verified) => answer.give(Ok(verified)),
+                        // It is remembered before anybody is told: what differs does so after a restart, too.
+                        Ok(verified) => {
+                            let found = verified.clone();
+                            let remembered = self.persist(|state| {
+                                if let Some(Some(peer)) = state.peers.get_mut(n) {
+                                    peer.verified = Some(found);
+                                }
+                            });
+                            answer.give(remembered.await.map(|()| verified));
+                            // From here on the session may end, and this with it: what is to be repaired is copied in another one.
+                            if let Ok((partner, _)) = self.core().peer(n) {
+                                partner.comparing = false;
+                            }
+                        }
                         Err(end) => {
                             answer.give(Err(Error::State("the comparison was interrupted")));
                             return Err(end);

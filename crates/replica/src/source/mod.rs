@@ -14,6 +14,7 @@
 
 mod admin;
 mod checkpoint;
+mod gone;
 mod growth;
 mod reads;
 mod resync;
@@ -44,7 +45,7 @@ use crate::replay::{self, Opened};
 use crate::signal::{Gate, Signal};
 use crate::space::Space;
 use crate::state::{PeerState, State};
-use crate::status::{Mode, Phase, Role, Verified};
+use crate::status::{Mode, Phase, Role};
 
 /// What happens to synchronous writes while a destination is away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,6 +152,8 @@ struct Core {
     ahead: bool,
     /// Writes that were answered though a synchronous destination did not have them.
     answered_alone: u64,
+    /// What destinations say of the partnership was looked at when this side was opened, and it goes on.
+    goes_on: bool,
     /// A destination has taken this era into its history since this side was opened.
     known: bool,
     written_bytes: u64,
@@ -195,6 +198,8 @@ struct Partner {
     lone: bool,
     /// It has been asked, since this side was opened, whether this side is its source; or could not be reached.
     greeted: bool,
+    /// What it has said last, since this side was opened, of whether it knows the partnership; `None` where it could not be asked.
+    knows: Option<bool>,
     /// It has refused this source because both sides were written to.
     disputed: bool,
     maps: Vec<Bitmap>,
@@ -215,7 +220,6 @@ struct Partner {
     copy_began: Time,
     records_sent: u64,
     record_bytes_sent: u64,
-    verified: Option<Verified>,
 }
 
 impl Partner {
@@ -227,6 +231,7 @@ impl Partner {
             acked: state.covered,
             consistent: false,
             greeted: state.suspended,
+            knows: None,
             disputed: false,
             lone: !state.copied || state.unprotected || state.suspended,
             maps,
@@ -243,7 +248,6 @@ impl Partner {
             copy_began: Time::ZERO,
             records_sent: 0,
             record_bytes_sent: 0,
-            verified: None,
         }
     }
 
@@ -282,6 +286,11 @@ impl Core {
     /// A destination has what this side has had and has no more, and nobody has decided.
     fn is_set_back(&self) -> bool {
         matches!(&self.halted, Some(Halt { phase: Phase::SetBack, .. }))
+    }
+
+    /// No destination knows the partnership, and nobody has decided.
+    fn is_over(&self) -> bool {
+        matches!(&self.halted, Some(Halt { phase: Phase::Refused, .. }))
     }
 
     /// Whether there are synchronous destinations, and one of them does not have it.
@@ -371,6 +380,7 @@ impl Source {
             replayed: log.fill().first > log.fill().last,
             ahead: false,
             answered_alone: 0,
+            goes_on: false,
             known: false,
             written_bytes: 0,
             log_wait: Duration::ZERO,
@@ -428,7 +438,7 @@ impl Source {
                 Response::Refused(Refusal::Partnership)
             }
             Request::Hello(_) if core.is_split() => Response::Refused(Refusal::Undecided),
-            Request::Hello(_) if core.is_set_back() => Response::Refused(Refusal::Stopped),
+            Request::Hello(_) if core.is_set_back() || core.is_over() => Response::Refused(Refusal::Stopped),
             Request::Hello(hello) => Response::Refused(history::refusal(&core.state.eras, &hello.eras)),
             _ => Response::Refused(Refusal::Session),
         }

@@ -55,10 +55,11 @@ struct Piece {
 impl Source {
     /// Makes the destination equal, then watches for what has to be copied again.
     pub(super) async fn resync(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
-        let compare = {
+        let (compare, is_whole) = {
             let mut core = self.core();
             let (partner, _) = core.peer(n)?;
-            partner.phase == Phase::SeededCopy
+            let compare = partner.phase == Phase::SeededCopy;
+            (compare, compare || partner.phase == Phase::InitialBlockCopy)
         };
         let needed = self.core().peer(n).map(|(partner, _)| !partner.consistent)?;
         if needed {
@@ -75,7 +76,7 @@ impl Source {
                 }
                 self.persist_bitmaps().await?;
             }
-            self.finish(n, link).await?;
+            self.finish(n, link, is_whole).await?;
         }
         // Whatever is marked from now on needs a resync that both sides know of.
         let marked = self.changed.until(|| {
@@ -86,8 +87,9 @@ impl Source {
         Err(End::Again)
     }
 
-    /// Everything was copied: when the destination has all that the copies may have contained, it is consistent.
-    async fn finish(&self, n: usize, link: Link<'_>) -> Result<(), End> {
+    /// Everything was copied: when the destination has all that the copies may have contained, it is consistent. Where the copy
+    /// `is_whole`, and not of what the bitmap named, nothing is left of what a comparison has found.
+    async fn finish(&self, n: usize, link: Link<'_>, is_whole: bool) -> Result<(), End> {
         let at = self.log.fill().last;
         let arrived = self.changed.until(|| {
             let mut core = self.core();
@@ -100,6 +102,9 @@ impl Source {
                 peer.copied = true;
                 // Until it has caught up, writes are answered without it.
                 peer.unprotected |= peer.mode == Mode::Synchronous;
+                if is_whole {
+                    peer.verified = None;
+                }
             }
         };
         self.persist(finished).await?;

@@ -199,7 +199,8 @@ impl Source {
         let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
         let group = &self.config.group;
         match e {
-            peer::Error::Refused(Refusal::Partnership) => format!(
+            // Where this side stops for it, its reason says more.
+            peer::Error::Refused(Refusal::Partnership) if self.core().goes_on => format!(
                 "{e}: `weft replica remove {group} --to {name}` ends it here, too, and `weft replica create` begins another"
             ),
             other => other.to_string(),
@@ -211,6 +212,11 @@ impl Source {
         let split = matches!(refusal, Refusal::SplitBrain(_) | Refusal::Undecided);
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.disputed = split;
+        }
+        if matches!(refusal, Refusal::Partnership) {
+            // A journal that fails says so itself.
+            let _failed = self.learn_whether_it_knows(n, false).await;
+            return Phase::Refused;
         }
         let own = self.core().state.era();
         if let Refusal::SetBack { both, copy } = *refusal {
@@ -336,6 +342,7 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.heard_ms = self.side.wall.now_ms();
         }
+        self.learn_whether_it_knows(n, true).await?;
         if !self.core().replayed {
             // It knows no other source, and nothing that this side lacks. What it is sent comes from the volumes, too.
             self.greet(n);

@@ -78,7 +78,7 @@ impl Source {
             record_bytes_sent: partner.record_bytes_sent,
             heard_ms: partner.heard_ms,
             last_error: partner.last_error.clone(),
-            verified: partner.verified.clone(),
+            verified: state.verified.clone(),
         }
     }
 }

@@ -81,7 +81,7 @@ fn a_destination_goes_on_before_the_damage_and_is_no_copy_until_it_has_caught_up
         assert_eq!((status.consistent, status.last), (false, first - 1));
         let said = status.peers[0].last_error.clone().expect("it says so");
         assert!(said.contains("damaged") && said.contains(&first.to_string()), "{said}");
-        assert!(matches!(copy.promote(5, ALIVE).await, Err(Error::State(_))), "it is promoted unasked");
+        assert!(matches!(copy.promote(5, ALIVE).await, Err(Error::Objections(_))), "it is promoted unasked");
         let copy = {
             // To be opened again, it is no other: the damage was written down.
             world.kill(1);
@@ -255,7 +255,7 @@ fn a_damaged_page_does_not_make_a_mix_of_a_copy() {
         world.ruin_state(1);
         let copy = world.start_destination_as_it_is(1).await;
         assert!(!copy.status().consistent);
-        assert!(matches!(copy.promote(5, ALIVE).await, Err(Error::State(_))), "it is promoted unasked");
+        assert!(matches!(copy.promote(5, ALIVE).await, Err(Error::Objections(_))), "it is promoted unasked");
     });
 }
 

@@ -9,7 +9,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
 use weft_machine::sim::with_rng;
 use weft_machine::{Payload, Pool};
-use weft_wire::repl::control::{Request, Response};
+use weft_wire::repl::control::{Refusal, Request, Response};
 
 use crate::destination::Destination;
 use crate::group::Behind;
@@ -24,6 +24,8 @@ pub enum Side {
     Nothing,
     Starting,
     Stopped,
+    /// A server that knows nothing of the partnership.
+    Stranger,
     Source(Arc<Source>),
     Destination(Arc<Destination>),
 }
@@ -150,6 +152,7 @@ impl Peer for Link {
                 Side::Source(source) => source.control(&request),
                 Side::Starting => Behind::Starting.control(request).await,
                 Side::Stopped => Behind::Stopped.control(request).await,
+                Side::Stranger => Response::Refused(Refusal::Partnership),
                 Side::Nothing => unreachable!("looked at before"),
             });
             Ok(Response::parse(&response.await?.emit()).expect("a response"))
@@ -161,7 +164,7 @@ impl Peer for Link {
             let records = Record::parse_all(append_bytes(&records)).expect("records");
             let done = self.carry(async move |side| match side {
                 Side::Destination(destination) => destination.append(session, records).await,
-                _ => Err(weft_wire::repl::control::Refusal::Session),
+                _ => Err(Refusal::Session),
             });
             Ok(done.await??)
         })

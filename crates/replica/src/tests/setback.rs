@@ -7,6 +7,7 @@ use weft_machine::rt;
 use super::stories::{K, pair, start, tell, write};
 use super::three::following;
 use super::world::World;
+use crate::destination::Holder;
 use crate::group;
 use crate::journal::{self, Format};
 use crate::rescue;
@@ -130,7 +131,21 @@ fn a_side_that_was_set_back_follows_no_source_that_lacks_what_its_copy_has() {
         assert_eq!(lagging.status().peers[0].phase, Phase::Refused);
         assert!(says(&lagging.status().peers[0]).contains("up to 30"), "{:?}", lagging.status());
         let copy = world.destination(0);
-        assert!(says(&copy.status().peers[0]).contains("which host1:copy has"), "{:?}", copy.status());
+        let told = |holder| {
+            copy.holder_is(holder);
+            says(&copy.status().peers[0])
+        };
+        let told =
+            [Holder::NotKnown, Holder::Has("host1:copy".into()), Holder::Lost, Holder::Later(9)].map(told);
+        for (told, (who, takes_over)) in told.iter().zip([
+            ("which host1:copy had; whether it has them still is not known", true),
+            ("which host1:copy has.", true),
+            ("it says that it has no whole copy now", false),
+            ("it is of epoch 9 now", false),
+        ]) {
+            assert!(told.contains(who) && told.contains("--keep there --force` here"), "{told}");
+            assert_eq!(told.contains("--failover` there"), takes_over, "{told}");
+        }
         // Somebody wants it nevertheless.
         copy.follow_any().await.expect("it is remembered");
         world.until_follows(2).await;

@@ -15,7 +15,7 @@ use super::three::following;
 use super::world::{ALIVE, PARTNERSHIP, Start, World};
 use crate::bitmap::Bitmap;
 use crate::destination::{self, Destination, Force};
-use crate::error::Error;
+use crate::error::{Error, Objection};
 use crate::fuzz::disk::Disk;
 use crate::peer;
 use crate::record::{Header, Kind, Record, sum_of};
@@ -206,8 +206,11 @@ fn a_copy_that_lacks_what_its_source_has_says_so_and_is_not_promoted_unforced() 
             let copy = world.start_destination(1).await;
             assert_eq!(lacks(&copy), (0, 20, true));
             let silent = Force { source_alive: true, ..Force::default() };
-            let refused = copy.promote(5, silent).await.expect_err("writes that were answered are missing");
-            assert!(matches!(refused, Error::Behind(20)), "{refused}");
+            // Who passes over one of them is told of both.
+            for force in [silent, Force { behind: true, ..Force::default() }] {
+                let Err(Error::Objections(all)) = copy.promote(5, force).await else { panic!("{force:?}") };
+                assert!(matches!(all[..], [Objection::Alive(_), Objection::Behind(20)]), "{all:?}");
+            }
             // It follows again, and nothing is missing.
             world.heal();
             world.until_follows(0).await;

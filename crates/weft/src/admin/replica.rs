@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::args::replica::{OnCongestion, OnLoss};
+use crate::args::replica::{Objection, OnCongestion, OnLoss};
 use crate::serve::replica::config::{Address, Policy};
 use crate::serve::replica::names::GroupName;
 use crate::status::Traffic;
@@ -40,8 +40,9 @@ pub(crate) enum Command {
         to: Option<String>,
         /// On a destination: become the source without asking it.
         failover: bool,
-        /// Also when a resync was under way, or another side is known to have more.
-        force: bool,
+        /// What is known to speak against that, and is passed over. Older versions said `force`, and meant everything.
+        #[serde(default)]
+        past: Vec<Objection>,
     },
     /// Both sides are compared.
     Verify {

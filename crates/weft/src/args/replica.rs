@@ -217,10 +217,46 @@ pub(crate) struct ReplicaSwitch {
     /// for ten seconds (waited for)
     #[arg(long)]
     pub failover: bool,
-    /// Also when the source is alive, when another copy has more or is the source by now, or when a resync was under way, so that
-    /// the copy is of no single moment
-    #[arg(long, requires = "failover")]
-    pub force: bool,
+    /// Pass over what speaks against it, named as the refusal names it; nothing that is not named is passed over
+    #[arg(
+        long,
+        requires = "failover",
+        value_enum,
+        value_name = "REASON,...",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true
+    )]
+    pub force: Option<Vec<Objection>>,
+}
+
+/// What speaks against a failover.
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Objection {
+    /// The source was heard of less than ten seconds ago
+    Alive,
+    /// The source has said that it has records which never came here
+    Behind,
+    /// A resync was under way: the copy is of no single moment
+    Resync,
+    /// Another side has more
+    OtherHasMore,
+    /// The roles were exchanged: another side is the source by now
+    Switched,
+}
+
+impl Objection {
+    /// As it is typed.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Objection::Alive => "alive",
+            Objection::Behind => "behind",
+            Objection::Resync => "resync",
+            Objection::OtherHasMore => "other-has-more",
+            Objection::Switched => "switched",
+        }
+    }
 }
 
 /// `weft replica verify`.
@@ -349,6 +385,28 @@ mod tests {
             strict.on_loss.zip(strict.on_congestion),
             Some((OnLoss::SuspendIo, OnCongestion::PullAhead))
         );
+    }
+
+    #[test]
+    fn a_failover_is_forced_past_what_is_named() {
+        let force = |words: &[&str]| {
+            let all = [&["weft", "replica", "switch", "vol1"], words].concat();
+            let args = Args::try_parse_from(all).map_err(|e| e.kind())?;
+            let Command::Replica(replica) = args.command else { panic!("replica") };
+            let ReplicaCommand::Switch(switch) = replica.command else { panic!("switch") };
+            Ok(switch.force)
+        };
+        assert_eq!(force(&["--failover"]), Ok(None));
+        assert_eq!(force(&["--failover", "--force"]), Ok(Some(Vec::new())));
+        for objection in Objection::value_variants() {
+            let named = format!("--force={}", objection.word());
+            assert_eq!(force(&["--failover", &named]), Ok(Some(vec![*objection])));
+        }
+        let both = Some(vec![Objection::Behind, Objection::Alive]);
+        assert_eq!(force(&["--failover", "--force=behind,alive"]), Ok(both));
+        use clap::error::ErrorKind;
+        assert_eq!(force(&["--failover", "--force=all"]), Err(ErrorKind::InvalidValue));
+        assert_eq!(force(&["--force=alive"]), Err(ErrorKind::MissingRequiredArgument));
     }
 
     #[test]

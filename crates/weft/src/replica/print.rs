@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::admin::replica::{Group, Link};
-use crate::args::replica::OnLoss;
+use crate::args::replica::{Objection, OnLoss};
 use crate::out::ShellCommand;
 use crate::volume::human;
 
@@ -151,9 +151,10 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         };
         writeln!(
             out,
-            "  verified  {} compared, {} different{next}",
+            "  verified  {} compared, {} different, {} ago{next}",
             human(of("bytes")),
-            human(of("different"))
+            human(of("different")),
+            age(of("at_ms"), now_ms())
         )?;
     }
     if let Some(error) = peer["last_error"].as_str() {
@@ -175,29 +176,35 @@ fn missing(is_source: bool, peer: &Value) -> String {
 /// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
 /// answered, is refused without force, which says what it costs: its source is better.
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
-    let lacks = match engine["consistent"] == Value::Bool(false) {
-        true => "in the middle of a resync".to_owned(),
+    let (lacks, word) = match engine["consistent"] == Value::Bool(false) {
+        true => ("in the middle of a resync".to_owned(), Objection::Resync.word()),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {
                 return format!("; if it is lost: weft replica switch {name} --failover");
             }
-            lacks => format!("without {}", lacks.trim_end_matches(", ")),
+            lacks => (format!("without {}", lacks.trim_end_matches(", ")), Objection::Behind.word()),
         },
     };
     format!(
-        ": this copy is {lacks}, and can be made the source by --failover --force alone; start the source again if you can"
+        ": this copy is {lacks}, and can be made the source by --failover --force={word} alone; start the source again if you can"
     )
 }
 
 /// How long a copy has not heard of its source, where that is what it waits for.
 fn silence(peer: &Value, now_ms: u64) -> Option<String> {
     let heard_ms = peer["heard_ms"].as_u64().filter(|ms| *ms > 0 && peer["phase"] == "WaitingForSource")?;
-    let seconds = now_ms.saturating_sub(heard_ms) / 1000;
-    Some(match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+    Some(age(heard_ms, now_ms))
+}
+
+/// How long ago something was.
+fn age(at_ms: u64, now_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(at_ms) / 1000;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (hours, minutes, _) => format!("{hours} h {minutes} min"),
-    })
+        (hours @ 0..48, minutes, _) => format!("{hours} h {minutes} min"),
+        (hours, ..) => format!("{} days", hours / 24),
+    }
 }
 
 /// How many reads of a source's volumes have failed, the last one, and what to type.
@@ -329,8 +336,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let Some(bytes) = differs(peer) else { continue };
         let (bytes, copy) = (human(bytes), peer["name"].as_str().unwrap_or_default());
         let line = format!(
-            "{name}: the last verify found {bytes} that differ between this side and {copy}: weft replica verify {name} compares \
-             again, and says which command overwrites which side"
+            "{name}: the last verify found {bytes} that differ between this side and {copy}, {} ago: weft replica verify {name} compares \
+             again, and says which command overwrites which side",
+            age(peer["verified"]["at_ms"].as_u64().unwrap_or(0), now_ms())
         );
         all.push(Brief { line, care: true, no_rdma: None });
     }

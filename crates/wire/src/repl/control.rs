@@ -248,7 +248,7 @@ pub enum Refusal {
     },
     /// The destination was a source that was set back, and knows of a copy that has more than this source.
     #[error(
-        "it follows no source that lacks records up to {copy}, which another copy has: `weft replica status` there says what to type"
+        "it follows no source that lacks records up to {copy}, which another copy had: `weft replica status` there says what to type"
     )]
     Lacks {
         /// The last record of that copy.

@@ -255,7 +255,7 @@ impl Servers {
         self.running.borrow_mut()[n] = None;
         *self.written[n].borrow_mut() = None;
         self.unknown[n].set(false);
-        self.world.nodes[n].host.side.replace(super::Runs::Nothing);
+        self.world.nodes[n].host.side.replace(super::Runs::Stranger);
         self.lost[n].set(None);
         self.learn();
         // Once it is not known what they hold, that a source goes on with it does not change that.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_replica::Error;
-use weft_replica::destination::{Destination, Force};
 use weft_replica::group::{Cause, Partner as Destined};
 use weft_replica::source::{First, Source};
 use weft_replica::status::{self, Mode, Phase, Role, Status};
@@ -18,8 +17,9 @@ use super::config::{self, Address, Partner, Policy};
 use super::group::{self, Group, State};
 use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
-use super::{Replicas, carrier, picture, random};
+use super::{Replicas, carrier, failover, picture, random};
 use crate::admin::replica::{Command, Create, Differs, Reply};
+use crate::args::replica::Objection;
 use crate::out::ShellCommand;
 use crate::volume::human;
 
@@ -49,8 +49,8 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             source.resume(n).await.map_err(|e| of_link(&group, &name, &e))?;
             Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
         }
-        Command::Switch { group, to, failover, force } => {
-            switch(replicas, &group, to.as_deref(), failover, force).await
+        Command::Switch { group, to, failover, past } => {
+            switch(replicas, &group, to.as_deref(), failover, &past).await
         }
         Command::Verify { group, to, repair } => {
             let (group, source, n, name) = destination(replicas, &group, to.as_deref())?;
@@ -427,7 +427,7 @@ async fn switch(
     name: &str,
     to: Option<&str>,
     failover: bool,
-    force: bool,
+    past: &[Objection],
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     // Two at a time could make two sources.
@@ -442,24 +442,19 @@ async fn switch(
     match group.state() {
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
         State::Destination(copy) if failover => {
-            let unasked = match force {
-                true => String::new(),
-                false => group.is_behind(replicas, &copy).await?,
-            };
+            let mode = copy.status().peers.first().and_then(|peer| peer.mode);
             let before = group.config();
-            let parted = match force {
+            let parted = match past.contains(&Objection::OtherHasMore) {
                 true => group.part_from_who_has_more(replicas, &copy).await?,
                 false => String::new(),
             };
-            let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
-            let force = Force { source_alive: force, inconsistent: force, behind: force };
-            let mode = copy.status().peers.first().and_then(|peer| peer.mode);
-            let promoted = group.engine().failover(&copy, tag, force).await;
-            if promoted.is_err() && !parted.is_empty() {
+            let taken = failover::take_over(replicas, &group, &copy, tag, past).await;
+            if taken.is_err() && !parted.is_empty() {
                 // It is a copy still.
                 group.change(replicas, |config| config.partners = before.partners)?;
             }
-            let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
+            let (era, unasked) = taken?;
+            let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
             let others = group.tell_of_failover(replicas, before.list).await;
             let name = &group.name;
             let lost = match mode {
@@ -485,33 +480,6 @@ async fn switch(
             group.settled(|state| matches!(state, State::Destination(_))).await?;
             Ok(Reply::Done(format!("{to} is the source now, and this side its copy{others}")))
         }
-    }
-}
-
-/// Says what is lost by a failover that was refused, and what to type.
-fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> String {
-    let forced = format!("`weft replica switch {name} --failover --force`");
-    match e {
-        Error::Alive(_) => {
-            let lost = match copy.status().peers.first().and_then(|peer| peer.mode) {
-                Some(Mode::Synchronous) => {
-                    format!("writes that {host} answers before it hears of this side are refused there")
-                }
-                _ => format!("what {host} has answered and not sent yet is lost"),
-            };
-            format!(
-                "{e}. To lose nothing: `weft replica switch {name}` on {host} exchanges the roles. If {host} is lost all the same, \
-                 stop its server and try again, or {forced}: {lost}, and {host} stops when it is reached"
-            )
-        }
-        Error::Behind(_) => format!(
-            "{e}: writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft replica \
-             status` here says that it is continuously replicating, and try again. If {host} is lost for good: {forced}"
-        ),
-        Error::State(_) if !copy.status().consistent => {
-            format!("{e}: files and databases in it may be damaged. Nevertheless: {forced}")
-        }
-        other => other.to_string(),
     }
 }
 
@@ -582,6 +550,7 @@ async fn remove(
     if let State::Stopped(stopped) = group.state() {
         if !force {
             let log = match group.status().map(|status| status.last.saturating_sub(status.applied)) {
+                _ if stopped.cause == Cause::Over => "Its volumes are left as they are".to_owned(),
                 None => "What its log held that its volumes do not is lost when it is removed".to_owned(),
                 Some(0) => "Its volumes hold what its log does".to_owned(),
                 Some(n) => format!("{n} records of its log are applied to its volumes when it is removed"),
@@ -639,6 +608,13 @@ async fn resolve(
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
     };
+    if let State::Destination(copy) = group.state()
+        && !keep_here
+        && !force
+    {
+        // Whether it is worth waiting for.
+        group.look_for_holder(replicas, &copy).await;
+    }
     group.engine().resolve(&home, keep_here, force, tag).await?;
     let name = &group.name;
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));
@@ -647,6 +623,11 @@ async fn resolve(
             "{name} is a copy now, and is compared as a whole when {host} is the source; unless it is, there: weft replica switch {name} \
              --failover"
         ),
+        (true, _) if cause == Some(Cause::Over) => {
+            format!(
+                "{name} goes on with what is here, and has no copy on {host}: `weft replica remove {name} --force` ends replication"
+            )
+        }
         (true, true) => format!(
             "{name} goes on with what was left here: what could not be read is missing. Its destinations are compared"
         ),

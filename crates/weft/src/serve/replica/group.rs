@@ -297,6 +297,8 @@ impl Host for Home {
             State::Destination(copy) => {
                 self.group.know_epoch(&self.replicas, copy.latest_epoch());
                 let (group, replicas, copy) = (self.group.clone(), self.replicas.clone(), copy.clone());
+                let (also, of, watched) = (group.clone(), replicas.clone(), copy.clone());
+                rt::spawn(async move { also.watch_holder(&of, &watched).await }).detach();
                 rt::spawn(async move { group.find_source(&replicas, &copy).await }).detach();
             }
         }

@@ -140,7 +140,9 @@ mod tests {
                 copied: true,
                 unprotected,
                 suspended: false,
+                may_be_gone: false,
                 covered: 0,
+                verified: None,
             })
         };
         state.peers = peers.iter().map(peer).collect();

@@ -18,6 +18,7 @@ use super::destinations::{MOST_NAME, MOST_PARTNERS};
 use super::group::{Group, State};
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier};
+use crate::args::replica::Objection;
 use crate::out::Said;
 
 /// How long partners that are asked what they have may take.
@@ -99,6 +100,15 @@ impl Most {
     }
 }
 
+/// What is known of the other sides, against a failover of this one.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    /// By the word that passes over it, in a sentence.
+    pub objections: Vec<(Objection, String)>,
+    /// What nobody knows.
+    pub unasked: String,
+}
+
 fn joined(hosts: &[Said]) -> String {
     hosts.iter().map(|host| &**host).collect::<Vec<_>>().join(" and ")
 }
@@ -123,7 +133,7 @@ impl Group {
     }
 
     /// Asks all partners what they have. `None` of one that cannot be reached, or does not know the question.
-    async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
+    pub(super) async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
         let ask = Ask::Holds { partnership: self.partnership_hex() };
         let asked = self.config().partners.into_iter().map(|partner| async {
             let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
@@ -164,11 +174,10 @@ impl Group {
         }
     }
 
-    /// Why this copy is not the one to become the source, as far as anybody knows that can be asked; or which hosts could not be.
-    pub async fn is_behind(&self, replicas: &Replicas, copy: &Destination) -> Result<String, String> {
+    /// Why this copy is not the one to become the source, as far as anybody knows that can be asked; and which hosts could not be.
+    pub async fn is_behind(&self, replicas: &Replicas, copy: &Destination) -> Elsewhere {
         let config = self.config();
-        let name = &self.name;
-        let forced = format!("Nevertheless: `weft replica switch {name} --failover --force`");
+        let mut objections = Vec::new();
         let status = copy.status();
         let (epoch, last) = (status.epoch, status.last);
         let asked = self.ask_partners(replicas).await;
@@ -178,10 +187,11 @@ impl Group {
                 asked.iter().find(|(partner, _)| partner.name == *to).and_then(|(_, holds)| holds.as_ref());
             // One that is a copy of the same time still: the roles were to be exchanged, and were not.
             if there.is_none_or(|holds| holds.source || holds.epoch > epoch) {
-                return Err(format!(
-                    "{name}: the roles were exchanged, and the source is {to} by now, unless {to} says otherwise when it can be reached: a \
-                     failover here would make a second one. {forced}"
-                ));
+                let why = format!(
+                    "the roles were exchanged, and the source is {to} by now, unless {to} says otherwise when it can be reached: a failover \
+                     here would make a second one"
+                );
+                objections.push((Objection::Switched, why));
             }
         }
         let mut most = self.heard_most().unwrap_or_default();
@@ -200,10 +210,11 @@ impl Group {
                 None => most.silent.push(partner.address.host.into()),
             }
         }
-        match most.missing(epoch, last) {
-            Some(missing) => Err(format!("{name}: {missing}. What this copy lacks would be lost. {forced}")),
-            None => Ok(most.unasked()),
+        if let Some(missing) = most.missing(epoch, last) {
+            objections
+                .push((Objection::OtherHasMore, format!("{missing}. What this copy lacks would be lost")));
         }
+        Elsewhere { objections, unasked: most.unasked() }
     }
 
     /// Before this copy is promoted by force: the other copies that have more are none of its destinations. It would overwrite what
@@ -232,11 +243,14 @@ impl Group {
         ))
     }
 
+    /// Whether this side is this copy still, in a group that has not ended.
+    pub(super) fn is_this_copy(&self, state: &State, copy: &Arc<Destination>) -> bool {
+        matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy)) && !self.engine().has_ended()
+    }
+
     /// As long as this side is this copy: finds out, whenever a later source was accepted, which partner that is.
     pub async fn find_source(&self, replicas: &Replicas, copy: &Arc<Destination>) {
-        let is = |state: &State| {
-            matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy)) && !self.engine().has_ended()
-        };
+        let is = |state: &State| self.is_this_copy(state, copy);
         let (mut known, mut pause) = (0, ASKS_AGAIN);
         while is(&self.state()) && !replicas.ends() {
             let over = std::pin::pin!(self.engine().until(|state| !is(state)));

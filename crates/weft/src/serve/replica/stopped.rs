@@ -61,6 +61,7 @@ pub(super) fn word_of(cause: Cause) -> &'static str {
         Cause::Log => "log",
         Cause::Split => "split",
         Cause::SetBack => "set-back",
+        Cause::Over => "over",
         Cause::Full => "full",
         Cause::Failed => "failed",
     }
@@ -76,6 +77,7 @@ impl Reason {
             "log" => "its log is damaged",
             "split" => "both sides were written to",
             "set-back" => "it was set back, by a backup or a snapshot, and lacks what a copy has",
+            "over" => "it was started, and no side that it asked knows the partnership",
             "full" => "a disk is full there, and it goes on by itself when there is room",
             // Its reason names what is to be mended.
             "failed" if !host.is_empty() => return format!("{host}: where \"here\" is {host}, {why}"),
@@ -254,6 +256,7 @@ mod tests {
             Cause::Log,
             Cause::Split,
             Cause::SetBack,
+            Cause::Over,
             Cause::Full,
             Cause::Failed,
         ] {

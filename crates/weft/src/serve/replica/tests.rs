@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use weft_machine::rt;
+use weft_replica::destination::Destination;
 use weft_store::block::{Block, BlockOp};
 use weft_store::volume::{Create, Place, Volumes};
 
 use super::config::ListNumber;
+use super::partners::Elsewhere;
 use super::*;
+use crate::args::replica::Objection;
 
 const MIB: u64 = 1 << 20;
 const PARTNERSHIP: &str = "abababababababababababababababab";
@@ -361,20 +364,22 @@ fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
     let host = Host::new();
     host.join(|_| ()).unwrap();
     let group = host.replicas.group("db").unwrap();
-    let is_behind = || {
-        let State::Destination(copy) = group.state() else { panic!("a copy") };
-        rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap()
-    };
-    assert_eq!(is_behind(), Ok(String::new()));
+    let State::Destination(copy) = group.state() else { panic!("a copy") };
+    let is_behind = || rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap();
+    assert_eq!(is_behind(), Elsewhere::default());
     // The source, by its name and by its address, is known already.
     let all =
         || json!([partner("third:db", 2, "y"), partner("other:db", 3, "y"), partner("alias:db", 1, "y")]);
     host.know(1, all(), "third:db");
-    let refused = is_behind().unwrap_err();
-    assert!(refused.contains("the source is third:db by now") && refused.contains("--force"), "{refused}");
+    let [(Objection::Switched, why)] = &is_behind().objections[..] else { panic!("{:?}", is_behind()) };
+    assert!(why.contains("the source is third:db by now"), "{why}");
+    // Its source was heard of a moment ago, too, since it was asked for a copy: whoever knows of one reason has not been told of both.
+    let refused = host.fails_over(&group, &copy, &[Objection::Alive]).unwrap_err();
+    assert!(refused.contains("alive: ") && refused.contains("--force=alive,resync,switched`"), "{refused}");
     // It was not exchanged.
     host.know(2, json!([partner("third:db", 2, "y")]), "");
-    assert_eq!(is_behind(), Ok("127.0.0.1 could not be asked, and may have more".to_owned()));
+    let unasked = "127.0.0.1 could not be asked, and may have more".to_owned();
+    assert_eq!(is_behind(), Elsewhere { objections: Vec::new(), unasked });
     for odd in ["", "a\nb", &"x".repeat(129)] {
         assert!(matches!(host.know(3, json!([partner(odd, 99, "y")]), ""), Tell::Error(_)), "{odd}");
     }
@@ -471,19 +476,28 @@ fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
             "host": "other"});
         message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         host.ask(&message).unwrap();
-        rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap()
+        rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap().objections
     };
     // A server of an older version does not say who has most.
-    assert_eq!(stopped(json!({})), Ok(String::new()));
+    assert_eq!(stopped(json!({})), []);
     let epoch = copy.status().epoch;
-    let refused = stopped(json!({"most_epoch": epoch, "most_last": 8009, "holder": "third"})).unwrap_err();
-    assert!(refused.contains("this copy lacks records 1 to 8009; third has them"), "{refused}");
+    let behind = stopped(json!({"most_epoch": epoch, "most_last": 8009, "holder": "third"}));
+    let [(Objection::OtherHasMore, why)] = &behind[..] else { panic!("{behind:?}") };
+    assert!(why.contains("this copy lacks records 1 to 8009; third has them"), "{why}");
+    let refused = host.fails_over(&group, &copy, &[Objection::Alive, Objection::Behind]).unwrap_err();
+    assert!(refused.contains("--force=alive,resync,other-has-more`"), "{refused}");
+    assert!(group.is_destination());
     let told = host.replicas.told();
     let there = told[0].partner_stopped.as_ref().unwrap();
     assert!(there.contains("is to be typed on third, not here"), "{there}");
 }
 
 impl Host {
+    /// A failover that passes over this.
+    fn fails_over(&self, group: &Group, copy: &Destination, past: &[Objection]) -> Result<(), String> {
+        rt::block_on(failover::take_over(&self.replicas, group, copy, 7, past)).unwrap().map(drop)
+    }
+
     /// Says something, and goes away after so many looks for the answer.
     async fn ask_and_go(&self, message: &Value, looks: usize) {
         let message = serde_json::to_vec(message).unwrap();

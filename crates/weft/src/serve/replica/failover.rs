@@ -1,0 +1,116 @@
+//! A copy that becomes the source without its source: what speaks against that, and what somebody has said of it.
+//!
+//! What: [`take_over`]. Spec: docs/replication.md, "Who is asked before something is answered". Each objection has a word. All that hold
+//! are told together, and each of them has to be named: whoever forces one never forces another of which nobody has told him.
+//! Does not: promote (see `weft_replica::group`), or ask other sides (see [`super::partners`]).
+
+use std::sync::Arc;
+
+use weft_replica::Error;
+use weft_replica::destination::{Destination, Force};
+use weft_replica::error::Objection as Engines;
+use weft_replica::status::Mode;
+use weft_wire::repl::control::Era;
+
+use super::Replicas;
+use super::group::Group;
+use crate::args::replica::Objection;
+
+/// Makes a copy the source, if all that speaks against that now is among what is passed over. Under which era, and what nobody knows.
+pub(super) async fn take_over(
+    replicas: &Arc<Replicas>,
+    group: &Group,
+    copy: &Destination,
+    tag: u64,
+    past: &[Objection],
+) -> Result<(Era, String), String> {
+    let passes = |objection| past.contains(&objection);
+    if !passes(Objection::Alive) {
+        group.engine().let_fall_silent(copy).await;
+    }
+    let others = group.is_behind(replicas, copy).await;
+    let force = Force {
+        source_alive: passes(Objection::Alive),
+        inconsistent: passes(Objection::Resync),
+        behind: passes(Objection::Behind),
+    };
+    let own = match others.objections.iter().all(|(objection, _)| passes(*objection)) {
+        false => copy.objections(),
+        true => match group.engine().take_over(copy, tag, force).await {
+            Ok(era) => return Ok((era, others.unasked)),
+            Err(Error::Objections(own)) => own,
+            Err(e) => return Err(e.to_string()),
+        },
+    };
+    let host = group.config().partners.into_iter().next().map(|partner| partner.address.host);
+    let host = host.unwrap_or_else(|| "its source".into());
+    let mode = copy.status().peers.first().and_then(|peer| peer.mode);
+    let own = own.iter().map(|objection| told(&group.name, &host, mode, objection));
+    Err(refusal(&group.name, &own.chain(others.objections).collect::<Vec<_>>()))
+}
+
+/// What speaks against it on this side, with what it costs, and what to do instead.
+fn told(name: &str, host: &str, mode: Option<Mode>, objection: &Engines) -> (Objection, String) {
+    match objection {
+        Engines::Alive(_) => {
+            let lost = match mode {
+                Some(Mode::Synchronous) => {
+                    format!("writes that {host} answers before it hears of this side are refused there")
+                }
+                _ => format!("what {host} has answered and not sent yet is lost"),
+            };
+            let why = format!(
+                "{objection}; {lost}, and {host} stops when it is reached. To lose nothing: `weft replica switch {name}` on {host} \
+                 exchanges the roles. If {host} is lost all the same, stop its server and try again"
+            );
+            (Objection::Alive, why)
+        }
+        Engines::Behind(_) => {
+            let why = format!(
+                "{objection}; writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft \
+                 replica status` here says that it is continuously replicating, and try again"
+            );
+            (Objection::Behind, why)
+        }
+        Engines::Inconsistent => {
+            (Objection::Resync, format!("{objection}; files and databases in it may be damaged"))
+        }
+    }
+}
+
+/// All that speaks against it, and what to type to pass over exactly that.
+fn refusal(name: &str, objections: &[(Objection, String)]) -> String {
+    let words: Vec<&str> = objections.iter().map(|(objection, _)| objection.word()).collect();
+    let all: Vec<String> = objections.iter().map(|(one, why)| format!("{}: {why}", one.word())).collect();
+    let (all, words) = (all.join(". "), words.join(","));
+    let one = if objections.len() == 1 { "that is so" } else { "all of that is so" };
+    format!(
+        "{name} stays a copy. {all}. To make it the source though {one}: `weft replica switch {name} --failover --force={words}`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn all_that_speaks_against_a_failover_is_told_with_the_words_that_pass_over_it() {
+        let told = |objection| told("db", "alpha", Some(Mode::Synchronous), &objection);
+        let (alive, behind) = (Engines::Alive(Duration::from_millis(1500)), Engines::Behind(3));
+        let one = refusal("db", &[told(behind)]);
+        assert!(one.ends_with("that is so: `weft replica switch db --failover --force=behind`"), "{one}");
+        let more = (Objection::OtherHasMore, "this copy lacks records 4 to 9; gamma has them".to_owned());
+        let all = refusal("db", &[told(alive), told(behind), told(Engines::Inconsistent), more]);
+        for said in [
+            "alive: its source is alive: it was heard of 1.5 s ago",
+            "behind: its source had 3 records more",
+            "resync: a resync is under way",
+            "other-has-more: this copy lacks records 4 to 9",
+            "--force=alive,behind,resync,other-has-more`",
+        ] {
+            assert!(all.contains(said), "{all}");
+        }
+    }
+}

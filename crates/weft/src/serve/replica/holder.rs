@@ -1,0 +1,76 @@
+//! Who has now what a copy had, for which this side gave up when it was set back.
+//!
+//! Spec: [`Ask::Holds`](super::setup::Ask::Holds). A copy that has it is told to take over; one may have lost it since. Does not: keep what has to be
+//! there, or word it (see `weft_replica::destination`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use weft_machine::rt;
+use weft_replica::destination::{Destination, Holder};
+
+use super::Replicas;
+use super::group::{Group, State};
+use super::partners::Holds;
+
+/// How often partners are asked, as long as a source is refused.
+const ASKS_EVERY: Duration = Duration::from_secs(10);
+
+impl Group {
+    /// As long as this side is this copy: finds out, when a source was refused that lacks something, who has that.
+    pub async fn watch_holder(&self, replicas: &Replicas, copy: &Arc<Destination>) {
+        let is = |state: &State| self.is_this_copy(state, copy);
+        while is(&self.state()) && !replicas.ends() {
+            let over = std::pin::pin!(self.engine().until(|state| !is(state)));
+            let refused = std::pin::pin!(copy.until_refused());
+            let Either::Left(_) = select(refused, over).await else { return };
+            self.look_for_holder(replicas, copy).await;
+            let over = self.engine().until(|state| !is(state));
+            let _is_time = rt::timeout(ASKS_EVERY, over).await;
+        }
+    }
+
+    /// Asks all partners, where a source has to have something for this side to follow it.
+    pub async fn look_for_holder(&self, replicas: &Replicas, copy: &Destination) {
+        let Some((last, had)) = copy.floor() else { return };
+        let asked = self.ask_partners(replicas).await;
+        let asked: Vec<_> = asked.into_iter().map(|(partner, holds)| (partner.name, holds)).collect();
+        copy.holder_is(holder(&asked, had.as_deref(), copy.status().epoch, last));
+    }
+}
+
+/// Who has everything through record `last` of this epoch, which `had` had, as they say.
+fn holder(asked: &[(String, Option<Holds>)], had: Option<&str>, epoch: u64, last: u64) -> Holder {
+    let has = |holds: &Holds| holds.epoch == epoch && holds.last >= last;
+    if let Some((name, _)) = asked.iter().find(|(_, holds)| holds.as_ref().is_some_and(has)) {
+        return Holder::Has(name.clone());
+    }
+    let says = asked.iter().find(|(name, _)| Some(&**name) == had).and_then(|(_, holds)| holds.as_ref());
+    match says {
+        None => Holder::NotKnown,
+        Some(holds) if holds.epoch > epoch => Holder::Later(holds.epoch),
+        Some(_) => Holder::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_had_something_is_asked_whether_that_is_so_still() {
+        let holds = |epoch, last| Some(Holds { epoch, last, ..Holds::default() });
+        let found = |beta, gamma| {
+            let asked = [("beta:db".to_owned(), beta), ("gamma:db".to_owned(), gamma)];
+            holder(&asked, Some("beta:db"), 3, 8009)
+        };
+        assert_eq!(found(holds(3, 8009), None), Holder::Has("beta:db".into()));
+        // Its journal is lost, it is in the middle of a resync, or it knows nothing of the partnership.
+        assert_eq!(found(holds(0, 0), None), Holder::Lost);
+        assert_eq!(found(holds(3, 8008), holds(4, 9000)), Holder::Lost);
+        assert_eq!(found(holds(3, 17), holds(3, 8010)), Holder::Has("gamma:db".into()));
+        assert_eq!(found(holds(4, 8009), holds(2, 9000)), Holder::Later(4));
+        assert_eq!(found(None, holds(3, 8008)), Holder::NotKnown);
+    }
+}
