@@ -135,7 +135,7 @@ class Three(Hosts):
         source, first, second = self.three()
         source.crash()
         second.crash()
-        said = first.replica("switch", "vol1", "--failover", "--force").stdout
+        said = first.take_over("vol1")
         self.assertRegex(said, "localhost:vol1 was not told .*: this side sends to it when it reaches it, and no failover is to be typed")
         second.start()
         source.start()
