@@ -661,10 +661,22 @@ impl Group {
     /// Makes this side the source, without asking the one that is. Unless it is forced, that has to have been silent for as
     /// long as it may be, which is waited for.
     pub async fn failover(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
+        if !force.source_alive {
+            self.let_fall_silent(copy).await;
+        }
+        self.take_over(copy, tag, force).await
+    }
+
+    /// Waits until the source of a copy has been silent for as long as it may be, or is heard of.
+    pub async fn let_fall_silent(&self, copy: &Destination) {
         let began = rt::now();
-        while !force.source_alive && copy.heard_at() <= began && !copy.is_source_silent() {
+        while copy.heard_at() <= began && !copy.is_source_silent() {
             rt::sleep(SILENCE_LOOK).await;
         }
+    }
+
+    /// The same as [`Group::failover`], at once.
+    pub async fn take_over(&self, copy: &Destination, tag: u64, force: Force) -> Result<Era, Error> {
         let era = copy.promote(tag, force).await?;
         self.settled(|state| matches!(state, State::Source(_))).await.map_err(Error::Halted)?;
         Ok(era)
