@@ -75,6 +75,9 @@ pub struct Status {
     pub applied: u64,
     /// Whether its volumes, with the log applied, are a state that the source's once had. Always true on a source.
     pub consistent: bool,
+    /// Whether it is a copy that was a source and gave up for another one, which has not overwritten anything yet: what it holds, though
+    /// not called consistent, is what it had then. Always false on a source.
+    pub gave_up: bool,
     /// Bytes of each volume.
     pub sizes: Vec<u64>,
     /// Bytes of its log, and of these in use.

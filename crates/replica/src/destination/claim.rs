@@ -16,6 +16,7 @@ use crate::peer::AHEAD_BYTES;
 use crate::state::{State, Tail};
 use crate::status::{Mode, Phase, Role};
 
+const GAVE_UP: &str = "this side gave up for another one, which is to overwrite what it has";
 const INCONSISTENT: &str = "a resync is under way: what is here is no state that the source ever had";
 
 /// A source is at most so many epochs ahead of what it claims: one that says more has not counted them, and would leave no numbers
@@ -340,7 +341,7 @@ impl Destination {
                 return Err(Error::Halted(why.clone()));
             }
             if !core.state.consistent && !force.inconsistent {
-                return Err(Error::State(INCONSISTENT));
+                return Err(Error::State(if core.is_given_up() { GAVE_UP } else { INCONSISTENT }));
             }
             let missing = core.missing(self.log.fill().last);
             let silent = rt::now().since(core.heard);

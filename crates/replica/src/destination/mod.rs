@@ -185,6 +185,13 @@ impl Core {
         }
     }
 
+    /// It was a source, gave up for another one, and nothing of that one has come yet. A resync that begins clears what names
+    /// the writes that this side had alone; before, the volumes are what they were.
+    fn is_given_up(&self) -> bool {
+        let State { gave_up, consistent, damaged, .. } = &self.state;
+        *gave_up && !consistent && !damaged && self.own.iter().any(|map| !map.is_clean())
+    }
+
     /// Another history is adopted: what was said of records that are not in it does not count.
     fn forget_claims(&mut self) {
         self.claimed = self.claimed.min(self.fork);
@@ -763,6 +770,7 @@ impl Destination {
             last: fill.durable,
             applied: core.applied,
             consistent: core.state.consistent,
+            gave_up: core.is_given_up(),
             sizes: core.state.members.iter().map(|member| member.size).collect(),
             log_bytes: core.state.layout.log_bytes,
             log_used: fill.used,

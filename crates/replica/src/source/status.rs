@@ -35,6 +35,7 @@ impl Source {
             last: fill.durable,
             applied: core.applied(&fill),
             consistent: true,
+            gave_up: false,
             sizes: state.members.iter().map(|member| member.size).collect(),
             log_bytes: state.layout.log_bytes,
             log_used: fill.used,

@@ -781,6 +781,28 @@ fn two_sources_are_told_and_the_later_one_may_count() {
 }
 
 #[test]
+fn who_gave_up_has_what_it_had_until_the_other_one_comes() {
+    tell(async {
+        let world = split().await;
+        world.source(0).demote().await.expect("it gives up");
+        world.kill(0);
+        let copy = world.start_destination_as_it_is(0).await;
+        let status = copy.status();
+        assert!(status.gave_up && !status.consistent, "{status:?}");
+        let force = Force { source_alive: true, ..Force::default() };
+        let refused = copy.promote(100, force).await.expect_err("nobody has forced it").to_string();
+        assert!(refused.contains("this side gave up") && !refused.contains("resync"), "{refused}");
+        assert_eq!(world.volumes(0)[0][0], 0xaa);
+        let new = world.source(1);
+        world.add_peer(&new, "the old source", First::Partner).await;
+        world.ship(1, 0, 0);
+        world.until_follows(1).await;
+        assert!(!copy.status().gave_up);
+        world.check_equal(1, 0).await;
+    });
+}
+
+#[test]
 fn two_sources_are_told_and_the_earlier_one_may_count() {
     tell(async {
         let world = split().await;

@@ -31,6 +31,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     if let Some(why) = &group.partner_stopped {
         writeln!(out, "  there     stopped on the other side: {why}")?;
     }
+    if let Some(why) = &group.no_source {
+        writeln!(out, "  nobody    {why}")?;
+    }
     if !group.test_failover.is_empty() {
         let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
         match engine["picture_ended"].as_str() {
@@ -55,7 +58,11 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "epoch"),
         number(engine, "last"),
         number(engine, "applied"),
-        if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
+        match (&engine["consistent"], &engine["gave_up"]) {
+            (_, Value::Bool(true)) => "; this side gave up, and has what it had then",
+            (Value::Bool(false), _) => "; the copy is of no single moment yet",
+            _ => "",
+        }
     )?;
     if engine["full"] == Value::Bool(true) && opening(group).is_none() {
         writeln!(
@@ -174,7 +181,9 @@ fn missing(is_source: bool, peer: &Value) -> String {
 /// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
 /// answered, is refused without force, which says what it costs: its source is better.
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
-    let lacks = match engine["consistent"] == Value::Bool(false) {
+    let is = |key: &str, value| engine[key] == Value::Bool(value);
+    let lacks = match is("consistent", false) {
+        true if is("gave_up", true) => "of a side that gave up".to_owned(),
         true => "in the middle of a resync".to_owned(),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {
@@ -270,7 +279,7 @@ pub(crate) struct Brief {
 
 /// A line for each partner of a group; one for a group that has none, or has stopped.
 pub(crate) fn brief(group: &Group) -> Vec<Brief> {
-    let Group { name, role, stopped, partner_stopped, test_failover, engine, links, .. } = group;
+    let Group { name, role, stopped, partner_stopped, no_source, test_failover, engine, links, .. } = group;
     let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
     let opening = opening(group);
     if let Some(why) = opening.filter(|_| peers.is_empty()) {
@@ -334,6 +343,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
             care: true,
             no_rdma: None,
         });
+    }
+    if let Some(why) = no_source {
+        all.push(Brief { line: format!("{name}: {why}"), care: true, no_rdma: None });
     }
     if let Some(why) = opening {
         all.push(Brief {
@@ -413,6 +425,7 @@ mod tests {
             role: role.into(),
             stopped: None,
             partner_stopped: None,
+            no_source: None,
             test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),

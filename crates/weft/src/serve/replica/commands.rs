@@ -514,6 +514,10 @@ fn why_no_failover(name: &str, host: &str, copy: &Destination, e: &Error) -> Str
             "{e}: writes that {host} has answered are lost with them. To lose nothing, start {host} again, wait until `weft replica \
              status` here says that it is continuously replicating, and try again. If {host} is lost for good: {forced}"
         ),
+        Error::State(_) if copy.status().gave_up => format!(
+            "{e}. It has what it had then. To make that the source nevertheless: {forced}; what only {host} has is overwritten when that \
+             becomes its copy"
+        ),
         Error::State(_) if !copy.status().consistent => {
             format!("{e}: files and databases in it may be damaged. Nevertheless: {forced}")
         }
@@ -642,6 +646,14 @@ async fn resolve(
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
     };
+    let gives_up = match group.state() {
+        State::Source(source) => source.is_disputed(),
+        State::Stopped(stopped) => stopped.cause == Cause::Split,
+        _ => false,
+    };
+    if gives_up && !keep_here && !force {
+        group.would_follow_nobody(replicas).await?;
+    }
     group.engine().resolve(&home, keep_here, force, tag).await?;
     let name = &group.name;
     let compared = matches!(cause, Some(Cause::Log | Cause::Journal | Cause::Volume));

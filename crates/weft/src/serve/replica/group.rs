@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
@@ -71,6 +71,8 @@ pub(super) struct Group {
     heard: Mutex<stopped::Heard>,
     /// Which of them has most, as was found out when this side was stopped, until it is a source, or follows one.
     most: Mutex<Option<Most>>,
+    /// What to type where all sides are copies, as was found out last.
+    no_source: Mutex<Option<String>>,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
     stops: AtomicU64,
 }
@@ -287,7 +289,10 @@ impl Host for Home {
             State::Destination(copy) => {
                 self.group.know_epoch(&self.replicas, copy.latest_epoch());
                 let (group, replicas, copy) = (self.group.clone(), self.replicas.clone(), copy.clone());
-                rt::spawn(async move { group.find_source(&replicas, &copy).await }).detach();
+                rt::spawn(async move {
+                    join(group.find_source(&replicas, &copy), group.look_for_source(&replicas, &copy)).await
+                })
+                .detach();
             }
         }
     }
@@ -334,6 +339,7 @@ impl Group {
             lent: Mutex::default(),
             heard: Mutex::default(),
             most: Mutex::default(),
+            no_source: Mutex::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
     }
@@ -662,6 +668,22 @@ impl Group {
     /// Remembers it, or that it does not count any more.
     pub fn know_most(&self, most: Option<Most>) {
         *lock(&self.most) = most;
+    }
+
+    /// See [`Group::no_source`].
+    pub fn known_no_source(&self) -> Option<String> {
+        lock(&self.no_source).clone()
+    }
+
+    /// Remembers that all sides are copies, and what to type; or that they are not.
+    pub fn know_no_source(&self, what: Option<String>) {
+        let mut known = lock(&self.no_source);
+        if let Some(why) = &what
+            && known.as_ref() != Some(why)
+        {
+            tracing::error!("group {}: {why}", self.name);
+        }
+        *known = what;
     }
 
     /// Why it is stopped, and which of its copies has most.

@@ -13,6 +13,7 @@ mod group;
 mod kept;
 mod lost;
 pub(crate) mod names;
+mod no_source;
 mod partners;
 mod picture;
 mod setup;

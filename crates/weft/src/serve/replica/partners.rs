@@ -15,6 +15,7 @@ use weft_replica::status::Role;
 
 use super::config::Partner;
 use super::group::{Group, State};
+use super::no_source::Standing;
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier};
 use crate::out::{self, Said};
@@ -44,6 +45,8 @@ pub(super) struct Holds {
     pub known: u64,
     /// That side's host.
     pub holder: Said,
+    /// What it has as a copy, where it is one.
+    pub copy: Option<Standing>,
 }
 
 /// The side that has most.
@@ -137,11 +140,12 @@ impl Group {
             source: matches!(self.state(), State::Source(_)),
             known,
             holder: holder.into(),
+            copy: self.standing(),
         }
     }
 
     /// Asks all partners what they have. `None` of one that cannot be reached, or does not know the question.
-    async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
+    pub(super) async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
         let ask = Ask::Holds { partnership: self.partnership_hex() };
         let asked = self.config().partners.into_iter().map(|partner| async {
             let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
