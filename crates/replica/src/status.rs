@@ -58,6 +58,20 @@ pub enum Phase {
     Failed,
 }
 
+impl Phase {
+    /// Whether it goes on over a connection, and so ends with that.
+    pub fn is_connected(self) -> bool {
+        matches!(
+            self,
+            Phase::InitialBlockCopy
+                | Phase::SeededCopy
+                | Phase::ReplayingLog
+                | Phase::Resyncing
+                | Phase::ContinuouslyReplicating
+        )
+    }
+}
+
 /// One side of a group.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Status {
@@ -148,6 +162,8 @@ pub struct PeerStatus {
     pub record_bytes_sent: u64,
     /// When it was last heard of, milliseconds of Unix time; 0 for never.
     pub heard_ms: u64,
+    /// When the connection was lost by which it was in the phase before, milliseconds of Unix time; 0 where that is not so.
+    pub lost_ms: u64,
     /// The last thing that went wrong.
     pub last_error: Option<String>,
     /// Result of the last verification.

@@ -175,8 +175,7 @@ impl Destination {
         core.offered_sizes = hello.sizes.clone();
         core.first_copy = hello.adopt;
         core.mode = Some(if hello.synchronous { Mode::Synchronous } else { Mode::Asynchronous });
-        core.heard_ms = now;
-        core.heard = rt::now();
+        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
         Ok((welcome, !fresh && !diverged))
     }
 

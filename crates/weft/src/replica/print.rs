@@ -113,7 +113,7 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         0 => String::new(),
         left => format!(" · NumOfBytesRemaining {left}"),
     };
-    writeln!(out, "  {direction:<4}      {name}, {mode}: {}{left}", progress(peer))?;
+    writeln!(out, "  {direction:<4}      {name}, {mode}: {}{}{left}", progress(peer), lost(peer, now_ms()))?;
     let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
     let missing = missing(is_source, peer);
     writeln!(
@@ -197,15 +197,25 @@ fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
     )
 }
 
+/// Since when there is no connection, where there was one.
+fn lost(peer: &Value, now_ms: u64) -> String {
+    let lost_ms = peer["lost_ms"].as_u64().filter(|ms| *ms > 0);
+    lost_ms.map_or(String::new(), |ms| format!(", connection lost {} ago", since(ms, now_ms)))
+}
+
 /// How long a copy has not heard of its source, where that is what it waits for.
 fn silence(peer: &Value, now_ms: u64) -> Option<String> {
     let heard_ms = peer["heard_ms"].as_u64().filter(|ms| *ms > 0 && peer["phase"] == "WaitingForSource")?;
-    let seconds = now_ms.saturating_sub(heard_ms) / 1000;
-    Some(match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+    Some(since(heard_ms, now_ms))
+}
+
+fn since(then_ms: u64, now_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(then_ms) / 1000;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
         (hours, minutes, _) => format!("{hours} h {minutes} min"),
-    })
+    }
 }
 
 /// How many reads of a source's volumes have failed, the last one, and what to type.
@@ -312,8 +322,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let follows = peer["phase"] == "ContinuouslyReplicating";
         Brief {
             line: format!(
-                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}{}, {seconds:.1} s{by}{unprotected}",
+                "{name}, {role}: {mode} {direction} {partner}, {}{}, lag {}{}, {seconds:.1} s{by}{unprotected}",
                 progress(peer),
+                lost(peer, now_ms()),
                 missing(is_source, peer),
                 human(bytes)
             ),
@@ -617,6 +628,22 @@ mod tests {
                 text.contains(&format!("this copy is {why}, and")) && !text.contains("if it is lost"),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_connection_that_was_lost_is_told_with_its_age() {
+        let peer = |phase: &str| json!({ "name": "other:vol1", "phase": phase, "lost_ms": 1_000_000 });
+        assert_eq!(lost(&peer("WaitingForDestination"), 1_003_000), ", connection lost 3 s ago");
+        assert_eq!(lost(&json!({ "lost_ms": 0 }), 1_003_000), "");
+        for (role, phase) in [("source", "WaitingForDestination"), ("destination", "WaitingForSource")] {
+            let group = group(role, json!({ "role": role, "peers": [peer(phase)] }), Vec::new());
+            let mut out = Vec::new();
+            groups(&mut out, std::slice::from_ref(&group)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(text.contains(", connection lost "), "{text}");
+            let told = &brief(&group)[0];
+            assert!(told.care && told.line.contains(", connection lost "), "{}", told.line);
         }
     }
 

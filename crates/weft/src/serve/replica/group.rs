@@ -21,7 +21,7 @@ use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::source::{self, Source};
-use weft_replica::status::{PeerStatus, Phase, Role, Status};
+use weft_replica::status::{PeerStatus, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Before, Error as VolumeError, Volume, Volumes};
 
@@ -744,16 +744,6 @@ impl Group {
 fn has_heard_since(status: &Status, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let said = u64::try_from(now.saturating_sub(age).as_millis()).unwrap_or(u64::MAX);
-    let is_well = |peer: &PeerStatus| {
-        let talks = matches!(
-            peer.phase,
-            Phase::InitialBlockCopy
-                | Phase::SeededCopy
-                | Phase::ReplayingLog
-                | Phase::Resyncing
-                | Phase::ContinuouslyReplicating
-        );
-        talks && peer.heard_ms > said
-    };
+    let is_well = |peer: &PeerStatus| peer.phase.is_connected() && peer.heard_ms > said;
     !status.peers.is_empty() && status.peers.iter().all(is_well)
 }
