@@ -82,6 +82,9 @@ pub enum Objection {
     /// It is no state that the source ever had.
     #[error("a resync is under way: what is here is no state that the source ever had")]
     Inconsistent,
+    /// It is what this side had as a source, before it gave up.
+    #[error("this side gave up for another one, which is to overwrite what it has")]
+    GaveUp,
 }
 
 fn listed(objections: &[Objection]) -> String {

@@ -660,7 +660,7 @@ fn told_of(url: &Url, asked: Asked, spoken: &Spoken, failure: &str) -> String {
             }
         ),
         Spoken::Rdma => format!(
-            "is a port of RDMA; name the TCP port of {other}, and this one as ?rdmaport={}",
+            "is a port of RDMA; name the TCP port of {other} (in a URL this one is ?rdmaport={})",
             asked.addr.port()
         ),
         Spoken::Nbd => format!(

@@ -174,8 +174,7 @@ impl Destination {
         core.offered_sizes = hello.sizes.clone();
         core.first_copy = hello.adopt;
         core.mode = Some(if hello.synchronous { Mode::Synchronous } else { Mode::Asynchronous });
-        core.heard_ms = now;
-        core.heard = rt::now();
+        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
         Ok((welcome, !fresh && !diverged))
     }
 
@@ -340,7 +339,10 @@ impl Destination {
         let missing = core.missing(self.log.fill().last);
         let alive = (silent < self.config.silence).then_some(Objection::Alive(silent));
         let behind = (missing > 0).then_some(Objection::Behind(missing));
-        let inconsistent = (!core.state.consistent).then_some(Objection::Inconsistent);
+        let inconsistent = match core.is_given_up() {
+            true => Some(Objection::GaveUp),
+            false => (!core.state.consistent).then_some(Objection::Inconsistent),
+        };
         [alive, behind, inconsistent].into_iter().flatten().collect()
     }
 

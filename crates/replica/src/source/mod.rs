@@ -213,6 +213,8 @@ struct Partner {
     commands: VecDeque<admin::Command>,
     last_error: Option<String>,
     heard_ms: u64,
+    /// When its last session ended, until the next one has begun; 0 otherwise.
+    lost_ms: u64,
     /// Last sequence in its volumes, as it said last.
     applied: u64,
     copied_bytes: u64,
@@ -242,6 +244,7 @@ impl Partner {
             commands: VecDeque::new(),
             last_error: None,
             heard_ms: 0,
+            lost_ms: 0,
             applied: 0,
             copied_bytes: 0,
             sent_bytes: 0,

@@ -180,12 +180,15 @@ impl Source {
 
     /// Whether there was a session that has ended.
     fn ended(&self, n: usize) -> bool {
-        let mut had_it = false;
+        let (mut had_it, now) = (false, self.side.wall.now_ms());
         if self.core().given_up {
             self.halt(Phase::Superseded, GIVEN_UP.into(), None);
         }
         if let Ok((partner, _)) = self.core().peer(n) {
             had_it = std::mem::take(&mut partner.connected);
+            if had_it {
+                partner.lost_ms = now;
+            }
             partner.again = false;
             partner.comparing = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
@@ -427,7 +430,7 @@ impl Source {
             for (map, diverged) in partner.maps.iter_mut().zip(&diverged) {
                 map.mark_all_of(diverged);
             }
-            partner.connected = true;
+            (partner.connected, partner.lost_ms) = (true, 0);
             (partner.greeted, partner.disputed) = (true, false);
             if matches!(partner.phase, Phase::Refused | Phase::SplitBrain | Phase::Superseded) {
                 // It refuses no more: what was to be done about that is done.

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::signal::Signal;
 use weft_replica::source::{self, Source};
-use weft_replica::status::{PeerStatus, Phase, Role, Status};
+use weft_replica::status::{PeerStatus, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Before, Error as VolumeError, Volume, Volumes};
 
@@ -76,6 +76,8 @@ pub(super) struct Group {
     successor: Mutex<String>,
     /// What this source says of its destinations has changed.
     pub(super) listed: Signal,
+    /// What to type where all sides are copies, as was found out last.
+    no_source: Mutex<Option<String>>,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
     stops: AtomicU64,
 }
@@ -299,7 +301,10 @@ impl Host for Home {
                 let (group, replicas, copy) = (self.group.clone(), self.replicas.clone(), copy.clone());
                 let (also, of, watched) = (group.clone(), replicas.clone(), copy.clone());
                 rt::spawn(async move { also.watch_holder(&of, &watched).await }).detach();
-                rt::spawn(async move { group.find_source(&replicas, &copy).await }).detach();
+                rt::spawn(async move {
+                    join(group.find_source(&replicas, &copy), group.look_for_source(&replicas, &copy)).await
+                })
+                .detach();
             }
         }
     }
@@ -348,6 +353,7 @@ impl Group {
             most: Mutex::default(),
             successor: Mutex::default(),
             listed: Signal::default(),
+            no_source: Mutex::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
     }
@@ -695,6 +701,22 @@ impl Group {
         *lock(&self.most) = most;
     }
 
+    /// See [`Group::no_source`].
+    pub fn known_no_source(&self) -> Option<String> {
+        lock(&self.no_source).clone()
+    }
+
+    /// Remembers that all sides are copies, and what to type; or that they are not.
+    pub fn know_no_source(&self, what: Option<String>) {
+        let mut known = lock(&self.no_source);
+        if let Some(why) = &what
+            && known.as_ref() != Some(why)
+        {
+            tracing::error!("group {}: {why}", self.name);
+        }
+        *known = what;
+    }
+
     /// Why it is stopped, and which of its copies has most.
     pub fn why_stopped(&self, stopped: &Stopped) -> String {
         let most = self.known_most();
@@ -753,16 +775,6 @@ impl Group {
 fn has_heard_since(status: &Status, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let said = u64::try_from(now.saturating_sub(age).as_millis()).unwrap_or(u64::MAX);
-    let is_well = |peer: &PeerStatus| {
-        let talks = matches!(
-            peer.phase,
-            Phase::InitialBlockCopy
-                | Phase::SeededCopy
-                | Phase::ReplayingLog
-                | Phase::Resyncing
-                | Phase::ContinuouslyReplicating
-        );
-        talks && peer.heard_ms > said
-    };
+    let is_well = |peer: &PeerStatus| peer.phase.is_connected() && peer.heard_ms > said;
     !status.peers.is_empty() && status.peers.iter().all(is_well)
 }

@@ -16,6 +16,7 @@ use weft_replica::status::Role;
 use super::config::Partner;
 use super::destinations::{MOST_NAME, MOST_PARTNERS};
 use super::group::{Group, State};
+use super::no_source::Standing;
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier};
 use crate::args::replica::Objection;
@@ -41,6 +42,8 @@ pub(super) struct Holds {
     pub known: u64,
     /// That side's host.
     pub holder: Said,
+    /// What it has as a copy, where it is one.
+    pub copy: Option<Standing>,
 }
 
 /// The side that has most.
@@ -129,6 +132,7 @@ impl Group {
             source: matches!(self.state(), State::Source(_)),
             known,
             holder: holder.into(),
+            copy: self.standing(),
         }
     }
 

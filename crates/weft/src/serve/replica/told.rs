@@ -42,6 +42,7 @@ fn told(group: &Group) -> Told {
         role: role.to_owned(),
         stopped,
         partner_stopped,
+        no_source: group.no_source(),
         test_failover: group.picture_uris(),
         in_memory: config.in_memory,
         policy: config.policy,
