@@ -559,7 +559,7 @@ pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
             out.write_all(contents).and_then(|()| out.flush())?;
         }
         Destination::File(target) => {
-            let draft = target.draft(|name| crate::transfer::partial_name(name, ""), false)?;
+            let draft = target.draft(|name| crate::partial::partial_name(name, ""), false)?;
             let written = draft.file().and_then(|mut file| file.write_all(contents));
             written.map_err(|e| told(&e))?;
             draft.set_len(contents.len() as u64)?;

@@ -29,10 +29,11 @@ use crate::copy::{Direction, name_of};
 use crate::fault::Fault;
 use crate::local::{Folder, Source, Target};
 use crate::out::name;
+use crate::partial::is_partial;
 use crate::signals::{stop_on_signals, until_stopped};
 use crate::sync::failed::{Failed, Failures, Places};
 use crate::sync::here::Here;
-use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
+use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
 
