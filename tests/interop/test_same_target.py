@@ -1,9 +1,12 @@
 """Two commands that write one file on a server: the file is whole, of one of them, whatever becomes of the other."""
 
+import fcntl
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -154,6 +157,39 @@ class SameTarget(unittest.TestCase):
                 self.assertEqual(len(left), 1)
                 for name in ["other", *left]:
                     os.unlink(self.folder / name)
+
+    def test_sync_deletes_what_nobody_is_at_work_on(self):
+        """What killed commands have left, in a folder that goes as well; not what a command writes at this moment."""
+        source = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-source-"))
+        left = [".a.0123.weft-partial", "gone/.b.0123.weft-partial"]
+        for version, url in {"smb": self.smb, **self.nfs}.items():
+            with self.subTest(version=version):
+                (self.folder / "gone").mkdir()
+                for name in left:
+                    (self.folder / name).write_bytes(b"half")
+                    # By NFSv3 nobody knows who is at work on a file, but that one writes.
+                    if version == "3":
+                        os.utime(self.folder / name, (1, time.time() - 2 * 86_400))
+                writing = self.begin_put(url)
+                root = url.replace("/data/tgt", "/data/")
+                told = weft.run(weft.WEFT, "sync", source, root, "-n").stderr
+                self.assertIn(f"an unfinished copy by its name (--delete removes it): {left[0]}\n", told)
+                told = weft.run(weft.WEFT, "sync", source, root, "-n", "--delete").stdout
+                self.assertIn(f"delete     {left[0]}, unless a command is at work on it\n", told)
+                weft.run(weft.WEFT, "sync", "-q", "--delete", source, root)
+                self.assertEqual(len(self.names()), 1)
+                self.assertEqual(self.finish(writing), (0, ""))
+                self.assertEqual(self.names(), ["tgt"])
+                self.target.unlink()
+        with self.subTest(version="local"):
+            local = pathlib.Path(source, "local")
+            (local / "gone").mkdir(parents=True)
+            for name in left:
+                (local / name).write_bytes(b"half")
+            with open(local / left[0]) as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                weft.run(weft.WEFT, "sync", "-q", "--delete", self.server.url(""), local)
+                self.assertEqual(os.listdir(local), [left[0]])
 
     def test_the_new_content_is_said_to_be_where_it_is_alone(self):
         """A partial file that somebody has taken away is not said to have the new content."""

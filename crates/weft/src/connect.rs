@@ -177,6 +177,8 @@ trait RemoteFolder {
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
+    /// See [`Remote::remove_unfinished`].
+    fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
     /// See [`Remote::draft`]; `target` is no link.
     fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
     /// Gives a file the spelling of its name that is used here.
@@ -342,6 +344,11 @@ impl Remote {
     /// Removes a file.
     pub(crate) async fn remove(&self, path: &str) -> Result<(), Failure> {
         self.folder.remove(path).await
+    }
+
+    /// Removes a partial file, unless a command is at work on it, or it is gone; whether it did.
+    pub(crate) async fn remove_unfinished(&self, path: &str) -> Result<bool, Failure> {
+        self.folder.remove_unfinished(path).await
     }
 
     /// Begins new content for the file `target`; a symbolic link is followed. With a tag the partial file has a name by which a

@@ -27,7 +27,7 @@ use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
 use crate::fault::Fault;
-use crate::local::{Folder, Source, Target};
+use crate::local::{Folder, Source, Target, remove_unfinished};
 use crate::out::name;
 use crate::partial::is_partial;
 use crate::signals::{stop_on_signals, until_stopped};
@@ -119,6 +119,8 @@ struct Work<'a> {
     respelled: BTreeSet<&'a str>,
     /// What the target has and the source has not, contents first.
     extra: Vec<(&'a str, bool)>,
+    /// What interrupted copies have left at the target, which goes before that.
+    unfinished: Vec<&'a str>,
     /// Files that are the same.
     unchanged: usize,
     /// What has no place at the target, and why.
@@ -228,6 +230,12 @@ impl<'a> Work<'a> {
     }
 }
 
+/// Of `paths` those that are not left out, nor in what is.
+fn beyond<'a>(paths: &'a [String], left_out: &[String], names: Names) -> Vec<&'a str> {
+    let left_out: BTreeSet<_> = left_out.iter().map(|path| names.fold(path)).collect();
+    paths.iter().filter(|path| !is_within(&names.fold(path), &left_out)).map(String::as_str).collect()
+}
+
 /// Whether the path or a folder above it is one of these.
 fn is_within(path: &str, names: &BTreeSet<Cow<'_, str>>) -> bool {
     let above = path.match_indices('/').map(|(at, _)| &path[..at]);
@@ -268,6 +276,9 @@ async fn sync(
         if ends.places.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
     let left_out: Vec<String> = source.skipped.iter().chain(&source.unfinished).cloned().collect();
     let mut work = Work::between(&source.items, &left_out, &target.items, names, which, args.delete);
+    if args.delete {
+        work.unfinished = beyond(&target.unfinished, &left_out, names);
+    }
     if !ends.places.up {
         work.keep_off(&target.skipped);
     }
@@ -277,6 +288,12 @@ async fn sync(
         }
         for path in &source.unfinished {
             note!("left out, an unfinished copy by its name: {}", name(path));
+        }
+        for path in target.unfinished.iter().filter(|_| !args.delete && !options.resume) {
+            note!(
+                "left at the destination, an unfinished copy by its name (--delete removes it): {}",
+                name(path)
+            );
         }
     }
     // What the target has and cannot show is nobody's loss, unless something is to be deleted.
@@ -384,6 +401,13 @@ impl Ends {
         if !done.failed.is_empty() {
             return Ok(done);
         }
+        for path in &work.unfinished {
+            match self.remove_unfinished(path).await {
+                Ok(true) => done.deleted += 1,
+                Ok(false) => {}
+                Err(e) => done.failed.push(self.places.at_destination(path, e))?,
+            }
+        }
         plan.begin_count("deleting", work.extra.len() as u64);
         for step in deletions(&work.extra) {
             let mut deletions = stream::iter(step)
@@ -440,6 +464,15 @@ impl Ends {
                 fetch(&self.remote, &there, target, plan).await
             }
         }
+    }
+
+    async fn remove_unfinished(&self, path: &str) -> Result<bool, Failure> {
+        if self.places.up {
+            return self.remote.remove_unfinished(&join(&self.places.there, path)).await;
+        }
+        let root = self.here.root()?;
+        let (folder, name) = root.holder(path)?;
+        Ok(remove_unfinished(&folder, name)?)
     }
 
     async fn delete(&self, path: &str, folder: bool) -> Result<(), Failure> {
@@ -616,6 +649,9 @@ fn print_work(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
     }
     for (path, size) in &work.files {
         say!("copy       {} ({size} bytes)", name(path))?;
+    }
+    for path in &work.unfinished {
+        say!("delete     {}, unless a command is at work on it", name(path))?;
     }
     for (path, folder) in &work.extra {
         say!("delete     {}{}", name(path), if *folder { "/" } else { "" })?;

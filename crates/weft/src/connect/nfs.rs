@@ -7,6 +7,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -35,6 +36,8 @@ use crate::when::When;
 
 /// One READ and WRITE of a copy from file to file.
 const BLOCK_BYTES: u64 = 1 << 20;
+/// How long nobody has written to a partial file that no command is at work on.
+const DAY_SECS: u64 = 86_400;
 /// Of them outstanding at a time.
 const QUEUE_DEPTH: usize = 8;
 
@@ -365,6 +368,29 @@ impl RemoteFolder for Export {
         async move { Ok(either!(&self.mount, mount => mount.remove(path).await)?) }.boxed_local()
     }
 
+    fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
+        async move {
+            let held = match &self.mount {
+                Mounted::V3(mount) => match mount.stat(path).await {
+                    // Nobody says whether a command is at work on it, but that would write.
+                    Ok(found) if is_recent(when(found.mtime)) => return Ok(false),
+                    found => found.map(|_| None),
+                },
+                Mounted::V4(mount) => mount.open_alone(path).await.map(Some),
+            };
+            let held = match held {
+                Err(e) if e.is_in_use() || e.status() == Some(Status::NOENT) => return Ok(false),
+                held => held?,
+            };
+            let removed = self.remove(path).await;
+            if let Some(held) = held {
+                held.close().await?;
+            }
+            removed.map(|()| true)
+        }
+        .boxed_local()
+    }
+
     fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
             let (path, file) = match tag {
@@ -623,6 +649,11 @@ impl Export {
     fn peer(&self) -> String {
         either!(&self.mount, mount => mount.channel()).peer().to_string()
     }
+}
+
+/// Whether a time is within a day from now: as far as clocks may differ.
+fn is_recent(time: When) -> bool {
+    When::from(SystemTime::now()).secs.abs_diff(time.secs) < DAY_SECS
 }
 
 fn when(time: Time) -> When {

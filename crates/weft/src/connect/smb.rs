@@ -310,6 +310,25 @@ impl RemoteFolder for SmbShare {
         .boxed_local()
     }
 
+    fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
+        async move {
+            let path = &self.on_wire(path)?;
+            let options =
+                OpenOptions { disposition: OpenOptions::read().disposition, ..OpenOptions::draft(false) };
+            let removed = self.share.with(async |tree| {
+                let file = match tree.open(path, options).await {
+                    Err(e) if e.is_in_use() || e.is_not_found() => return Ok(false),
+                    opened => opened?,
+                };
+                let removed = file.remove().await;
+                file.close().await?;
+                removed.map(|()| true)
+            });
+            removed.await
+        }
+        .boxed_local()
+    }
+
     fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
             let path = beside(&target, tag);

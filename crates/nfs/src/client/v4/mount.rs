@@ -174,6 +174,13 @@ impl Mount {
         Ok(File::of_v4(Opened::open(&self.client, &dir, name, (access, 0), None).await?))
     }
 
+    /// Opens an existing file to write, and nobody else may until it is closed: see [`Mount::create_alone`].
+    pub async fn open_alone(&self, path: &str) -> Result<File, Error> {
+        let (dir, name) = self.place(path).await?;
+        let shared = (share::BOTH, share::WRITE);
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, shared, None).await?))
+    }
+
     /// Makes a file, or opens one that exists; `set.size` of 0 truncates it.
     pub async fn create(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         self.create_how(path, 0, CreateHow::Unchecked(changes(&set))).await
