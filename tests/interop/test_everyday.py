@@ -74,6 +74,14 @@ class Everyday(unittest.TestCase):
         self.weft("put", self.server.url("n" * 250), stdin=subprocess.DEVNULL)
         self.assertEqual((self.folder / ("n" * 250)).read_text(), "")
 
+    def test_a_file_from_before_1970(self):
+        long_ago = -315_619_200
+        (self.folder / "old").write_text("1")
+        os.utime(self.folder / "old", (long_ago, long_ago))
+        self.weft("sync", "-q", self.server.url(""), self.work / "back")
+        self.assertEqual((self.work / "back" / "old").stat().st_mtime, long_ago)
+        self.assertIn(", 1 unchanged", self.weft("sync", self.server.url(""), self.work / "back").stdout)
+
     def test_one_bad_name_does_not_stop_the_others(self):
         (self.source / "good").write_text("1")
         with open(os.fsencode(self.source) + b"/bad\xff", "w"):
