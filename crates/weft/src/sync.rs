@@ -168,16 +168,21 @@ impl<'a> Work<'a> {
         let there: HashMap<_, _> =
             target.iter().map(|(path, item)| (names.fold(path), (path, item))).collect();
         let mut seen = BTreeSet::new();
+        // Folders that have no place at the target, and so nothing in them has.
+        let mut placeless = BTreeSet::new();
         for (path, item) in source {
             let folded = names.fold(path);
             let found = there.get(&folded);
-            if !seen.insert(folded) {
+            let inside = is_within(&folded, &placeless);
+            if !seen.insert(folded.clone()) {
                 work.clashes.push((path, "another name differs in case alone, which is one name there"));
                 continue;
             }
             match found {
+                _ if inside => {}
                 Some((_, there)) if there.folder != item.folder => {
                     work.clashes.push((path, "a file at one end, a folder at the other"));
+                    placeless.insert(folded);
                 }
                 None if item.folder => work.folders.push(path),
                 Some(_) if item.folder => {}
@@ -207,6 +212,23 @@ impl<'a> Work<'a> {
             work.extra = extra.map(|(path, item)| (path.as_str(), item.folder)).rev().collect();
         }
         work
+    }
+
+    /// Links, devices and FIFOs at the target are not deleted, so the folders that hold them stay. Returns those that the source
+    /// does not have.
+    fn spare(
+        &mut self,
+        special: &'a [String],
+        source: &Items,
+        left_out: &[String],
+        names: Names,
+    ) -> Vec<&'a str> {
+        let holders: BTreeSet<&str> =
+            special.iter().flat_map(|path| path.match_indices('/').map(|(at, _)| &path[..at])).collect();
+        self.extra.retain(|(path, folder)| !(*folder && holders.contains(path)));
+        let of_source: BTreeSet<_> = source.keys().map(|path| names.fold(path)).collect();
+        let spared = beyond(special, left_out, names).into_iter();
+        spared.filter(|path| !of_source.contains(&names.fold(path))).collect()
     }
 
     /// Nothing is written to these here, or by way of them: a server that lists a folder where a symbolic link leads out of the
@@ -278,6 +300,10 @@ async fn sync(
     let mut work = Work::between(&source.items, &left_out, &target.items, names, which, args.delete);
     if args.delete {
         work.unfinished = beyond(&target.unfinished, &left_out, names);
+        let spared = work.spare(&target.skipped, &source.items, &left_out, names);
+        for path in spared.iter().filter(|_| !options.quiet) {
+            note!("not deleted at the destination, neither a file nor a folder: {}", name(path));
+        }
     }
     if !ends.places.up {
         work.keep_off(&target.skipped);
@@ -650,6 +676,14 @@ fn print_work(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
     for (path, size) in &work.files {
         say!("copy       {} ({size} bytes)", name(path))?;
     }
+    // See `Ends::carry_out`.
+    if !failed.is_empty() {
+        if !(work.extra.is_empty() && work.unfinished.is_empty()) {
+            say!("delete     nothing, because of what cannot be copied")?;
+        }
+        say!("unchanged  {} files", work.unchanged)?;
+        return Ok(());
+    }
     for path in &work.unfinished {
         say!("delete     {}, unless a command is at work on it", name(path))?;
     }
@@ -780,6 +814,26 @@ mod tests {
         let (file, folder) = (items(&[("a", 1, 1)]), items(&[("a/", 0, 1)]));
         let work = Work::between(&file, &[], &folder, Names::Exact, Which::Changed, false);
         assert_eq!((work.clashes[0].0, work.clashes.len(), work.files.len()), ("a", 1, 0));
+    }
+
+    #[test]
+    fn nothing_is_put_in_a_folder_that_has_no_place() {
+        let source = items(&[("a/", 0, 1), ("a/b/", 0, 1), ("a/f", 1, 1), ("ab", 1, 1), ("z", 1, 1)]);
+        let target = items(&[("a", 1, 1), ("z/", 0, 1), ("z/p", 1, 1)]);
+        let work = Work::between(&source, &[], &target, Names::Exact, Which::Changed, false);
+        assert_eq!((work.folders.len(), work.files), (0, vec![("ab", 1)]));
+        assert_eq!(work.clashes.iter().map(|(path, _)| *path).collect::<Vec<_>>(), ["a", "z"]);
+    }
+
+    #[test]
+    fn a_folder_with_a_link_in_it_is_not_deleted() {
+        let source = items(&[("s", 1, 1)]);
+        let target = items(&[("x/", 0, 1), ("x/d/", 0, 1), ("x/d/f", 1, 1), ("x/e/", 0, 1)]);
+        let special = ["x/d/link", "s", "left"].map(str::to_owned);
+        let left_out = ["left".to_owned()];
+        let mut work = Work::between(&source, &left_out, &target, Names::Exact, Which::Changed, true);
+        assert_eq!(work.spare(&special, &source, &left_out, Names::Exact), ["x/d/link"]);
+        assert_eq!(work.extra, [("x/e", true), ("x/d/f", false)]);
     }
 
     #[test]
