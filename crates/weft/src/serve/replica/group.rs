@@ -518,11 +518,15 @@ impl Group {
             .map_err(|why| format!("the roles are as they were: {why}"))?;
         let told = self.tell_of_successor(replicas, to).await?;
         let switched = source.switch(n, tag).await;
-        if switched.is_err() && source.halted().is_none() {
+        let Err(e) = switched else { return Ok(told) };
+        let why = format!("{} to {to}: {e}", self.name);
+        if source.has_given_up() {
+            return Err(why);
+        }
+        if source.halted().is_none() {
             self.tell_that_it_stays(replicas, to).await;
         }
-        switched.map_err(|e| format!("{} to {to}: {e}", self.name))?;
-        Ok(told)
+        Err(format!("{why}; the roles are as they were"))
     }
 
     /// What the engine says, where it runs.
