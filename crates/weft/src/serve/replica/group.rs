@@ -34,7 +34,7 @@ use super::partners::Most;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
-use super::{Absent, Member, Replicas, door, random};
+use super::{Absent, Member, Replicas, Turn, door, random};
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;
@@ -60,6 +60,8 @@ pub(super) struct Group {
     memory_is_new: AtomicBool,
     config: Mutex<config::Group>,
     engine: engine::Group,
+    /// One command at a time may change what it is.
+    busy: AtomicBool,
     /// Locked until the group ends. `None` where it was not opened yet, or cannot be.
     journal: Mutex<Option<Volume>>,
     links_known: Mutex<HashMap<String, Link>>,
@@ -327,6 +329,7 @@ impl Group {
             unusable,
             memory_is_new: AtomicBool::new(false),
             engine: engine::Group::new(&config.name, fronts),
+            busy: AtomicBool::new(false),
             config: Mutex::new(config),
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
@@ -527,6 +530,13 @@ impl Group {
             self.tell_that_it_stays(replicas, to).await;
         }
         Err(format!("{why}; the roles are as they were"))
+    }
+
+    /// The turn of a command that changes what this group is; those of others do not wait for it.
+    pub fn take_turn(&self) -> Result<Turn<'_>, String> {
+        Turn::take(&self.busy).ok_or_else(|| {
+            format!("another command for {} is being carried out: try again when it is done", self.name)
+        })
     }
 
     /// What the engine says, where it runs.

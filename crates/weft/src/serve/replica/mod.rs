@@ -320,10 +320,8 @@ impl Replicas {
 
     /// One command that adds or removes a group at a time.
     fn take_turn(&self) -> Result<Turn<'_>, String> {
-        match self.busy.swap(true, Ordering::AcqRel) {
-            true => Err("another command is being carried out: try again when it is done".into()),
-            false => Ok(Turn(self)),
-        }
+        Turn::take(&self.busy)
+            .ok_or_else(|| "another command is being carried out: try again when it is done".into())
     }
 
     /// Answers the server of a source.
@@ -487,6 +485,7 @@ impl Replicas {
             }
         }
         let _turn = self.take_turn()?;
+        let _of_group = group.take_turn()?;
         self.dissolve(&group, false).await
     }
 
@@ -497,7 +496,7 @@ impl Replicas {
         if !group.is_destination() {
             return Err(format!("group {} is no destination here", group.name));
         }
-        let _turn = self.take_turn()?;
+        let _turn = group.take_turn()?;
         group.lend(sizes).await
     }
 
@@ -546,11 +545,19 @@ impl Replicas {
     }
 }
 
-struct Turn<'a>(&'a Replicas);
+/// A command's turn, until it is dropped. Nobody waits for one: whoever waits for a command of another host would keep that from
+/// being answered.
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    fn take(busy: &'a AtomicBool) -> Option<Turn<'a>> {
+        (!busy.swap(true, Ordering::AcqRel)).then(|| Turn(busy))
+    }
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -459,7 +459,7 @@ fn a_growth_whose_connection_is_lost_is_known_and_given_back() {
             host.ask_and_go(&json!({"do": "grow", "partnership": PARTNERSHIP, "sizes": [2 * MIB]}), looks)
                 .await;
             rt::yield_now().await;
-            while host.replicas.take_turn().is_err() {
+            while host.replicas.group("db").unwrap().take_turn().is_err() {
                 rt::yield_now().await;
             }
         })
@@ -494,4 +494,33 @@ fn a_group_that_cannot_be_forgotten_keeps_its_volumes_until_it_can() {
     fs::remove_dir(&in_the_way).unwrap();
     host.ask(&leave).unwrap();
     assert!(is_as_it_was());
+}
+
+#[test]
+fn a_group_whose_command_takes_long_keeps_no_other_group_from_its_failover() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let other = |join: &mut Value| {
+        join["partnership"] = json!("cd".repeat(16));
+        join["group"] = json!("other");
+        join["volumes"] = json!(["vol2"]);
+    };
+    host.join(other).unwrap();
+    let failover = |name: &str| {
+        let command = crate::admin::replica::Command::Switch {
+            group: name.into(),
+            to: None,
+            failover: true,
+            force: true,
+        };
+        rt::block_on(commands::carry_out(&host.replicas, command)).unwrap()
+    };
+    let db = host.replicas.group("db").unwrap();
+    let _busy = db.take_turn().unwrap();
+    let refused = failover("db").unwrap_err();
+    assert!(refused.starts_with("another command for db is being carried out"), "{refused}");
+    assert!(host.is_destination("db"));
+    let done = failover("other").unwrap();
+    assert!(matches!(done, Reply::Done(_)), "{done:?}");
+    assert!(!host.is_destination("other"));
 }
