@@ -928,6 +928,8 @@ class Replica(Hosts):
         self.assertIn("so nothing has", here.replica("resize", "vol1", "24M", check=False).stderr)
         self.assertEqual(here.disk("vol1").size, 16 * MIB)
         there.start()
+        # The source may not have missed it yet.
+        there.wait_until("destination")
         here.wait_until_following()
         here.replica("resize", "vol1", "24M")
         here.wait_until_following()

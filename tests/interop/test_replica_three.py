@@ -1,8 +1,10 @@
 """weft replica with two destinations: which of them takes over, and what becomes of the other one."""
 
+import json
 import shutil
 import unittest
 
+import weft
 from disk import Writer
 from test_replica import MIB, Hosts
 
@@ -15,6 +17,9 @@ class Three(Hosts):
         second.to = lambda *volumes: ["localhost:" + ",".join(volumes), *type(second).to(second, *volumes)[1:]]
         self.create(source, second)
         source.wait_until_following(peers=2)
+        # Each knows of the other one.
+        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
+        self.wait_until_kept(second, ("127.0.0.1:vol1", weft.USER))
         return source, first, second
 
     def follows(self, copy, host):
@@ -58,6 +63,85 @@ class Three(Hosts):
         [group] = first.status()
         self.assertEqual(group["engine"]["epoch"], 2)
 
+    def kept(self, host):
+        """The partners of a host's group, as its file has them: name and user."""
+        group = json.loads((host.state / "replica" / "vol1.json").read_text())
+        return [(partner["name"], partner["address"]["user"]) for partner in group["partners"]]
+
+    def wait_until_kept(self, host, *partners):
+        host.wait_for(f"with partners {partners}", lambda _: self.kept(host)[1:] == [*partners])
+
+    def test_a_destination_that_was_removed_does_not_come_back(self):
+        source, first, second = self.three()
+        # It was a destination of either.
+        source.replica("switch", "vol1", "--to", "127.0.0.1:vol1")
+        first.wait_until_following(peers=2)
+        [back] = [name for name, _ in self.kept(first) if name != "localhost:vol1"]
+        first.replica("switch", "vol1", "--to", back)
+        source.wait_until_following(peers=2)
+        source.replica("remove", "vol1", "--to", "localhost:vol1")
+        self.assertEqual(second.status(), [])
+        source.replica("switch", "vol1")
+        [group] = first.wait_until_following()
+        self.assertEqual([link["name"] for link in group["links"]], [back])
+        self.wait_until_kept(source)
+
+    def test_a_destination_that_is_added_anew_has_its_new_user_everywhere(self):
+        source, first, second = self.three()
+        source.replica("remove", "vol1", "--to", "localhost:vol1")
+        self.wait_until_kept(first)
+        self.assertEqual(second.stop(), 0)
+        second.command[second.command.index(weft.USER)] = "other"
+        second.start()
+        to = [word if word != weft.USER else "other" for word in second.to("vol1")]
+        source.replica("create", "vol1", *to, "--log-size", "64M", "--overwrite")
+        source.wait_until_following(peers=2)
+        self.wait_until_kept(first, ("localhost:vol1", "other"))
+        source.replica("switch", "vol1", "--to", "127.0.0.1:vol1")
+        first.wait_until_following(peers=2)
+        self.wait_until_kept(source, ("localhost:vol1", "other"))
+
+    def test_the_list_of_a_source_that_was_set_back_counts_nevertheless(self):
+        source, first, second = self.three()
+        self.assertEqual([first.stop(), source.stop()], [0, 0])
+        # It has heard of more lists than the source knows of, the last of them without the other destination.
+        file = first.state / "replica" / "vol1.json"
+        group = json.loads(file.read_text())
+        group["list"]["count"] += 1 << 40
+        del group["partners"][1:]
+        file.write_text(json.dumps(group))
+        first.start()
+        source.start()
+        self.wait_until_kept(first, ("localhost:vol1", weft.USER))
+
+    def test_a_failover_takes_the_other_destination_along(self):
+        source, first, second = self.three()
+        disk = source.disk("vol1")
+        disk.write(0, b"a" * 4096)
+        disk.flush()
+        source.crash()
+        said = first.replica("switch", "vol1", "--failover").stdout
+        self.assertIn("localhost:vol1 becomes a copy of this side, too", said)
+        self.follows(second, "127.0.0.1:vol1")
+        first.disk("vol1").write(4096, b"b" * 4096)
+        source.start()
+        first.wait_until_following(peers=2)
+        self.follows(source, "127.0.0.1:vol1")
+        # Nobody takes it for lost.
+        refused = second.replica("switch", "vol1", "--failover", check=False)
+        self.assertIn("on 127.0.0.1 exchanges the roles", refused.stderr)
+
+    def test_a_failover_says_which_destination_does_not_know_of_it(self):
+        source, first, second = self.three()
+        source.crash()
+        second.crash()
+        said = first.replica("switch", "vol1", "--failover", "--force").stdout
+        self.assertRegex(said, "localhost:vol1 was not told .*: this side sends to it when it reaches it, and no failover is to be typed")
+        second.start()
+        source.start()
+        first.wait_until_following(peers=2)
+        self.follows(second, "127.0.0.1:vol1")
+
     def test_the_copy_of_a_source_that_was_set_back_that_has_most_is_named_and_no_other_is_followed(self):
         source, first, second = self.three()
         disk = source.disk("vol1")
@@ -98,13 +182,19 @@ class Three(Hosts):
         self.assertIn("127.0.0.1 has them", refused.stderr)
 
         # It is done nevertheless: the source that gave up follows it no more than that.
-        second.take_over("vol1")
+        said = second.replica("switch", "vol1", "--failover", "--force").stdout
+        self.assertIn("127.0.0.1 has records that this side lacks, and stays as it is", said)
         source.replica("resolve", "vol1", "--keep", "there")
         second.wait_for("refused", lambda groups: "lacks records up to" in (groups[0]["engine"]["peers"][0]["last_error"] or ""))
         self.assertIn("which 127.0.0.1:vol1 has", source.replica("resolve", "vol1", "--keep", "there", check=False).stderr)
-        first.take_over("vol1")
-        first.wait_until_following()
+        # Nor has it overwritten what only the other copy has. Of the two sources that there are then one counts.
+        refused = first.replica("switch", "vol1", "--failover", "--force", check=False)
+        self.assertIn("both sides were written to", refused.stderr)
+        first.replica("resolve", "vol1", "--keep", "here")
+        second.replica("resolve", "vol1", "--keep", "there", check=False)
+        first.wait_until_following(peers=2)
         self.follows(source, "127.0.0.1:vol1")
+        self.follows(second, "127.0.0.1:vol1")
         self.assertEqual(since.lost(first.disk("vol1")), [])
 
     def test_the_old_source_names_the_one_that_took_over(self):

@@ -3,10 +3,12 @@
 //! Owns: the names of the keys. Does not: look for servers; a mistake is told with its line.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
 use crate::job::Job;
@@ -70,11 +72,38 @@ struct Keys {
     seed: Option<u32>,
 }
 
-#[derive(Clone, Deserialize)]
-#[serde(untagged, expecting = "one value, or a list of them")]
+#[derive(Clone)]
 enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
+}
+
+/// Not by `serde(untagged)`, which forgets what is wrong with the one value.
+struct OneOrManyOf<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyOf<T> {
+    type Value = OneOrMany<T>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one value, or a list of them")
+    }
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<OneOrMany<T>, E> {
+        T::deserialize(number.into_deserializer()).map(OneOrMany::One)
+    }
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<OneOrMany<T>, E> {
+        T::deserialize(number.into_deserializer()).map(OneOrMany::One)
+    }
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<OneOrMany<T>, E> {
+        T::deserialize(word.into_deserializer()).map(OneOrMany::One)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<OneOrMany<T>, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list)).map(OneOrMany::Many)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OneOrMany<T>, D::Error> {
+        deserializer.deserialize_any(OneOrManyOf(PhantomData))
+    }
 }
 
 impl<T: Copy> OneOrMany<T> {
@@ -338,7 +367,10 @@ verify = true
     fn a_mistake_is_told_with_its_line() {
         for (text, line, part) in [
             ("[[work]]\nblok = \"8K\"\n", "line 2", "unknown field `blok`"),
-            ("[[work]]\nblock = \"8Q\"\n", "line 2", "one value, or a list"),
+            ("[[work]]\nblock = \"8Q\"\n", "line 2", "a size like"),
+            ("[[work]]\nblock = [\"8K\", \"8Q\"]\n", "line 2", "a size like"),
+            ("[[work]]\nblock = true\n", "line 2", "one value, or a list of them"),
+            ("[[work]]\nread = 170\n", "line 2", "the percentage of READs"),
             ("[[work]]\nfile_size = \"many\"\n", "line 2", "a size like"),
             ("[[work]]\nread = 50\norder = \"zipf:9\"\n", "line 3", "\"sequential\", \"random\""),
             ("[[work]]\nduration = \"5 parsecs\"\n", "line 2", "a time like"),

@@ -61,7 +61,7 @@ pub fn of_window(window: &Window, bytes: u64, setup: &Setup) -> Vec<Mark> {
     // A megabyte may be anybody's.
     if setup.same_host && setup.cached && from_disk > FROM_DISK && window.paged_in > 1 << 20 {
         let text = format!(
-            "{} MiB came from disks, {:.0}% of the payload, though the file was to be cached",
+            "this host read {} MiB from disks, {:.0}% of the payload, though the file was to be cached (reads of other programs count, too)",
             window.paged_in >> 20,
             100.0 * from_disk
         );

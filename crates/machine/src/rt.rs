@@ -222,9 +222,11 @@ struct Places {
 
 const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
+const RANGES_MAX: usize = 16;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
+static RANGES: Kind = Kind::new(RANGES_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
@@ -332,6 +334,15 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 /// With the call's own panic.
 pub async fn lengthy<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     LENGTHY.run(call).await
+}
+
+/// [`blocking`] for a call that reserves, frees, zeroes or copies a range as long as a client says. They keep nobody from reading and
+/// syncing, and deletions ([`lengthy`]) keep none of them.
+///
+/// # Panics
+/// With the call's own panic.
+pub async fn ranged<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    RANGES.run(call).await
 }
 
 impl<T> fmt::Debug for Task<T> {

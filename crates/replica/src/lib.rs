@@ -52,7 +52,7 @@ pub mod record;
 mod replay;
 pub mod rescue;
 mod scan;
-mod signal;
+pub mod signal;
 pub mod source;
 mod space;
 pub mod state;

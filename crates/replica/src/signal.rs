@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 
 /// Wakes all who wait; each looks for itself.
 #[derive(Debug, Default)]
-pub(crate) struct Signal(Mutex<Vec<Waker>>);
+pub struct Signal(Mutex<Vec<Waker>>);
 
 impl Signal {
     /// Something has changed.

@@ -271,7 +271,8 @@ pub enum Op {
     Remove { dir: NodeId, name: Vec<u8> },
     /// Removes an empty directory: [`Outcome::Unlinked`].
     Rmdir { dir: NodeId, name: Vec<u8> },
-    /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`].
+    /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`]. Two names of one file stay as
+    /// they are (rename(2)).
     Rename { from: NodeId, from_name: Vec<u8>, to: NodeId, to_name: Vec<u8>, replace: bool },
     /// A further name for a file: [`Outcome::Done`].
     Link { node: NodeId, dir: NodeId, name: Vec<u8> },

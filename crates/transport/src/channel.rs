@@ -327,8 +327,8 @@ pub trait Channel {
     fn unacknowledged(&self) -> usize {
         0
     }
-    /// Whether receiving waits for memory of our own: what the peer has sent, or sends, is not read meanwhile, so its silence
-    /// says nothing of it.
+    /// Whether memory of our own is waited for, before more is received or before a call is sent: meanwhile the peer's silence
+    /// says nothing of it. See [`crate::Silence`].
     fn waits_for_memory(&self) -> bool {
         false
     }

@@ -18,7 +18,9 @@ pub mod nbss;
 pub mod record;
 pub mod rpcrdma;
 mod sent;
+mod silence;
 pub mod smbd;
 pub mod strangers;
 
 pub use channel::*;
+pub use silence::{Silence, Starved};

@@ -33,6 +33,7 @@ use self::sweep::Sweep;
 use self::team::Observer;
 use crate::Failure;
 use crate::args::{BenchCommand, Measuring, PictureOf, ServerOf};
+use crate::fault::Misuse;
 use crate::out::{Console, ShellCommand};
 use crate::url::Scheme;
 use crate::when::When;
@@ -50,12 +51,12 @@ pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Failure> {
             let here = args.host == "local";
             pictures(if here { &all } else { &all[..4] }, args)
         }
-        BenchCommand::Replica(args) if args.host != "local" => Err(format!(
+        BenchCommand::Replica(args) if args.host != "local" => Err(Misuse::new(format!(
             "two servers are started here for this: weft bench replica local. How fast {} would be as a destination: \
              {}; how fast a copy under way is: weft replica status",
             args.host,
             ShellCommand::new("weft replica check").operand(&args.host)
-        )
+        ))
         .into()),
         BenchCommand::Replica(args) => pictures(&[Picture::Replica], args),
         BenchCommand::Run(args) => own::run(args),
@@ -81,6 +82,13 @@ impl Assignment {
         match self {
             Assignment::Job(_, job) => job.picture,
             Assignment::Replication(_) => Picture::Replica,
+        }
+    }
+
+    fn scheme(&self) -> Option<Scheme> {
+        match self {
+            Assignment::Job(scheme, _) => Some(*scheme),
+            Assignment::Replication(_) => None,
         }
     }
 
@@ -146,10 +154,10 @@ fn adapt(job: Job, args: &PictureOf) -> Result<Job, Failure> {
     }
     if let Some(clients) = args.clients.filter(|_| job.picture == Picture::Nfs) {
         if !job.files.is_multiple_of(clients) {
-            return Err(format!(
+            return Err(Misuse::new(format!(
                 "{} streams cannot be shared by {clients} clients: 1, 2, 4, 8 or 16 can",
                 job.files
-            )
+            ))
             .into());
         }
         (job.clients, job.queue_depth) = (clients, job.files / clients);
@@ -190,6 +198,8 @@ pub(crate) fn session(
     notes_before: Vec<String>,
     assignments: Assignments,
 ) -> Result<ExitCode, Failure> {
+    let schemes: Vec<Scheme> = assignments.all.iter().filter_map(Assignment::scheme).collect();
+    server::check(host, &schemes, options)?;
     let console = Console::beside(measuring.out.iter().map(PathBuf::as_path))?;
     for path in &measuring.out {
         crate::show::check(path)?;

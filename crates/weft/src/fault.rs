@@ -8,7 +8,11 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use weft_load::job::JobError;
+use weft_load::loaders::LoaderError;
+
 use crate::Failure;
+use crate::out::ShellCommand;
 use crate::url::UrlError;
 
 /// A command line that cannot be carried out as it is written, whatever the world is like: the exit status is that of what clap refuses.
@@ -24,7 +28,8 @@ impl Misuse {
 
 /// The exit status of a command that failed.
 pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
-    match failure.is::<Misuse>() || failure.is::<UrlError>() {
+    let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();
+    match of_loads || failure.is::<Misuse>() || failure.is::<UrlError>() {
         true => 2,
         false => 1,
     }
@@ -46,11 +51,11 @@ impl Fault {
     pub(crate) fn here(path: &Path, e: &io::Error) -> Fault {
         let shown = path.display();
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = folder.display();
+        let space = ShellCommand::new("df -h").operand(folder);
         Fault::Here(
             match e.kind() {
                 io::ErrorKind::StorageFull => {
-                    format!("{shown}: {e}; make room (df -h {folder} shows how much there is), or name another folder")
+                    format!("{shown}: {e}; make room ({space} shows how much there is), or name another folder")
                 }
                 io::ErrorKind::QuotaExceeded => {
                     format!("{shown}: {e}; make room (quota -s shows how much you may use), or name another folder")

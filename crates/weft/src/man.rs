@@ -11,8 +11,10 @@ use crate::args::{Args, Man};
 
 /// Runs the command: weft.1, and a page for each subcommand.
 pub(crate) fn run(args: Man) -> Result<ExitCode, Failure> {
-    std::fs::create_dir_all(&args.dir)?;
-    clap_mangen::generate_to(Args::command(), &args.dir)?;
+    let dir = args.dir.display();
+    std::fs::create_dir_all(&args.dir).map_err(|e| format!("cannot make the folder {dir}: {e}"))?;
+    clap_mangen::generate_to(Args::command(), &args.dir)
+        .map_err(|e| format!("cannot write the pages to {dir}: {e}"))?;
     say!("wrote {}; read them: man -l {}/weft.1", args.dir.display(), args.dir.display())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -232,37 +232,61 @@ pub(crate) fn path_name(path: &Path) -> String {
 /// A command that a message tells the reader to type. Words of ours are literals, and everything else is quoted here: what a user, a
 /// folder or a server has named does not reach a shell as anything but a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ShellCommand(String);
+pub(crate) struct ShellCommand {
+    words: Vec<Word>,
+    /// An operand begins with a hyphen.
+    ends_options: bool,
+}
+
+/// A word, or several of ours, as a shell takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    Other(String),
+    Operand(String),
+}
 
 impl ShellCommand {
     /// Begins with these words of ours.
     pub(crate) fn new(words: &'static str) -> ShellCommand {
-        ShellCommand(words.to_owned())
+        ShellCommand { words: vec![Word::Other(words.to_owned())], ends_options: false }
     }
 
     /// Further words of ours.
-    pub(crate) fn words(self, words: &'static str) -> ShellCommand {
-        ShellCommand(format!("{} {words}", self.0))
+    pub(crate) fn words(mut self, words: &'static str) -> ShellCommand {
+        self.words.push(Word::Other(words.to_owned()));
+        self
     }
 
-    /// A file, URL or host; the last ones of a command, where one may begin with a hyphen.
-    pub(crate) fn operand(self, operand: impl AsRef<OsStr>) -> ShellCommand {
-        let ends_options = operand.as_ref().as_encoded_bytes().starts_with(b"-");
-        let before = if ends_options { self.words("--") } else { self };
-        ShellCommand(format!("{} {}", before.0, shell_word(operand)))
+    /// A file, URL, host or name.
+    pub(crate) fn operand(mut self, operand: impl AsRef<OsStr>) -> ShellCommand {
+        self.ends_options |= operand.as_ref().as_encoded_bytes().starts_with(b"-");
+        self.words.push(Word::Operand(shell_word(operand)));
+        self
     }
 
     /// An option with its value.
-    pub(crate) fn option(self, option: &'static str, value: impl AsRef<OsStr>) -> ShellCommand {
+    pub(crate) fn option(mut self, option: &'static str, value: impl AsRef<OsStr>) -> ShellCommand {
         let hyphen = value.as_ref().as_encoded_bytes().starts_with(b"-");
         let between = if hyphen { "=" } else { " " };
-        ShellCommand(format!("{} {option}{between}{}", self.0, shell_word(value)))
+        self.words.push(Word::Other(format!("{option}{between}{}", shell_word(value))));
+        self
     }
 }
 
 impl fmt::Display for ShellCommand {
+    /// In the order that was said; where an operand would be taken for an option, all of them follow the options.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let text = |word: &Word| match word {
+            Word::Other(text) | Word::Operand(text) => text.clone(),
+        };
+        let (operands, others): (Vec<&Word>, Vec<&Word>) =
+            self.words.iter().partition(|word| self.ends_options && matches!(word, Word::Operand(_)));
+        let mut all: Vec<String> = others.into_iter().map(text).collect();
+        if self.ends_options {
+            all.push("--".to_owned());
+        }
+        all.extend(operands.into_iter().map(text));
+        f.write_str(&all.join(" "))
     }
 }
 
@@ -389,6 +413,11 @@ mod tests {
             assert_eq!(typed.stdout, [b"<", word.as_bytes(), b">"].concat(), "{command}");
         }
         assert_eq!(ShellCommand::new("mkdir -p").operand("-x").to_string(), "mkdir -p -- -x");
+        let switch = |name| {
+            ShellCommand::new("weft replica switch").operand(name).option("--to", "[::1]:db").words("--force")
+        };
+        assert_eq!(switch("db").to_string(), "weft replica switch db --to '[::1]:db' --force");
+        assert_eq!(switch("-x").to_string(), "weft replica switch --to '[::1]:db' --force -- -x");
         let serve = ShellCommand::new("weft serve").option("--volume", "-x").words("--nbd");
         assert_eq!(serve.to_string(), "weft serve --volume=-x --nbd");
         assert_eq!(

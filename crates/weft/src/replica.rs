@@ -18,6 +18,7 @@ use crate::Failure;
 use crate::admin::replica::{Command, Create, Group, Reply};
 use crate::admin::{Request, Server};
 use crate::args::{Keep, Other, Replica, ReplicaCommand, ReplicaCreate, ReplicaMode, ReplicaStatus};
+use crate::fault::Misuse;
 use crate::password;
 use crate::serve::replica::config::{Address, Password};
 use crate::status;
@@ -97,7 +98,7 @@ fn wanted(args: ReplicaCreate) -> Result<Create, Failure> {
 fn parse_to(text: &str) -> Result<(String, Option<Vec<String>>), Failure> {
     let example = "write HOST or HOST:VOLUME, for example other:vol1 or [fd00::2]:vol1";
     if text.contains("://") {
-        return Err(format!("{text} is a URL, and this takes a host: {example}").into());
+        return Err(Misuse::new(format!("{text} is a URL, and this takes a host: {example}")).into());
     }
     let (host, rest) = match text.strip_prefix('[') {
         Some(rest) => {

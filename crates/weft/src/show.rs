@@ -14,6 +14,7 @@ use weft_load::result::Report;
 
 use crate::Failure;
 use crate::args::Show;
+use crate::fault::Misuse;
 use crate::local::{Destination, is_standard_output};
 use crate::out::Console;
 
@@ -56,7 +57,7 @@ impl Form {
             _ => {
                 let forms =
                     ".html (a page), .csv, .json or .md (the papers' claims); - is standard output, as JSON";
-                Err(format!("{}: end the name in {forms}", path.display()).into())
+                Err(Misuse::new(format!("{}: end the name in {forms}", path.display())).into())
             }
         }
     }

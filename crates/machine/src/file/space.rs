@@ -56,7 +56,7 @@ impl File {
         }
         let end = self.len()?.min(offset.saturating_add(len));
         let file = self.clone();
-        rt::blocking(move || {
+        rt::ranged(move || {
             let zeros = vec![0; BUFFER_BYTES as usize];
             let mut at = offset;
             while at < end {
@@ -75,7 +75,7 @@ impl File {
             return Ok(());
         }
         let file = self.clone();
-        rt::blocking(move || {
+        rt::ranged(move || {
             let reserves = FallocateFlags::KEEP_SIZE.contains(flags);
             if reserves {
                 file.require_room(len)?;
@@ -140,7 +140,7 @@ impl File {
         while !overlaps && done < len {
             let piece = COPY_BYTES.min(len - done);
             let (to, src) = (self.clone(), source.clone());
-            let copied = rt::blocking(move || {
+            let copied = rt::ranged(move || {
                 let (mut from, mut at) = (from + done, at + done);
                 rustix::fs::copy_file_range(&src, Some(&mut from), &to, Some(&mut at), piece as usize)
             });
@@ -162,7 +162,7 @@ impl File {
         }
         let (to, src) = (self.clone(), source.clone());
         let backwards = overlaps && from < at;
-        let copied = rt::blocking(move || copy(&to, at + done, &src, from + done, len - done, backwards));
+        let copied = rt::ranged(move || copy(&to, at + done, &src, from + done, len - done, backwards));
         let copied = copied.await;
         self.grown(at + done + copied.as_ref().unwrap_or(&0));
         Ok(done + copied?)
@@ -179,7 +179,7 @@ impl File {
             return Ok(());
         }
         let (to, src) = (self.clone(), source.clone());
-        rt::blocking(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
+        rt::ranged(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
             Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV => io::ErrorKind::Unsupported.into(),
             e => e.into(),
         })

@@ -204,19 +204,25 @@ fn blocking_calls_run_elsewhere_and_any_number_gets_its_turn() {
 }
 
 #[test]
-fn lengthy_calls_keep_no_others_from_their_turn() {
+fn calls_that_take_long_keep_no_others_from_their_turn() {
     on_each_driver(|| async {
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
-        // More than there are places of either kind: they would take all of them.
-        let tasks: Vec<_> = (0..BLOCKING_MAX + LENGTHY_MAX)
-            .map(|_| {
+        // More than there are places of any kind: they would take all of them.
+        let tasks: Vec<_> = (0..2 * BLOCKING_MAX)
+            .map(|i| {
                 let held = held.clone();
-                spawn(lengthy(move || held.lock().unwrap().recv().unwrap()))
+                let wait = move || held.lock().unwrap().recv().unwrap();
+                spawn(async move {
+                    match i % 2 {
+                        0 => lengthy(wait).await,
+                        _ => ranged(wait).await,
+                    }
+                })
             })
             .collect();
         yield_now().await;
-        assert_eq!(LENGTHY.places().taken, LENGTHY_MAX);
+        assert_eq!((LENGTHY.places().taken, RANGES.places().taken), (LENGTHY_MAX, RANGES_MAX));
         assert_eq!(blocking(|| 7).await, 7);
         tasks.iter().for_each(|_| release.send(()).unwrap());
         for task in tasks {

@@ -56,8 +56,8 @@ pub enum Error {
     #[error("the server has not carried the request out within {} s", .0.as_secs())]
     Late(Duration),
     /// There was no memory to receive answers in: other requests of this client hold it.
-    #[error("no memory for the server's answers within {} s: what is read or written at a time is more than the buffers hold", .0.as_secs())]
-    Starved(Duration),
+    #[error("{0}")]
+    Starved(weft_transport::Starved),
     /// The server restarted and may have lost what was written since the last commit: write it again.
     #[error("the server lost uncommitted data")]
     Lost,

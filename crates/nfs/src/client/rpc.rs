@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use weft_machine::rt::{self, Task};
 use weft_machine::{Buf, Payload, Pool, Time, random};
-use weft_transport::{Channel, Detached, Message, Outgoing, Part, To};
+use weft_transport::{Channel, Detached, Message, Outgoing, Part, Silence, Starved, To};
 use weft_wire::nfs3::Xdr;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
@@ -362,29 +362,22 @@ impl Rpc {
         let (Some(first), Some(owed_since)) = (first, owed_since) else { return Some(next) };
         let silent_since = owed_since.max(heard);
         let silent = now.since(silent_since);
-        // Its answers may be here.
-        let starved = self.channel.waits_for_memory();
+        let why = Silence::of(&*self.channel);
         if silent >= SILENCE {
-            self.end(match starved {
-                true => Error::Starved(SILENCE),
-                false => Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))),
+            self.end(match why {
+                Silence::Memory => Error::Starved(Starved(SILENCE)),
+                Silence::Server => Error::Channel(Arc::new(weft_transport::Error::TimedOut("an answer"))),
             });
             self.channel.close();
             return None;
         }
         if quiet && silent >= WATCH {
-            match starved {
-                true => {
-                    let end = first.min(silent_since + SILENCE);
-                    told.tell(
-                        end,
-                        format_args!(
-                            "no memory for the server's answers, which other requests hold; waiting"
-                        ),
-                    );
-                }
-                false => told.tell(first, format_args!("the server does not answer; waiting")),
-            }
+            // Without memory nothing comes of other connections either.
+            let end = match why {
+                Silence::Memory => first.min(silent_since + SILENCE),
+                Silence::Server => first,
+            };
+            told.tell(end, format_args!("{why}; waiting"));
         }
         Some(next)
     }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use futures_util::future::{join, join3};
+
 use super::stories::{K, start, tell, write};
 use super::world::{ALIVE, Start, World};
+use crate::destination::Force;
 use crate::source::{First, Source};
-use crate::status::{Mode, Phase};
+use crate::status::{Mode, Phase, Role};
 
 /// Three hosts: 0 is the source, 1 and 2 follow it, as `host1:copy` and `host2:copy`.
 pub(super) async fn following() -> World {
@@ -73,5 +76,71 @@ fn a_source_takes_the_other_destinations_over() {
         world.check_equal(2, 1).await;
         // Nothing was copied: they had it.
         assert!(source.status().peers.iter().all(|peer| peer.bytes_sent == 0), "{:?}", source.status());
+    });
+}
+
+/// One of these hosts, at most, is a source when its journal is looked at.
+async fn sources(world: &World) -> Vec<usize> {
+    let mut sources = Vec::new();
+    for n in 0..3 {
+        if world.role(n).await == Role::Source {
+            sources.push(n);
+        }
+    }
+    sources
+}
+
+#[test]
+fn of_two_switches_to_different_destinations_one_takes_place() {
+    tell(async {
+        let world = three().await;
+        let source = world.source(0);
+        let (first, second) = join(source.switch(0, 77), source.switch(1, 78)).await;
+        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+        let expected = if first.is_ok() { 1 } else { 2 };
+        assert_eq!(sources(&world).await, [expected], "{first:?} {second:?}");
+        // What was answered before is there, and the others follow.
+        world.kill(0);
+        world.start_destination(0).await;
+        let source = opened(&world, expected, &[0, 3 - expected]).await;
+        world.until_follows(expected).await;
+        write(&source.block(0), 8192, 4096, 2).await;
+        world.until_follows(expected).await;
+        world.check_equal(expected, 0).await;
+        world.check_equal(expected, 3 - expected).await;
+    });
+}
+
+#[test]
+fn a_switch_and_failovers_on_both_destinations_at_once_make_one_source() {
+    tell(async {
+        let world = three().await;
+        let (source, first, second) = (world.source(0), world.destination(1), world.destination(2));
+        let unforced = Force::default();
+        let (switched, one, other) =
+            join3(source.switch(0, 77), first.promote(78, unforced), second.promote(79, unforced)).await;
+        switched.expect("its source is well");
+        // Their source was heard of a moment ago.
+        assert!(one.is_err() && other.is_err(), "{one:?} {other:?}");
+        assert_eq!(sources(&world).await, [1]);
+    });
+}
+
+#[test]
+fn a_switch_back_at_the_moment_of_a_switch_makes_one_source() {
+    tell(async {
+        let world = three().await;
+        world.source(0).switch(0, 77).await.expect("the roles are exchanged");
+        // The operator of the new source exchanges them on, and that of the old one types the same again.
+        let again = world.source(0).switch(1, 78).await;
+        assert!(again.is_err(), "it is no source any more");
+        world.kill(0);
+        world.start_destination(0).await;
+        let source = opened(&world, 1, &[0, 2]).await;
+        world.until_follows(1).await;
+        let (back, on) = join(source.switch(0, 79), source.switch(1, 80)).await;
+        assert!(back.is_ok() != on.is_ok(), "{back:?} {on:?}");
+        let expected = if back.is_ok() { 0 } else { 2 };
+        assert_eq!(sources(&world).await, [expected], "{back:?} {on:?}");
     });
 }

@@ -22,6 +22,9 @@ pub enum Error {
     /// No answer within [`super::Options::timeout`].
     #[error("the server does not answer; is it overloaded, or the network interrupted?")]
     TimedOut,
+    /// The same, and what was not received, or not sent, waited for memory.
+    #[error("{0}")]
+    Starved(weft_transport::Starved),
     /// The server has answered that it is at work, and no more within the limit of that. It answers other requests.
     #[error(
         "the server has been at work on this for {} s; does another client keep the file open, or does the server's disk hang? try again later",
@@ -101,7 +104,7 @@ impl Error {
 
     /// Whether it is the connection that failed, not the request or what it asked for.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Error::Transport(_) | Error::Closed | Error::TimedOut)
+        matches!(self, Error::Transport(_) | Error::Closed | Error::TimedOut | Error::Starved(_))
     }
 
     /// Whether what was to be replaced or removed is protected: read-only perhaps, see [`super::Tree::set_read_only`].

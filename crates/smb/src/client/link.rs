@@ -23,7 +23,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::rt::{self, Task};
 use weft_machine::{Pool, Time};
-use weft_transport::{Channel, Outgoing, Part};
+use weft_transport::{Channel, Outgoing, Part, Silence, Starved};
 use weft_wire::smb2::compression::MAGIC_COMPRESSED;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
@@ -614,12 +614,18 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
                 Some((0, received))
             }
         };
+        let why = || Silence::of(&*shared.channel);
         match silent {
-            Some((n, _)) if n >= WATCH_STEPS => return shared.end(Error::TimedOut),
+            Some((n, _)) if n >= WATCH_STEPS => {
+                return shared.end(match why() {
+                    Silence::Memory => Error::Starved(Starved(limit)),
+                    Silence::Server => Error::TimedOut,
+                });
+            }
             // Where others carry the session on, nobody waits. A log-on has a limit of its caller's, who tells it.
             Some((1, _)) if probe.is_none() && logged_on => {
                 let left = limit.saturating_sub(step).as_secs();
-                tracing::warn!("the server does not answer; waiting for {left} s at most");
+                tracing::warn!("{}; waiting for {left} s at most", why());
             }
             _ => {}
         }

@@ -352,9 +352,13 @@ impl Vfs {
         Self::may_name(to.1)?;
         // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
         let seen = if self.watches.any() {
-            let moved = self.lookup(from.0, from.1, false).await.map(|attr| attr.kind).ok();
+            let moved = self.lookup(from.0, from.1, false).await.ok();
             let replaced = if replace { self.lookup(to.0, to.1, false).await.ok() } else { None };
-            Some((moved.unwrap_or(Kind::File), replaced))
+            // See [`Op::Rename`]. The only name of a file may be told in another case.
+            let stays = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(moved, replaced)| {
+                moved.node == replaced.node && (replaced.nlink > 1 || from == to)
+            });
+            (!stays).then(|| (moved.map_or(Kind::File, |moved| moved.kind), replaced))
         } else {
             None
         };

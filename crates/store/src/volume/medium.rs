@@ -102,6 +102,13 @@ fn fill_file(
         file.set_len(size).map_err(io_error("cannot size", path))?;
     }
     let there = file.metadata().map_err(io_error("cannot look at", path))?.len();
+    if new_size.is_none() && !there.is_multiple_of(SIZE_UNIT) {
+        let fits = there.next_multiple_of(SIZE_UNIT);
+        return Err(Error::Size(format!(
+            "{} has {there} bytes, and a volume has a multiple of {SIZE_UNIT}: `truncate --size {fits}` adds the zeros that it lacks",
+            path.display()
+        )));
+    }
     if let Some(size) = create.size
         && size != there
     {

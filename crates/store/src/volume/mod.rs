@@ -213,6 +213,17 @@ struct Metadata {
     generation: AtomicU64,
 }
 
+/// Which files of other volumes are looked at where one file may be that of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// All of them: before a file is given to a volume, cut off or deleted. Another file may have come into the place of one that
+    /// is remembered (a backup that was put back).
+    AtEach,
+    /// Those of the same path or inode number as last time: a server that starts does not wait for files that lie where nothing
+    /// answers.
+    AtLikely,
+}
+
 impl Volumes {
     /// The folder, which need not exist until a volume is created.
     pub fn at(dir: impl Into<PathBuf>) -> Volumes {
@@ -244,8 +255,14 @@ impl Volumes {
             .map_err(io_error("cannot make the folder", &self.dir))?;
         // Of two who give one file to two names, the second finds the first.
         let folder = fs::File::open(&self.dir).map_err(io_error("cannot open", &self.dir))?;
-        rustix::fs::flock(&folder, FlockOperation::LockExclusive)
-            .map_err(|e| io_error("cannot lock", &self.dir)(e.into()))?;
+        let flock = |how| rustix::fs::flock(&folder, how);
+        if flock(FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
+            tracing::warn!(
+                "another volume is being created in {}: this one is created when that is done",
+                self.dir.display()
+            );
+        }
+        flock(FlockOperation::LockExclusive).map_err(|e| io_error("cannot lock", &self.dir)(e.into()))?;
         if let Place::File(place) | Place::Device(place) = &create.place {
             self.has_no_other(name, place)?;
         }
@@ -337,7 +354,7 @@ impl Volumes {
         let metadata = Metadata::open(name, self.path(name)?)?;
         metadata.lock()?;
         let superblock = metadata.mend()?;
-        self.has_no_other_in_a_group(name, &superblock)?;
+        self.has_no_other_in_a_group(name, &superblock, Look::AtLikely)?;
         let block = medium::open(&superblock, pool).inspect_err(|e| metadata.distrust(&superblock, e))?;
         let content = block.content();
         let block = Arc::new(block);
@@ -353,15 +370,19 @@ impl Volumes {
     }
 
     /// The volumes of this folder whose file this is, but for the one of this name. Nothing is locked for that: others open theirs.
-    fn others_on(&self, name: &str, path: &Path) -> Result<Vec<(String, Superblock)>, Error> {
+    fn others_on(&self, name: &str, path: &Path, look: Look) -> Result<Vec<(String, Superblock)>, Error> {
         let which = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let Some(file) = which(path) else { return Ok(Vec::new()) };
         let mut others = Vec::new();
         for other in self.names()?.into_iter().filter(|other| other != name) {
             let metadata = self.path(&other).and_then(|path| Metadata::open(&other, path));
             let Ok(superblock) = metadata.and_then(|metadata| metadata.read()) else { continue };
-            // Files of others may lie where nothing answers: only one that can be this one is looked at.
-            let may_be = superblock.file.is_none_or(|known| known.inode == file.1);
+            let may_be = match look {
+                Look::AtEach => true,
+                Look::AtLikely => {
+                    superblock.path == path || superblock.file.is_none_or(|known| known.inode == file.1)
+                }
+            };
             if superblock.medium != Medium::Ram && may_be && which(&superblock.path) == Some(file) {
                 others.push((other, superblock));
             }
@@ -371,7 +392,7 @@ impl Volumes {
 
     /// A file is one volume's: what is cut off or deleted by one name is gone by the other.
     fn has_no_other(&self, name: &str, path: &Path) -> Result<(), Error> {
-        match &self.others_on(name, path)?[..] {
+        match &self.others_on(name, path, Look::AtEach)?[..] {
             [] => Ok(()),
             [(other, _), ..] => Err(Error::Taken { path: path.to_owned(), name: other.clone() }),
         }
@@ -379,11 +400,13 @@ impl Volumes {
 
     /// What is written by another name of a file does not reach the copy that a group keeps of it. One that is in a group itself is
     /// the group's to judge.
-    fn has_no_other_in_a_group(&self, name: &str, superblock: &Superblock) -> Result<(), Error> {
+    fn has_no_other_in_a_group(&self, name: &str, superblock: &Superblock, look: Look) -> Result<(), Error> {
         if superblock.membership.is_some() {
             return Ok(());
         }
-        self.others_on(name, &superblock.path)?.iter().try_for_each(|(other, of)| in_no_group(other, of))
+        self.others_on(name, &superblock.path, look)?
+            .iter()
+            .try_for_each(|(other, of)| in_no_group(other, of))
     }
 
     /// Lets a volume that nobody has open be in no group any more, if it is in this one. Its file may be gone.
@@ -404,7 +427,7 @@ impl Volumes {
         metadata.lock()?;
         let old = metadata.mend()?;
         valid_size(size)?;
-        self.has_no_other_in_a_group(name, &old)?;
+        self.has_no_other_in_a_group(name, &old, Look::AtEach)?;
         if size < old.size && !may_shrink {
             return Err(Error::Size(format!(
                 "the volume has {} bytes: what lies past {size} would be lost; --shrink says that it may be",

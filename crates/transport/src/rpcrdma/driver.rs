@@ -567,6 +567,12 @@ impl Channel for RpcRdma {
         [state.unsent.len(), usize::from(state.preparing.is_some()), state.sends.len()].iter().sum()
     }
 
+    fn waits_for_memory(&self) -> bool {
+        let state = self.0.state.borrow();
+        // A call that is being prepared waits for its buffers, and so do all behind it.
+        state.preparing.is_some() || !state.waiting.is_empty()
+    }
+
     /// Sends are not gathered: each is one work request, and the provider gathers what it can.
     fn cork(&self, _on: bool) {}
 

@@ -496,6 +496,25 @@ fn a_pull_waits_for_the_pool_and_holds_nothing_meanwhile() {
 }
 
 #[test]
+fn a_client_whose_call_waits_for_memory_says_so() {
+    let pair = Pair::default();
+    let held: Vec<_> = [1 << 20, 1]
+        .map(|len| std::iter::from_fn(|| pair.client_pool.try_alloc(len)).collect::<Vec<_>>())
+        .into();
+    assert!(!pair.client.waits_for_memory());
+    let long: Vec<u32> = std::iter::once(7).chain(0..5000).collect();
+    pair.call(Outgoing { parts: bytes(words(&long)), ..Outgoing::default() });
+    // Whoever reads drives.
+    assert!(pair.client.recv().now_or_never().is_none());
+    assert!(pair.client_qp.sent().is_empty());
+    assert!(pair.client.waits_for_memory());
+    drop(held);
+    assert!(pair.client.recv().now_or_never().is_none());
+    assert_eq!(pair.at_server().body, words(&long));
+    assert!(!pair.client.waits_for_memory());
+}
+
+#[test]
 fn a_call_that_cannot_travel_fails_alone_and_at_once() {
     let pair = Pair::default();
     let two = vec![Part::Bytes(words(&[7])), payload(b"a", To::Inline), payload(b"b", To::Inline)];

@@ -351,6 +351,10 @@ impl Channel for Smbd {
         self.0.state.borrow().sent.outstanding() as usize
     }
 
+    fn waits_for_memory(&self) -> bool {
+        self.0.state.borrow().waits_for_memory()
+    }
+
     fn cork(&self, _on: bool) {
         // Work is posted one by one; batching is the provider's.
     }

@@ -597,6 +597,11 @@ impl State {
             || self.sent.is_awaited()
     }
 
+    /// Nothing comes before the pool has a buffer: for the rest of a message, or for any message at all.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        self.hungry && (self.engine.buffer_wanted().is_some() || self.engine.is_without_receives())
+    }
+
     fn is_drained(&self) -> bool {
         self.engine.is_drained() && self.works.is_empty() && self.loading.is_empty()
     }

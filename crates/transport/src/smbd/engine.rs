@@ -365,6 +365,11 @@ impl Engine {
         assembly.wanted(parked.transfer.data.len())
     }
 
+    /// Whether the peer can send nothing, because no receive is posted.
+    pub fn is_without_receives(&self) -> bool {
+        self.posted == 0
+    }
+
     /// When to handle [`Event::Timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.phase {

@@ -488,6 +488,30 @@ async fn an_empty_pool_delays_and_does_not_fail(net: Net) {
     sends.await.into_iter().for_each(|sent| sent.unwrap());
 }
 
+/// Over shared memory, whose provider needs none of the pool to deliver.
+#[test]
+fn a_channel_that_waits_for_memory_and_not_for_its_peer_says_so() {
+    rt::block_on(async {
+        let net = Net::shm(Pool::new(128 << 20));
+        let (a, b) = net.pair().await;
+        let hoard = [1 << 20, 4096].map(|len| Vec::from_iter(std::iter::from_fn(|| net.pool.try_alloc(len))));
+        let body = Bytes::from(pattern(300_000, 1));
+        let sending = rt::spawn(a.send(Outgoing::bytes(body.clone())));
+        let says_so = rt::timeout(Duration::from_secs(10), async {
+            while !b.waits_for_memory() {
+                assert!(b.try_recv().is_none(), "reassembled into nothing");
+                rt::yield_now().await;
+            }
+        });
+        says_so.await.unwrap();
+        drop(hoard);
+        assert!(next(&b).await == body);
+        assert!(!b.waits_for_memory());
+        sending.await.unwrap();
+    })
+    .unwrap();
+}
+
 async fn hostile_peers_are_disconnected(net: Net) {
     let mut wrong_offset = DataTransfer::header(10, 1, 0, 0, 8).to_vec();
     wrong_offset.resize(32, 0);

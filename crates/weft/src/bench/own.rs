@@ -12,6 +12,7 @@ use weft_load::loaders::{Understood, diskspd, iozone, sqlio};
 use super::{Assignment, Assignments, session, timing};
 use crate::Failure;
 use crate::args::{JobOf, LoaderOf, Measuring, Over, ServerOf};
+use crate::fault::Misuse;
 use crate::url::{Scheme, Url};
 
 /// Runs `weft bench run`.
@@ -20,9 +21,9 @@ pub(super) fn run(args: JobOf) -> Result<ExitCode, Failure> {
     let text = std::fs::read_to_string(&args.file).map_err(|e| format!("{named}: {e}"))?;
     let file = JobFile::parse(&text).map_err(|e| format!("{named}: {e}"))?;
     let host = args.host.or(file.server).ok_or_else(|| {
-        format!(
+        Misuse::new(format!(
             "{named} names no server: write server = \"local\" (or a HOST or URL) in it, or HOST behind it"
-        )
+        ))
     })?;
     let mut server = args.server;
     if server.transport.is_empty() {
@@ -85,11 +86,12 @@ pub(super) fn run_as(loader: Loader, args: LoaderOf) -> Result<ExitCode, Failure
         .iter()
         .map(|target| url(&within(args.folder.as_deref(), target)))
         .collect::<Result<Vec<Url>, Failure>>()?;
-    let Some(first) = urls.first() else { return Err("name the file at the end: //HOST/SHARE/FILE".into()) };
+    let Some(first) = urls.first() else {
+        return Err(Misuse::new("name the file at the end: //HOST/SHARE/FILE").into());
+    };
     if let Some(other) = urls.iter().find(|url| !is_beside(url, first)) {
-        return Err(
-            format!("{other} and {first} are on different shares: measure one after the other").into()
-        );
+        let apart = format!("{other} and {first} are on different shares: measure one after the other");
+        return Err(Misuse::new(apart).into());
     }
     let paths: Vec<String> = urls.iter().map(|url| url.path.clone()).collect();
     let assignment = |job: Job| {
@@ -122,10 +124,13 @@ fn url(target: &str) -> Result<Url, Failure> {
         None => text,
     };
     let url = Url::parse(&text)?.ok_or_else(|| {
-        format!("{target:?} is a path of this host: name a file of a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE, or its folder with --folder")
+        Misuse::new(format!(
+            "{target:?} is a path of this host: name a file of a server, //HOST/SHARE/FILE or nfs://HOST/EXPORT/FILE, or its folder with \
+             --folder"
+        ))
     })?;
     match url.path.is_empty() {
-        true => Err(format!("{target:?} names no file: //HOST/SHARE/FILE").into()),
+        true => Err(Misuse::new(format!("{target:?} names no file: //HOST/SHARE/FILE")).into()),
         false => Ok(url),
     }
 }

@@ -228,6 +228,27 @@ fn parse(text: &str) -> Result<Url, Failure> {
         .ok_or_else(|| format!("{text:?} is no URL: write smb:// or nfs:// in front"))?)
 }
 
+/// Refuses options that name what is not there, so that no report is taken for one of what was asked.
+pub(super) fn check(host: &str, schemes: &[Scheme], options: &ServerOf) -> Result<(), Misuse> {
+    let of_named = [
+        (options.user.is_some(), "--user"),
+        (options.share.is_some(), "--share"),
+        (options.nfs.is_some(), "--nfs"),
+    ];
+    if let ("local", Some((_, option))) = (host, of_named.iter().find(|(given, _)| *given)) {
+        return Err(Misuse::new(format!(
+            "{option} is for a server that runs already; `local` starts one with a user and a share of its own: leave {option} out"
+        )));
+    }
+    match options.user.is_some() && !schemes.contains(&Scheme::Smb) {
+        true => Err(Misuse::new(
+            "--user is for SMB; NFS logs nobody on, and the server is told the numbers of the user who runs weft: \
+             leave --user out",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// What HOST and the options name.
 fn named(host: &str, options: &ServerOf) -> Result<Kind, Failure> {
     let share = options.share.clone().unwrap_or_default();
@@ -389,6 +410,22 @@ mod tests {
             let refused = server.way(Scheme::Nfs, Over::Tcp, latency).map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains(" is for SMB; "), "{refused}");
         }
+    }
+
+    /// `weft bench nfs --user alice` was measured as whoever typed it.
+    #[test]
+    fn a_user_is_not_named_to_whom_nobody_logs_on() {
+        let given = options();
+        let refused =
+            |host, schemes: &[Scheme], options| check(host, schemes, options).unwrap_err().to_string();
+        assert!(refused("nas", &[Scheme::Nfs], &given).contains("leave --user out"));
+        assert!(check("nas", &[Scheme::Smb], &given).is_ok());
+        assert!(check("nas", &[Scheme::Smb, Scheme::Nfs], &given).is_ok(), "SMB's pictures need it");
+        let nobody = ServerOf { user: None, ..options() };
+        assert!(check("nas", &[Scheme::Nfs], &nobody).is_ok());
+        assert!(refused("local", &[Scheme::Smb], &given).contains("leave --user out"));
+        assert!(refused("local", &[Scheme::Smb], &nobody).contains("leave --share out"));
+        assert!(check("local", &[Scheme::Smb], &ServerOf { share: None, ..nobody }).is_ok());
     }
 
     #[test]

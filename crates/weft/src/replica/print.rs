@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::admin::replica::{Group, Link};
 use crate::args::replica::OnLoss;
+use crate::out::ShellCommand;
 use crate::volume::human;
 
 /// Prints all groups.
@@ -218,14 +219,19 @@ fn writes_wait(group: &Group, peer: &Value) -> Option<String> {
     let waits = group.role == "source" && group.policy.on_loss == OnLoss::SuspendIo && is_away && is_awaited;
     let (name, called) = (&group.name, peer["name"].as_str().unwrap_or_default());
     let to = match group.engine["peers"].as_array().map_or(0, Vec::len) {
-        0 | 1 => String::new(),
-        _ => format!(" --to {called}"),
+        0 | 1 => None,
+        _ => Some(called),
+    };
+    let typed = |words| {
+        let command = ShellCommand::new(words).operand(name);
+        to.iter().fold(command, |command, to| command.option("--to", to))
     };
     waits.then(|| {
         format!(
-            "writes wait until {called} is back and has everything (--on-loss suspend-io). To let them go on without it: weft replica \
-             suspend {name}{to}; what is answered from then on is on this side alone, and lost with it, until weft replica resume {name}{to} \
-             and {called} has caught up"
+            "writes wait until {called} is back and has everything (--on-loss suspend-io). To let them go on without it: {}; what is \
+             answered from then on is on this side alone, and lost with it, until {} and {called} has caught up",
+            typed("weft replica suspend"),
+            typed("weft replica resume")
         )
     })
 }
@@ -379,7 +385,7 @@ fn no_rdma(link: &Link) -> Option<(String, String)> {
     (link.transport == "tcp").then(|| {
         let remedy = match link.reason.contains("asked for") {
             true => "weft replica remove, then create without --transport tcp".to_owned(),
-            false => format!("weft doctor {host} shows which step fails"),
+            false => format!("{} shows which step fails", ShellCommand::new("weft doctor").operand(host)),
         };
         (link.reason.clone(), remedy)
     })

@@ -11,6 +11,7 @@ use super::{VERIFY_PATIENCE, ask, one};
 use crate::Failure;
 use crate::admin::replica::{Command, Differs, Reply};
 use crate::args::ReplicaVerify;
+use crate::out::ShellCommand;
 use crate::volume::human;
 
 /// Runs the command.
@@ -59,24 +60,31 @@ impl Found {
             return format!("{group}: both sides are equal, {} compared", human(*bytes));
         }
         let (amount, all) = (human(*different), human(*bytes));
-        let to = to.as_ref().map_or(String::new(), |to| format!(" --to {to}"));
+        let typed = |words| {
+            let command = ShellCommand::new(words).operand(group);
+            to.iter().fold(command, |command, to| command.option("--to", to))
+        };
+        let verify = typed("weft replica verify");
         let part = |part: &Differs| format!("{} at {} of {}", human(part.len), part.offset, part.volume);
         let parts: Vec<String> = first.iter().map(part).collect();
         let parts = parts.join(", ");
         match repair {
             true => format!(
                 "{group}: {amount} of {all} differed, and are overwritten on {copy} with what {source} has (first {parts}). \
-                 Compare again: weft replica verify {group}{to}"
+                 Compare again: {verify}"
             ),
             false => format!(
                 "{group}: {amount} of {all} differ between {source} (the source, here) and its copy on {copy}; first {parts}.\n\
                  Nothing was changed. Find out which side is right before one is overwritten: NBD shows the source, and `weft replica \
                  test-failover {group}` on {copy} the copy.\n\
                  If the source is right, this overwrites these bytes on {copy} with those of {source}:\n\
-                 \x20 weft replica verify {group}{to} --repair --force\n\
+                 \x20 {}\n\
                  If the copy is right, make it the source first, so that it overwrites those of {source}:\n\
-                 \x20 weft replica switch {group}{to}\n\
-                 \x20 weft replica verify {group} --repair --force     (on {copy})"
+                 \x20 {}\n\
+                 \x20 {}     (on {copy})",
+                verify.words("--repair --force"),
+                typed("weft replica switch"),
+                ShellCommand::new("weft replica verify").operand(group).words("--repair --force")
             ),
         }
     }
@@ -111,6 +119,8 @@ mod tests {
         assert!(theirs.find("--repair --force     (on beta)").is_some_and(|at| at > switched), "{text}");
         let several = Found { to: Some("beta:vol1".into()), ..found(1) }.text(false);
         assert!(several.contains("verify vol1 --to beta:vol1 --repair --force"), "{several}");
+        let address = Found { to: Some("[::1]:vol1".into()), ..found(1) }.text(false);
+        assert!(address.contains("verify vol1 --to '[::1]:vol1' --repair --force"), "{address}");
     }
 
     #[test]

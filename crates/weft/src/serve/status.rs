@@ -15,6 +15,7 @@ use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
 
 use super::volumes::Growths;
+use crate::out::{ShellCommand, path_name};
 use crate::ready::Ready;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
@@ -147,11 +148,12 @@ fn state_warning(dir: &Path) -> Option<String> {
     };
     // Some file systems count no files.
     let is_full = space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0);
-    let dir = dir.display();
     is_full.then(|| {
         format!(
-            "the disk of the state directory {dir} is full: what clients are to find again after a restart cannot be written down; \
-             make space (df -h {dir}; df -i for files)"
+            "the disk of the state directory {} is full: what clients are to find again after a restart cannot be written down; \
+             make space ({}; df -i for files)",
+            path_name(dir),
+            ShellCommand::new("df -h").operand(dir)
         )
     })
 }

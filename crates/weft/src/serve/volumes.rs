@@ -17,6 +17,7 @@ use weft_store::volume::{Error, Growth, Volume, Volumes};
 
 use super::replica;
 use crate::args::Serve;
+use crate::out::ShellCommand;
 use crate::ready::{ReadyAbsent, ReadyVolume};
 use crate::shares::{self, Described};
 use crate::volume;
@@ -148,7 +149,12 @@ fn allow(kind: ErrorKind) -> Option<&'static str> {
 fn remake(superblock: &Superblock) -> Option<String> {
     let known = superblock.file.is_some_and(|file| file.born_us.is_some());
     let gone = superblock.path.try_exists().is_ok_and(|exists| !exists);
-    (known && gone).then(|| format!("truncate -s {} {}", superblock.size, superblock.path.display()))
+    (known && gone).then(|| {
+        ShellCommand::new("truncate")
+            .option("-s", superblock.size.to_string())
+            .operand(&superblock.path)
+            .to_string()
+    })
 }
 
 /// The volumes of the command line.
@@ -302,6 +308,31 @@ mod tests {
             let said = why(ErrorKind::PermissionDenied, group);
             assert!(said.contains("Let the user") && !said.contains("remove"), "{said}");
             assert!(why(ErrorKind::NotFound, group).contains("Put its file back"));
+        }
+    }
+
+    /// A folder's name with a space ended the command that makes the file anew.
+    #[test]
+    fn what_makes_a_lost_file_anew_can_be_typed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("it's mine");
+        std::fs::create_dir(&folder).unwrap();
+        let volumes = Volumes::at(dir.path());
+        let create = Create {
+            place: Place::File(folder.join("v")),
+            size: Some(1 << 20),
+            allocate: false,
+            direct: false,
+            id: [7; 16],
+            created: 1_790_000_000,
+        };
+        volumes.create("v", &create).unwrap();
+        let known = volumes.info("v").unwrap().superblock;
+        std::fs::remove_file(&known.path).unwrap();
+        // Some file systems do not tell when a file was born.
+        if let Some(command) = remake(&known) {
+            assert!(std::process::Command::new("sh").args(["-c", &command]).status().unwrap().success());
+            assert_eq!(known.path.metadata().unwrap().len(), 1 << 20, "{command}");
         }
     }
 

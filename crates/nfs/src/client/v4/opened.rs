@@ -62,17 +62,24 @@ impl Opened {
         client.close_forgotten(false).await?;
         let access = if write { share::BOTH } else { share::READ };
         let (number, owner) = client.new_owner();
-        let open = Op::Open(Open {
-            seqid: 0,
-            access: access | share::WANT_NO_DELEG,
-            deny: 0,
-            // The session says whose (RFC 8881 18.16.3).
-            owner: Owner { client: 0, owner: owner.clone() },
-            how,
-            claim: Claim::Null(name),
-        });
-        let ops = || [dir, &[open.clone(), Op::Getfh]].concat();
+        let open = |how| {
+            Op::Open(Open {
+                seqid: 0,
+                access: access | share::WANT_NO_DELEG,
+                deny: 0,
+                // The session says whose (RFC 8881 18.16.3).
+                owner: Owner { client: 0, owner: owner.clone() },
+                how,
+                claim: Claim::Null(name.clone()),
+            })
+        };
+        // Without an answer its state id is not known. The same owner gets the same state once more, which is then the
+        // compound's current one (RFC 8881 9.9, 16.2.3.1.2).
+        let close = Op::Close(Close { seqid: 0, stateid: Stateid::CURRENT });
+        let unanswered = client.unanswered([dir, &[open(None), close]].concat());
+        let ops = || [dir, &[open(how.clone()), Op::Getfh]].concat();
         let mut results = client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        unanswered.answered();
         skip(&mut results, dir)?;
         let ok: OpenOk = results.ok(opnum::OPEN)?;
         let handle = results.ok(opnum::GETFH)?;
@@ -211,15 +218,20 @@ impl Opened {
         if status == Status::OK { Ok(()) } else { Err(Error::Status4(status)) }
     }
 
+    /// The operations that close it.
+    fn closing(&self) -> Vec<Op> {
+        vec![Op::Putfh(self.handle), Op::Close(Close { seqid: 0, stateid: self.stateid.get() })]
+    }
+
     /// CLOSE; a second time does nothing.
     pub async fn close(&self) -> Result<(), Error> {
         if self.closed.replace(true) || self.lost.get().is_some() {
             return Ok(());
         }
-        self.client.leave(self.number, None);
-        let close = || Op::Close(Close { seqid: 0, stateid: self.stateid.get() });
-        let ops = || vec![Op::Putfh(self.handle), close()];
-        let mut results = self.client.run(ops, Keep::Yes, None, Cargo::default()).await?;
+        self.client.leave(self.number);
+        let unanswered = self.client.unanswered(self.closing());
+        let mut results = self.client.run(|| self.closing(), Keep::Yes, None, Cargo::default()).await?;
+        unanswered.answered();
         // A server that restarted meanwhile has closed it.
         if is_lost(results.status) {
             return Ok(());
@@ -232,8 +244,10 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if !self.closed.get() {
-            let known = self.lost.get().is_none();
-            self.client.leave(self.number, known.then(|| (self.handle, self.stateid.get())));
+            self.client.leave(self.number);
+            if self.lost.get().is_none() {
+                self.client.close_later(self.closing());
+            }
         }
     }
 }

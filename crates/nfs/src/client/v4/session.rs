@@ -17,9 +17,9 @@ use futures_util::lock::Mutex;
 use weft_machine::{Pool, Time, random, rt};
 use weft_transport::{Channel, Kind};
 use weft_wire::nfs4::{
-    BindConn, CallbackSec, ChannelAttrs, ClientOwner, Close, CreateSession, CreateSessionOk, ExchangeId,
-    ExchangeIdOk, Handle, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Stateid, Status, UpTo,
-    Verifier, exchange_flag, opnum, session_flag,
+    BindConn, CallbackSec, ChannelAttrs, ClientOwner, CreateSession, CreateSessionOk, ExchangeId,
+    ExchangeIdOk, Op, Opaque, ProtectHow, Sequence, SequenceOk, SessionId, Status, UpTo, Verifier,
+    exchange_flag, opnum, session_flag,
 };
 use weft_wire::xdr::Malformed;
 
@@ -47,7 +47,7 @@ const MAX_KEPT_BYTES: u32 = 4096;
 const MIN_KEPT_BYTES: u32 = 512;
 /// How often a session may be lost while it is made, or while one request is asked.
 const MAX_LOSSES: u32 = 16;
-/// States of files that were dropped without being closed; more than this are closed with the next open.
+/// Files that nobody has any more and that were not closed; from so many on they are closed before the next open.
 const MAX_FORGOTTEN: usize = 16;
 
 /// What a server keeps of us.
@@ -65,7 +65,8 @@ pub(crate) struct Client {
     /// Open files by their owners' numbers, to be taken back.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
     next_owner: Cell<u64>,
-    forgotten: RefCell<Vec<(Handle, Stateid)>>,
+    /// What closes files that nobody has any more, and that the server perhaps has open.
+    forgotten: RefCell<Vec<Vec<Op>>>,
     recovered: Cell<u32>,
     /// Largest READ and WRITE in bytes.
     pub sizes: Cell<(usize, usize)>,
@@ -77,6 +78,28 @@ pub(super) struct Session {
     fore: ChannelAttrs,
     /// When the server last answered: the lease counts from there.
     renewed: Cell<Time>,
+}
+
+/// A request that opens or closes a file. One that is not answered, because whoever waited has given up or the connection is
+/// lost, may leave the file open for the server: then it is closed later.
+pub(super) struct Unanswered<'a> {
+    client: &'a Client,
+    /// What closes it; nothing once it was answered.
+    close: Vec<Op>,
+}
+
+impl Unanswered<'_> {
+    pub fn answered(mut self) {
+        self.close.clear();
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.close.is_empty() {
+            self.client.close_later(std::mem::take(&mut self.close));
+        }
+    }
 }
 
 /// What became of one attempt.
@@ -477,23 +500,33 @@ impl Client {
         self.files.borrow_mut().insert(number, Rc::downgrade(file));
     }
 
-    /// A file is not open any more. `left`: what the server still has of it.
-    pub fn leave(&self, number: u64, left: Option<(Handle, Stateid)>) {
+    /// A file is not open any more.
+    pub fn leave(&self, number: u64) {
         self.files.borrow_mut().remove(&number);
-        self.forgotten.borrow_mut().extend(left);
     }
 
-    /// Closes what was dropped without being closed, once there is enough of it (or `all`).
+    /// Has these operations close what nobody has any more, some time.
+    pub fn close_later(&self, close: Vec<Op>) {
+        self.forgotten.borrow_mut().push(close);
+    }
+
+    /// To be kept until the request that opens or closes a file is answered.
+    pub(super) fn unanswered(&self, close: Vec<Op>) -> Unanswered<'_> {
+        Unanswered { client: self, close }
+    }
+
+    /// Closes what nobody has any more, once there is enough of it (or `all`).
     pub async fn close_forgotten(&self, all: bool) -> Result<(), Error> {
         if !all && self.forgotten.borrow().len() < MAX_FORGOTTEN {
             return Ok(());
         }
         loop {
             let next = self.forgotten.borrow_mut().pop();
-            let Some((handle, stateid)) = next else { return Ok(()) };
-            let ops = || vec![Op::Putfh(handle), Op::Close(Close { seqid: 0, stateid })];
+            let Some(ops) = next else { return Ok(()) };
+            let unanswered = self.unanswered(ops.clone());
             // What the server does not know is closed.
-            self.run(ops, Keep::Yes, None, Cargo::default()).await?;
+            self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
+            unanswered.answered();
         }
     }
 

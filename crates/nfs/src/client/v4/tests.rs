@@ -511,6 +511,47 @@ fn a_file_that_is_dropped_is_closed_in_the_end() {
 }
 
 #[test]
+fn what_is_given_up_is_not_left_open() {
+    // Which request is given up, and whether the server has got it.
+    for (given_up, sent) in
+        ["open", "close", "close of a dropped one"].map(|what| [(what, true), (what, false)]).concat()
+    {
+        Sim::new(1).run(async {
+            let share = Share::new("data", Vfs::new(Ram::new(64 << 20)));
+            let opens = share.vfs.opens().clone();
+            let share = Cell::new(Some(share));
+            let world = World::new(move || server(share.take().unwrap(), LEASE, None));
+            let mount = world.mount(1).await;
+            let create = |name: String| {
+                let mount = &mount;
+                async move { mount.create(&name, SetAttributes::default()).await.unwrap() }
+            };
+            let file = create("f".into()).await;
+            if given_up == "close of a dropped one" {
+                for n in 0..16 {
+                    drop(create(format!("dropped {n}")).await);
+                }
+            }
+            if !sent {
+                let wires = world.wires.take();
+                *world.meanwhile.borrow_mut() = Some(world.other().await);
+                wires.iter().for_each(|wire| wire.cut());
+            }
+            match given_up {
+                "close" => assert!(file.close().now_or_never().is_none()),
+                _ => assert!(create("g".into()).now_or_never().is_none()),
+            }
+            drop(file);
+            mount.end().await.unwrap();
+            if let Some(other) = world.meanwhile.take() {
+                other.end().await.unwrap();
+            }
+            assert_eq!(opens.open_nodes(), [], "{given_up}, sent: {sent}");
+        });
+    }
+}
+
+#[test]
 fn a_server_that_calls_is_answered_in_the_words_of_one_who_holds_nothing() {
     let call = |program, version, procedure, args: &dyn Fn(&mut Encoder)| {
         let mut e = Encoder::default();

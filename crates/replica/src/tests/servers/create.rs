@@ -537,3 +537,50 @@ fn a_log_is_forgotten_when_the_volumes_have_all_of_it_durably() {
         assert!(holds(0xaa), "what was answered is lost with the log");
     });
 }
+
+/// A copy whose disk is full has what its source has answered in its log alone: it goes when that is said, and no sooner.
+#[test]
+fn what_a_full_copy_has_in_its_log_alone_is_given_up_by_force_only() {
+    for seed in 0..8 {
+        Sim::new(seed).time_limit(Duration::from_secs(600)).run(async {
+            let servers = Servers::new(false).await;
+            (0..2).for_each(|n| servers.start(n));
+            assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+            let running = servers.running(1).expect("it runs");
+            let State::Destination(copy) = running.group.state() else { panic!("{}", servers.describe()) };
+            servers.world.nodes[1].members.iter().for_each(|disk| disk.fill(true));
+            let data = vec![Bytes::from(vec![0xaa; SLOT])];
+            let write = BlockOp::Write { offset: 0, data, durable: true };
+            let front = servers.running(0).expect("it runs").fronts[0].clone();
+            let answered = rt::timeout(CONVERGES_WITHIN, front.submit(write)).await.expect("it is answered");
+            answered.expect("it is in both logs");
+            servers.world.until("its disk is full", || copy.status().full).await;
+            let holds = |byte: u8| servers.world.volumes(1)[0][..SLOT].iter().all(|other| *other == byte);
+            assert!(!holds(0xaa), "its log alone has it");
+
+            let bare = servers.world.side(1).members;
+            let not_yet = async |_: &Settled| panic!("its log is removed");
+            let refused =
+                running.group.end(&bare, false, not_yet).await.expect_err("what is answered would go");
+            assert!(refused.contains("1 records") && refused.contains("--force"), "{refused}");
+            // It is as it was: nobody uses the volume past it, and it goes on when there is room.
+            let read = || running.fronts[0].submit(BlockOp::Read { offset: 0, len: 512 });
+            assert!(read().await.is_err(), "its front is open");
+            assert!(matches!(running.group.state(), State::Destination(_)) && !running.group.has_ended());
+            if seed % 2 == 0 {
+                servers.world.nodes[1].members.iter().for_each(|disk| disk.fill(false));
+                servers.world.until("there is room", || copy.status().applied == copy.status().last).await;
+                running.group.end(&bare, false, async |_: &Settled| Ok(())).await.expect("it ends");
+                assert!(holds(0xaa), "what was answered is lost with the log");
+            } else {
+                let ended = running.group.end(&bare, true, async |_: &Settled| Ok(()));
+                rt::timeout(CONVERGES_WITHIN, ended)
+                    .await
+                    .expect("it does not wait for room")
+                    .expect("it ends");
+            }
+            assert!(running.group.has_ended());
+            read().await.expect("it is a volume like any other");
+        });
+    }
+}

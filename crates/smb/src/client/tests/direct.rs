@@ -34,6 +34,8 @@ pub struct Direct {
     pub tap: RefCell<Vec<u8>>,
     /// Whether a bit of all that this end moves by RDMA changes on its way.
     pub damage: Cell<bool>,
+    /// Whether this end says that it waits for memory.
+    pub starved: Cell<bool>,
     /// Whether regions of this end can be revoked by the peer.
     pub revocable: Cell<bool>,
 }
@@ -53,6 +55,7 @@ pub fn pair(pool: &Pool) -> (Rc<Direct>, Rc<Direct>) {
             invalidated: Cell::new(0),
             tap: RefCell::default(),
             damage: Cell::new(false),
+            starved: Cell::new(false),
             revocable: Cell::new(true),
         })
     };
@@ -219,6 +222,9 @@ impl Channel for Direct {
     fn revoke(&self, exposed: Exposed) -> Option<Buf> {
         let (window, _) = self.regions.borrow_mut().remove(&exposed.segments[0].stag.0)?;
         Some(window.try_into_buf().expect("nobody else holds it"))
+    }
+    fn waits_for_memory(&self) -> bool {
+        self.starved.get()
     }
     fn traffic(&self) -> Traffic {
         *self.traffic.borrow()

@@ -431,17 +431,27 @@ fn nonsense_from_the_server_is_an_error_for_all_who_wait() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
+fn a_server_that_says_nothing_is_given_up_and_not_blamed_for_memory_of_ours() {
+    for starved in [false, true] {
+        given_up(starved);
+    }
+}
+
+fn given_up(starved: bool) {
     Sim::new(14).run(async {
         let pool = Pool::new(64 << 20);
         let (_silent, client) = direct::pair(&pool);
+        client.starved.set(starved);
         let options = Options {
             timeout: Duration::from_secs(10),
             ..Options::new("server", "alice", "secret", pool.clone())
         };
         let start = rt::now();
         let error = Session::connect(client, options).await.map(drop).unwrap_err();
-        assert!(matches!(error, Error::TimedOut), "{error}");
+        match starved {
+            true => assert!(matches!(error, Error::Starved(_)), "{error}"),
+            false => assert!(matches!(error, Error::TimedOut), "{error}"),
+        }
         let waited = rt::now().since(start);
         assert!((Duration::from_secs(10)..=Duration::from_secs(20)).contains(&waited), "{waited:?}");
     });

@@ -306,6 +306,14 @@ impl Folds {
         self.dirs.values().map(|names| names.spellings.weight()).sum()
     }
 
+    /// An operation of ours has changed `dir`, of which nothing was remembered before: what was read meanwhile may lack that.
+    pub(super) fn distrust(&mut self, dir: NodeId) {
+        self.dirs.remove(&dir);
+        if let Some(changed) = self.reading.get_mut(&dir) {
+            *changed = true;
+        }
+    }
+
     /// What was remembered of `dir` proved wrong.
     pub(super) fn forget(&mut self, dir: NodeId) {
         self.dirs.remove(&dir);
@@ -354,6 +362,24 @@ mod tests {
         folds.learn(DIR, stamp(1), learned(&["bar", "Foo"]), now);
         folds.end(DIR);
         assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Spelled(b"Foo".to_vec()));
+    }
+
+    #[test]
+    fn what_we_began_to_change_before_a_directory_was_read_is_not_missed_afterwards() {
+        let (mut folds, now) = (Folds::default(), Instant::now());
+        // Another core asks before it makes Foo, within a tick of the clock in which the directory is read here.
+        let other = |folds: &mut Folds| folds.distrust(DIR);
+        assert!(!folds.remembers(DIR));
+        folds.begin(DIR);
+        other(&mut folds);
+        folds.learn(DIR, stamp(1), learned(&["bar"]), now);
+        folds.end(DIR);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Nothing);
+        folds.begin(DIR);
+        folds.learn(DIR, stamp(1), learned(&["bar"]), now);
+        folds.end(DIR);
+        other(&mut folds);
+        assert_eq!(folds.ask(DIR, stamp(1), b"FOO", now), Known::Nothing);
     }
 
     fn stamp(secs: i64) -> Stamp {

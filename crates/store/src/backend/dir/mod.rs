@@ -206,7 +206,10 @@ impl Dir {
         act: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         if !self.folds().remembers(dir) {
-            return act();
+            let done = act()?;
+            // Somebody on another core may have begun to read the directory since, or have read it already.
+            self.folds().distrust(dir);
+            return Ok(done);
         }
         let before = sys::stat(fd.as_fd())?.stamp();
         let done = act()?;

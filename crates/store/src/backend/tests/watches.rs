@@ -37,6 +37,9 @@ fn names_that_come_and_go_are_told() {
         vfs.rename((d, b"h"), (d, b"old"), true).await.unwrap();
         assert_eq!(shown(watch.next().await), ["+old", "-old", "<h", ">old"]);
         vfs.link(f, d, b"link").await.unwrap();
+        // Two names of one file stay as they are, and so does one name.
+        vfs.rename((d, b"old"), (d, b"link"), true).await.unwrap();
+        vfs.rename((d, b"link"), (d, b"link"), true).await.unwrap();
         vfs.remove(d, b"link").await.unwrap();
         vfs.rmdir(d, b"sub").await.unwrap();
         assert_eq!(shown(watch.next().await), ["+link", "-link", "-sub"]);

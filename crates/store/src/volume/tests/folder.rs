@@ -102,6 +102,25 @@ fn an_open_volume_is_open_once_under_whatever_name() {
 }
 
 #[test]
+fn a_file_that_came_into_the_place_of_a_volumes_own_is_that_volumes() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 4096)).expect("it is created");
+    let backup = home.file().with_extension("backup");
+    fs::copy(home.file(), &backup).expect("it is copied");
+    fs::rename(&backup, home.file()).expect("it is put back");
+    let link = home.file().with_extension("link");
+    fs::hard_link(home.file(), &link).expect("it has two names");
+    for path in [home.file(), link] {
+        let alias = home.volumes.create("alias", &Create { size: None, ..on(Place::File(path), 0) });
+        assert!(matches!(alias, Err(Error::Taken { name, .. }) if name == "vol1"));
+    }
+    // An earlier program gave it to two.
+    fs::copy(home.metadata("vol1"), home.metadata("early")).expect("it is copied");
+    assert!(matches!(home.volumes.remove("early", true), Err(Error::Taken { name, .. }) if name == "vol1"));
+    assert!(home.file().exists());
+}
+
+#[test]
 fn a_size_changes_only_when_nothing_is_lost_or_that_is_said() {
     let home = home();
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");

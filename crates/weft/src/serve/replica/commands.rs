@@ -20,6 +20,7 @@ use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, picture, random};
 use crate::admin::replica::{Command, Create, Differs, Reply};
+use crate::out::ShellCommand;
 use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
@@ -232,9 +233,9 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
             }
             if group.config().partners.iter().any(|other| other.name == partner.name) {
                 return Err(format!(
-                    "{name} is replicated to {to} already: `weft replica status` says how it is; `weft replica remove {name} \
-                     --to {to}` ends that",
-                    to = partner.name
+                    "{name} is replicated to {} already: `weft replica status` says how it is; `{}` ends that",
+                    partner.name,
+                    removal(&name, &partner.name)
                 ));
             }
             refuse_second_name(replicas, group, server, &address.host).await?;
@@ -276,7 +277,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         sizes,
         log_bytes,
         source: format!("{}:{name}", host_name()).into(),
-        back: way_back(replicas, &wanted)?,
+        back: way_back(replicas, address, wanted.return_host.as_deref()).await?,
         synchronous: wanted.synchronous,
         policy,
         may_overwrite: wanted.overwrite || wanted.seeded,
@@ -346,8 +347,13 @@ async fn add_destination(
     first: First,
 ) -> Result<(), String> {
     let wanted = Destined { name: partner.name.clone(), mode: partner.mode() };
-    let remember = || group.change(replicas, |config| config.partners.push(partner.clone()));
+    let remember = || group.change_destinations(replicas, |config| config.partners.push(partner.clone()));
     group.engine().attach(&replicas.home(group), &wanted, first, remember).await
+}
+
+/// Ends replication to one destination.
+fn removal(group: &str, destination: &str) -> ShellCommand {
+    ShellCommand::new("weft replica remove").operand(group).option("--to", destination)
 }
 
 /// Refuses a destination's server that the group has under another name: both links would be to one copy, and end each other.
@@ -366,34 +372,27 @@ async fn refuse_second_name(
             && server != 0
         {
             return Err(format!(
-                "{name} is replicated to {host} already, as {to}: `weft replica status` says how it is; `weft replica remove {name} \
-                 --to {to}` ends that",
-                name = group.name,
-                to = partner.name
+                "{} is replicated to {host} already, as {}: `weft replica status` says how it is; `{}` ends that",
+                group.name,
+                partner.name,
+                removal(&group.name, &partner.name)
             ));
         }
     }
     Ok(())
 }
 
-/// How the other server reaches this one.
-fn way_back(replicas: &Replicas, wanted: &Create) -> Result<Address, String> {
-    let there = &wanted.address;
-    let host = match &wanted.return_host {
-        Some(host) => host.clone(),
+/// How the server at an address reaches this one: by `return_host`, or by the address that this host uses on the way there.
+pub(super) async fn way_back(
+    replicas: &Replicas,
+    there: &Address,
+    return_host: Option<&str>,
+) -> Result<Address, String> {
+    let host = match return_host {
+        Some(host) => host.to_owned(),
         None => {
-            // The address that this host uses on the way there; nothing is sent.
-            let found = (there.host.as_str(), there.port)
-                .to_socket_addrs()
-                .map_err(|e| format!("{}: {e}", there.host))?;
-            let route = |to: std::net::SocketAddr| {
-                let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let socket = UdpSocket::bind(any)?;
-                socket.connect(to)?;
-                socket.local_addr()
-            };
-            let own = found.map(route).find_map(Result::ok);
-            own.ok_or_else(|| format!("there is no route to {}", there.host))?.ip().to_string()
+            let to = (there.host.clone(), there.port);
+            rt::blocking(move || own_address((&to.0, to.1))).await?
         }
     };
     Ok(Address {
@@ -405,6 +404,19 @@ fn way_back(replicas: &Replicas, wanted: &Create) -> Result<Address, String> {
         encrypt: there.encrypt,
         compress: there.compress,
     })
+}
+
+/// The address that this host uses on the way to another; nothing is sent.
+fn own_address(there: (&str, u16)) -> Result<String, String> {
+    let found = there.to_socket_addrs().map_err(|e| format!("{}: {e}", there.0))?;
+    let route = |to: std::net::SocketAddr| {
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(to)?;
+        socket.local_addr()
+    };
+    let own = found.map(route).find_map(Result::ok);
+    Ok(own.ok_or_else(|| format!("there is no route to {}", there.0))?.ip().to_string())
 }
 
 pub(super) fn host_name() -> String {
@@ -435,21 +447,29 @@ async fn switch(
                 true => String::new(),
                 false => group.is_behind(replicas, &copy).await?,
             };
+            let before = group.config();
+            let parted = match force {
+                true => group.part_from_who_has_more(replicas, &copy).await?,
+                false => String::new(),
+            };
             let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
             let force = Force { source_alive: force, inconsistent: force, behind: force };
             let mode = copy.status().peers.first().and_then(|peer| peer.mode);
             let promoted = group.engine().failover(&copy, tag, force).await;
+            if promoted.is_err() && !parted.is_empty() {
+                // It is a copy still.
+                group.change(replicas, |config| config.partners = before.partners)?;
+            }
             let era = promoted.map_err(|e| why_no_failover(&group.name, &host, &copy, &e))?;
+            let others = group.tell_of_failover(replicas, before.list).await;
             let name = &group.name;
             let lost = match mode {
                 Some(Mode::Asynchronous) => format!("; what {host} had answered and not sent yet is missing"),
                 _ => String::new(),
             };
-            let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
-            let hosts = hosts.join(" and ");
             Ok(Reply::Done(format!(
-                "{name} is the source now, epoch {}, with everything that had come here{lost}; {hosts} becomes its copy when it \
-                 is back{unasked}",
+                "{name} is the source now, epoch {}, with everything that had come here{lost}; {host} becomes its copy when it \
+                 is back{others}{parted}{unasked}",
                 era.epoch
             )))
         }
@@ -541,7 +561,9 @@ async fn remove(
                 unheard.push(partner.address.host.clone());
             }
             let forget = || {
-                group.change(replicas, |config| config.partners.retain(|other| other.name != partner.name))
+                group.change_destinations(replicas, |config| {
+                    config.partners.retain(|other| other.name != partner.name);
+                })
             };
             group.engine().detach(&partner.name, forget).await?;
         }
@@ -568,7 +590,8 @@ async fn remove(
             };
             return Err(format!("{} is stopped: {}. {log}: --force removes it", group.name, stopped.why));
         }
-        let hosts: Vec<String> = group.config().partners.into_iter().map(|p| p.address.host).collect();
+        let hosts: Vec<String> =
+            group.config().concerned().iter().map(|partner| partner.address.host.clone()).collect();
         replicas.dissolve(&group, true).await?;
         let there = match hosts.is_empty() {
             true => String::new(),

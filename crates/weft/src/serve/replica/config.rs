@@ -51,8 +51,11 @@ pub(super) struct Group {
     /// What a source does when a destination is away, or slow.
     #[serde(default, flatten)]
     pub policy: Policy,
-    /// The other sides: destinations of a source; of a destination its source, and what it knows of others.
+    /// The other sides: destinations of a source; of a destination its source, and the other destinations that this has named.
     pub partners: Vec<Partner>,
+    /// Which list of destinations that is. Zero in a file of an older version, and of a copy that has not been told yet.
+    #[serde(default)]
+    pub list: ListNumber,
     /// What its source has called the one that is about to take its place, until that has come.
     #[serde(default)]
     pub successor: String,
@@ -63,6 +66,24 @@ pub(super) struct Group {
     /// What its volumes were when it was opened last, in the group's order. Empty in a file of an older version.
     #[serde(default)]
     pub kept: Vec<Kept>,
+}
+
+/// Which of the lists that sources have said of their destinations is newer.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
+pub(super) struct ListNumber {
+    /// Of the source that has said it; zero of a list of this side's own, as a source. Whether a list of another source counts is decided
+    /// by which is followed.
+    pub epoch: u64,
+    /// Counts the lists of this source.
+    pub count: u64,
+}
+
+impl ListNumber {
+    /// Its count, where it is later than another list of the same source.
+    pub fn later_than(self, other: ListNumber) -> Option<u64> {
+        (self.epoch == other.epoch && self.count > other.count).then_some(self.count)
+    }
 }
 
 /// What a source does when a destination is away, or slow.
@@ -112,6 +133,13 @@ pub(crate) struct Address {
     /// Compress what travels over TCP, where both servers can.
     #[serde(default)]
     pub compress: bool,
+}
+
+impl Address {
+    /// Where it leads to.
+    pub fn host_and_port(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
 }
 
 /// Wiped when it is dropped, and not shown.
@@ -360,6 +388,13 @@ impl Folder {
 }
 
 impl Group {
+    /// Whom it concerns that this side is stopped or gone: a copy's source, and all destinations of a source.
+    pub fn concerned(&self) -> &[Partner] {
+        let of_copy = self.list.epoch > 0;
+        let most = if of_copy { 1 } else { self.partners.len() };
+        self.partners.get(..most).unwrap_or(&self.partners)
+    }
+
     /// A group of the version that is written now.
     pub fn new(
         name: GroupName,
@@ -380,6 +415,7 @@ impl Group {
             epoch: 0,
             policy,
             partners,
+            list: ListNumber::default(),
             successor: String::new(),
             beginning: false,
             kept,
@@ -421,6 +457,7 @@ mod tests {
         let mode = folder.file(&name("db")).metadata().unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
         let [Remembered::Group(loaded)] = &folder.load().unwrap()[..] else { panic!("one group") };
+        assert_eq!(loaded.concerned().len(), 1);
         assert_eq!(loaded.partners[0].address.password.text(), "secret");
         assert_eq!((&loaded.volumes, loaded.policy), (&group.volumes, policy));
         folder.remove(&name("db")).unwrap();

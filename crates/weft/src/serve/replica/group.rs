@@ -20,6 +20,7 @@ use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
+use weft_replica::signal::Signal;
 use weft_replica::source::{self, Source};
 use weft_replica::status::{PeerStatus, Phase, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
@@ -73,6 +74,10 @@ pub(super) struct Group {
     heard: Mutex<stopped::Heard>,
     /// Which of them has most, as was found out when this side was stopped, until it is a source, or follows one.
     most: Mutex<Option<Most>>,
+    /// The destination that is about to take this source's place; empty as long as none is.
+    successor: Mutex<String>,
+    /// What this source says of its destinations has changed.
+    pub(super) listed: Signal,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
     stops: AtomicU64,
 }
@@ -285,7 +290,12 @@ impl Host for Home {
                 let (stopped, stops) = (stopped.clone(), group.stops.fetch_add(1, Ordering::Relaxed));
                 rt::spawn(async move { group.say_stopped(&replicas, &stopped, stops).await }).detach();
             }
-            State::Source(source) => self.group.know_epoch(&self.replicas, source.status().epoch),
+            State::Source(source) => {
+                self.group.know_epoch(&self.replicas, source.status().epoch);
+                lock(&self.group.successor).clear();
+                let (group, replicas, source) = (self.group.clone(), self.replicas.clone(), source.clone());
+                rt::spawn(async move { group.say_list(&replicas, &source).await }).detach();
+            }
             State::Destination(copy) => {
                 self.group.know_epoch(&self.replicas, copy.latest_epoch());
                 let (group, replicas, copy) = (self.group.clone(), self.replicas.clone(), copy.clone());
@@ -337,6 +347,8 @@ impl Group {
             lent: Mutex::default(),
             heard: Mutex::default(),
             most: Mutex::default(),
+            successor: Mutex::default(),
+            listed: Signal::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
     }
@@ -517,19 +529,34 @@ impl Group {
     ) -> Result<String, String> {
         // A destination's first partner is its source. That is written down first: nothing can be taken back once the roles
         // are exchanged, whereas the order of a source's partners means nothing, if they are not.
-        self.change(replicas, |config| config.partners.sort_by_key(|partner| partner.name != to))
-            .map_err(|why| format!("the roles are as they were: {why}"))?;
-        let told = self.tell_of_successor(replicas, to).await?;
-        let switched = source.switch(n, tag).await;
-        let Err(e) = switched else { return Ok(told) };
-        let why = format!("{} to {to}: {e}", self.name);
-        if source.has_given_up() {
-            return Err(why);
+        self.change_destinations(replicas, |config| {
+            config.partners.sort_by_key(|partner| partner.name != to);
+            *lock(&self.successor) = to.to_owned();
+        })
+        .map_err(|why| format!("the roles are as they were: {why}"))?;
+        let switched = async {
+            let told = self.tell_of_successor(replicas, to).await?;
+            let switched = source.switch(n, tag).await;
+            switched.map_err(|e| match source.has_given_up() {
+                true => format!("{} to {to}: {e}", self.name),
+                false => format!("{} to {to}: {e}; the roles are as they were", self.name),
+            })?;
+            Ok(told)
+        };
+        let switched = switched.await;
+        if switched.is_err() && !source.has_given_up() && source.halted().is_none() {
+            // Who was told that another source comes is told that none does, as soon as it can be reached.
+            let stays = self.change_destinations(replicas, |_| lock(&self.successor).clear());
+            if let Err(why) = stays {
+                tracing::warn!("{why}; its destinations take {to} for the next source");
+            }
         }
-        if source.halted().is_none() {
-            self.tell_that_it_stays(replicas, to).await;
-        }
-        Err(format!("{why}; the roles are as they were"))
+        switched
+    }
+
+    /// The destination that is about to take this source's place; empty as long as none is.
+    pub fn successor(&self) -> String {
+        lock(&self.successor).clone()
     }
 
     /// The turn of a command that changes what this group is; those of others do not wait for it.
@@ -593,13 +620,15 @@ impl Group {
     /// Tells all partners, as long as it is, that the group is stopped here; and then that it is not.
     async fn say_stopped(self: &Arc<Self>, replicas: &Arc<Replicas>, stopped: &Arc<Stopped>, stops: u64) {
         let is = |state: &State| match state {
-            _ if replicas.ends() => Now::Over,
+            _ if replicas.ends() || self.engine.has_ended() => Now::Over,
             State::Stopped(now) if Arc::ptr_eq(now, stopped) => Now::Stopped,
             State::Stopped(_) => Now::Over,
             State::Starting => Now::Starting,
             State::Source(_) | State::Destination(_) => Now::Goes,
         };
-        let names: Vec<String> = self.config().partners.into_iter().map(|partner| partner.name).collect();
+        // One of several copies says nothing to the others: their source lives.
+        let names: Vec<String> =
+            self.config().concerned().iter().map(|partner| partner.name.clone()).collect();
         let find = |name: &str| self.config().partners.into_iter().find(|partner| partner.name == name);
         let now = |name: &String| if find(name).is_some() { is(&self.state()) } else { Now::Over };
         let changes = async |was: Now| self.engine.until(|state| is(state) != was).await;

@@ -12,6 +12,7 @@ use weft_store::volume::Volumes;
 
 use super::Replicas;
 use super::group::Group;
+use crate::out::ShellCommand;
 
 impl Group {
     /// Whether its file is of no use: what is known of it is in its journal.
@@ -96,11 +97,16 @@ fn begin_anew(group: &str, volumes: &str, peers: &[&PeerState], mode: &str) -> S
     let name = peers.first().map(|peer| peer.name.as_str());
     let (host, theirs) = name.and_then(|name| name.rsplit_once(':')).unwrap_or(("the other host", group));
     let other = if name.is_some() { host } else { "OTHERHOST" };
+    let remove = |group| ShellCommand::new("weft replica remove").operand(group).words("--force");
+    let create =
+        ShellCommand::new("weft replica create").operand(volumes).operand(format!("{other}:{volumes}"));
+    let create = create.option("--mode", mode).words("--seeded");
     format!(
-        "To begin anew, end replication on both sides: `weft replica remove {group} --force` here, `weft replica remove {theirs} --force` on \
-         {host}. Then, to go on with what is here, type here: `weft replica create {volumes} {other}:{volumes} --mode {mode} --seeded`, \
+        "To begin anew, end replication on both sides: `{}` here, `{}` on {host}. Then, to go on with what is here, type here: `{create}`, \
          which overwrites what differs on {host}. To go on with what {host} has, type the same there, with this host's name, \
-         which overwrites what differs here. Both sides' volumes can be looked at in between"
+         which overwrites what differs here. Both sides' volumes can be looked at in between",
+        remove(group),
+        remove(theirs)
     )
 }
 

@@ -8,6 +8,7 @@ mod carrier;
 pub(crate) mod check;
 mod commands;
 pub(crate) mod config;
+mod destinations;
 mod door;
 mod group;
 mod kept;
@@ -42,7 +43,7 @@ use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
 use self::names::GroupName;
-use self::setup::{Ask, Found, Join, Tell};
+use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
@@ -328,7 +329,7 @@ impl Replicas {
     async fn setup(self: &Arc<Self>, message: &[u8]) -> Tell {
         let ask: Ask = match serde_json::from_slice(message) {
             Ok(ask) => ask,
-            Err(e) => return Tell::Error(format!("a message that cannot be read: {e}").into()),
+            Err(e) => return Tell::Error(format!("{UNREADABLE}: {e}").into()),
         };
         let told = match ask {
             Ask::Look { volumes, measure } => self.look(&volumes, measure).await,
@@ -367,9 +368,10 @@ impl Replicas {
                 let group = self.of_partnership(&partnership);
                 Ok(Tell::Holds(group.map(|group| group.holds()).unwrap_or_default()))
             }
-            Ask::Know { partnership, partners, successor } => {
-                self.know(&partnership, partners, successor.into()).await.map(|()| Tell::Done)
-            }
+            Ask::Know { partnership, list } => match self.of_partnership(&partnership) {
+                Some(group) => group.learn_list(self, *list).await,
+                None => Err("this group is not here".into()),
+            },
             Ask::Goes { partnership, mark } => {
                 if let Some(group) = self.of_partnership(&partnership) {
                     group.hear_goes(mark);
@@ -498,17 +500,6 @@ impl Replicas {
         }
         let _turn = group.take_turn()?;
         group.lend(sizes).await
-    }
-
-    /// The source says which other sides there are.
-    async fn know(
-        &self,
-        partnership: &str,
-        partners: Vec<config::Partner>,
-        successor: String,
-    ) -> Result<(), String> {
-        let group = self.of_partnership(partnership).ok_or("this group is not here")?;
-        group.learn_partners(self, partners, successor).await
     }
 
     /// Ends a group here: its volumes become volumes like any others. Once begun it goes on whoever waits for it.

@@ -1,8 +1,8 @@
 //! What the other sides of a group have, and which of them is its source.
 //!
-//! Spec: [`Ask::Holds`] and [`Ask::Know`]. A group's partners are kept in its file, the source of a copy first. A hello does not say
+//! Spec: [`Ask::Holds`]. A group's partners are kept in its file, the source of a copy first. A hello does not say
 //! from which host it comes, so a copy that knows several partners asks them which one is the source.
-//! Does not: decide what a group is, or carry anything (see [`super::carrier`]).
+//! Does not: decide what a group is, which partners it has (see [`super::destinations`]), or carry anything (see [`super::carrier`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,18 @@ use weft_replica::destination::Destination;
 use weft_replica::status::Role;
 
 use super::config::Partner;
+use super::destinations::{MOST_NAME, MOST_PARTNERS};
 use super::group::{Group, State};
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier};
-use crate::out::{self, Said};
+use crate::out::Said;
 
 /// How long partners that are asked what they have may take.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// A copy that has not found its source among its partners asks again after so long, and after twice as long each time, up to this.
 /// A source that has just come says so when it has asked its destinations, which is in a moment.
-const ASKS_AGAIN: Duration = Duration::from_secs(1);
-const ASKS_AT_LEAST: Duration = Duration::from_secs(60);
-/// A group has no more partners: a source has at most eight destinations.
-const MOST_PARTNERS: usize = 8;
-/// The longest name of a partner, bytes: a journal has no room for more.
-const MOST_NAME: usize = 128;
-
+pub(super) const ASKS_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const ASKS_AT_LEAST: Duration = Duration::from_secs(60);
 /// What a side of a group has.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(default)]
@@ -105,20 +101,6 @@ impl Most {
 
 fn joined(hosts: &[Said]) -> String {
     hosts.iter().map(|host| &**host).collect::<Vec<_>>().join(" and ")
-}
-
-/// Whether two partners are one, whatever they are called.
-fn is_same(a: &Partner, b: &Partner) -> bool {
-    a.name == b.name || (&a.address.host, a.address.port) == (&b.address.host, b.address.port)
-}
-
-/// Adds those that are not known yet, as far as there is room, to those that are.
-fn merge(known: &mut Vec<Partner>, others: &[Partner]) {
-    for other in others {
-        if known.len() < MOST_PARTNERS && !known.iter().any(|partner| is_same(partner, other)) {
-            known.push(other.clone());
-        }
-    }
 }
 
 impl Group {
@@ -224,110 +206,37 @@ impl Group {
         }
     }
 
-    /// A source says which other sides there are, and which of them is about to take its place.
-    pub async fn learn_partners(
+    /// Before this copy is promoted by force: the other copies that have more are none of its destinations. It would overwrite what
+    /// only they have. What is to be said of them.
+    pub async fn part_from_who_has_more(
         &self,
         replicas: &Replicas,
-        partners: Vec<Partner>,
-        successor: String,
-    ) -> Result<(), String> {
-        if !self.is_destination() {
-            return Err(format!("group {} is no destination here", self.name));
-        }
-        let odd = partners.iter().find(|partner| {
-            let texts = [&partner.name, &partner.address.host, &partner.address.user];
-            let named = (1..=MOST_NAME).contains(&partner.name.len());
-            !named || texts.iter().any(|text| out::name(text) != ***text)
-        });
-        if let Some(odd) = odd {
-            return Err(format!("{:?} can be no partner", odd.name));
-        }
-        let mut new = Vec::new();
-        for partner in partners {
-            if !self.config().partners.iter().any(|known| is_same(known, &partner))
-                && !self.is_known_otherwise(replicas, &partner).await
-            {
-                new.push(partner);
-            }
-        }
-        let successor = if successor.len() > MOST_NAME { "another host".to_owned() } else { successor };
-        self.change(replicas, |config| {
-            merge(&mut config.partners, &new);
-            config.successor = successor;
-        })
-    }
-
-    /// Whether a partner is this server, or one that is known by another address.
-    async fn is_known_otherwise(&self, replicas: &Replicas, partner: &Partner) -> bool {
-        let server = async |of: &Partner| {
-            let look = Ask::Look { volumes: Vec::new(), measure: false };
-            let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&of.address, &replicas.pool, &look)).await;
-            match told {
-                Ok(Ok(Tell::Looked { server, .. })) if server != 0 => Some(server),
-                _ => None,
-            }
-        };
-        let Some(new) = server(partner).await else { return false };
-        let partners = self.config().partners;
-        let known = join_all(partners.iter().map(server)).await;
-        new == replicas.server || known.contains(&Some(new))
-    }
-
-    /// Before the roles are exchanged: the one that becomes the source learns of the other destinations, and they of it. What is to be
-    /// said of those that could not be told.
-    pub async fn tell_of_successor(&self, replicas: &Replicas, to: &str) -> Result<String, String> {
-        let partners = self.config().partners;
-        let (next, others): (Vec<Partner>, Vec<Partner>) =
-            partners.into_iter().partition(|partner| partner.name == to);
-        if others.is_empty() {
+        copy: &Destination,
+    ) -> Result<String, String> {
+        let status = copy.status();
+        let asked = self.ask_partners(replicas).await;
+        let has_more =
+            |holds: &Holds| !holds.source && (holds.epoch, holds.last) > (status.epoch, status.last);
+        let more = asked.into_iter().skip(1).filter(|(_, holds)| holds.as_ref().is_some_and(has_more));
+        let more: Vec<Partner> = more.map(|(partner, _)| partner).collect();
+        if more.is_empty() {
             return Ok(String::new());
         }
-        let tell = async |partner: &Partner, successor: &str| {
-            let others = next.iter().chain(&others).filter(|other| other.name != partner.name);
-            let partners = others.cloned().collect();
-            let (partnership, successor) = (self.partnership_hex(), successor.to_owned().into());
-            let know = Ask::Know { partnership, partners, successor };
-            carrier::ask(&partner.address, &replicas.pool, &know).await.map(drop)
-        };
-        for next in &next {
-            tell(next, "").await.map_err(|why| {
-                format!(
-                    "the roles are as they were: {to} does not learn of the other destinations, which would be left out: {why}. \
-                     `weft replica remove {} --to` ends replication to them",
-                    self.name
-                )
-            })?;
-        }
-        let told = join_all(others.iter().map(|other| tell(other, to))).await;
-        let mut said = String::new();
-        for (other, told) in others.iter().zip(told) {
-            said += &match told {
-                Ok(()) => format!("; {} becomes a copy of {to}, too", other.name),
-                Err(why) => format!(
-                    "; {} was not told ({why}): {to} sends to it when it reaches it, and no failover is to be typed there before",
-                    other.name
-                ),
-            };
-        }
-        Ok(said)
-    }
-
-    /// The roles were not exchanged.
-    pub async fn tell_that_it_stays(&self, replicas: &Replicas, to: &str) {
-        let stays = |partner: Partner| async move {
-            let (partnership, successor) = (self.partnership_hex(), String::new().into());
-            let know = Ask::Know { partnership, partners: Vec::new(), successor };
-            if let Err(why) = carrier::ask(&partner.address, &replicas.pool, &know).await {
-                tracing::warn!("group {}: {} takes {to} for the source: {why}", self.name, partner.name);
-            }
-        };
-        let others = self.config().partners.into_iter().filter(|partner| partner.name != to);
-        join_all(others.map(stays)).await;
+        let is_kept = |partner: &Partner| !more.iter().any(|other| other.name == partner.name);
+        self.change(replicas, |config| config.partners.retain(is_kept))?;
+        let hosts: Vec<Said> = more.into_iter().map(|partner| partner.address.host.into()).collect();
+        let (hosts, name) = (joined(&hosts), &self.name);
+        Ok(format!(
+            "; {hosts} has records that this side lacks, and stays as it is: to overwrite them, `weft replica remove {name}` there, and then \
+             `weft replica create` here"
+        ))
     }
 
     /// As long as this side is this copy: finds out, whenever a later source was accepted, which partner that is.
     pub async fn find_source(&self, replicas: &Replicas, copy: &Arc<Destination>) {
-        let is = |state: &State| matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy));
+        let is = |state: &State| {
+            matches!(state, State::Destination(now) if Arc::ptr_eq(now, copy)) && !self.engine().has_ended()
+        };
         let (mut known, mut pause) = (0, ASKS_AGAIN);
         while is(&self.state()) && !replicas.ends() {
             let over = std::pin::pin!(self.engine().until(|state| !is(state)));

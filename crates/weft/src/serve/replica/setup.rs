@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use weft_store::volume::MAX_SIZE;
 use weft_wire::repl::record::MAX_MEMBERS;
 
-use super::config::{Address, Partner, Policy};
+use super::config::{Address, Policy};
+use super::destinations::List;
 use super::door;
 use super::names::GroupName;
 use super::partners::{Holds, Most};
@@ -20,6 +21,8 @@ use crate::out::{self, Said};
 
 /// The longest message, bytes.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
+/// How the answer to a message begins that is not known to a server: every version says it like this.
+pub(super) const UNREADABLE: &str = "a message that cannot be read";
 /// The largest log, whoever asks for it.
 pub(super) const MOST_LOG_BYTES: u64 = 64 << 30;
 /// Logs and growth that another server asks for leave this part of what is free to others.
@@ -84,15 +87,12 @@ pub(super) enum Ask {
         /// 32 hexadecimal digits.
         partnership: String,
     },
-    /// Which other sides there are, said by a source whose role another side is about to take.
+    /// Which destinations its source has: [`Tell::Known`]. A server that does not know this answers with an error, [`UNREADABLE`].
     Know {
         /// 32 hexadecimal digits.
         partnership: String,
-        /// They, but for the source itself.
-        partners: Vec<Partner>,
-        /// What the one is called that becomes the source; empty where that is the one that is told this, or nobody does.
-        #[serde(default)]
-        successor: Said,
+        /// They, but for the one that is told this.
+        list: Box<List>,
     },
     /// It is not stopped any more. A server that does not know this goes on to show what it was told, for half a minute.
     Goes {
@@ -212,6 +212,13 @@ pub(super) enum Tell {
     Epoch(u64),
     /// To [`Ask::Holds`].
     Holds(Holds),
+    /// To [`Ask::Know`].
+    Known {
+        /// The count of the list that counts there: a larger one than was said is of a later list, and what was said is forgotten.
+        count: u64,
+        /// Destinations that are not taken over, since their addresses lead to a side that is known already.
+        left_out: Vec<Said>,
+    },
     /// It is done.
     Done,
     /// It is not, and this sentence says why.

@@ -9,6 +9,7 @@ use weft_machine::rt;
 use weft_store::block::{Block, BlockOp};
 use weft_store::volume::{Create, Place, Volumes};
 
+use super::config::ListNumber;
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -72,7 +73,7 @@ impl Host {
         let message = serde_json::to_vec(message).unwrap();
         match rt::block_on(self.replicas.setup(&message)).unwrap() {
             Tell::Error(why) => Err(why.into()),
-            Tell::Done | Tell::Looked { .. } | Tell::Epoch(_) | Tell::Holds(_) => Ok(()),
+            Tell::Done | Tell::Looked { .. } | Tell::Epoch(_) | Tell::Holds(_) | Tell::Known { .. } => Ok(()),
         }
     }
 
@@ -327,44 +328,136 @@ fn what_a_partner_says_shows_itself_and_nothing_else() {
     .unwrap_err();
 }
 
+impl Host {
+    /// What the server answers to a list of its source's.
+    fn know(&self, count: u64, partners: Value, successor: &str) -> Tell {
+        let epoch = self.replicas.group("db").unwrap().latest_epoch();
+        let list = json!({"number": {"epoch": epoch, "count": count}, "server": 8, "source": null,
+            "partners": partners, "successor": successor});
+        let know = json!({"do": "know", "partnership": PARTNERSHIP, "list": list});
+        rt::block_on(self.replicas.setup(&serde_json::to_vec(&know).unwrap())).unwrap()
+    }
+
+    /// The partners of the group, and with what they are logged on to.
+    fn partners(&self) -> Vec<(String, String)> {
+        let partners = self.replicas.group("db").unwrap().config().partners;
+        let known = |partner: config::Partner| (partner.name, partner.address.password.text().to_owned());
+        partners.into_iter().map(known).collect()
+    }
+}
+
+fn partner(name: &str, port: u16, password: &str) -> Value {
+    let address = json!({"host": "127.0.0.1", "port": port, "user": "x", "password": password, "transport": "tcp",
+        "encrypt": true});
+    json!({"name": name, "address": address, "synchronous": true})
+}
+
+fn known(names: &[(&str, &str)]) -> Vec<(String, String)> {
+    names.iter().map(|(name, password)| ((*name).to_owned(), (*password).to_owned())).collect()
+}
+
 #[test]
 fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
     let host = Host::new();
     host.join(|_| ()).unwrap();
     let group = host.replicas.group("db").unwrap();
-    let names = || group.config().partners.into_iter().map(|partner| partner.name).collect::<Vec<_>>();
-    let partner = |name: &str, port: u16| {
-        let address = json!({"host": "127.0.0.1", "port": port, "user": "x", "password": "y", "transport": "tcp",
-            "encrypt": true});
-        json!({"name": name, "address": address, "synchronous": true})
-    };
-    let know = |partners: Value, successor: &str| {
-        host.ask(
-            &json!({"do": "know", "partnership": PARTNERSHIP, "partners": partners, "successor": successor}),
-        )
-    };
     let is_behind = || {
         let State::Destination(copy) = group.state() else { panic!("a copy") };
         rt::block_on(group.is_behind(&host.replicas, &copy)).unwrap()
     };
     assert_eq!(is_behind(), Ok(String::new()));
     // The source, by its name and by its address, is known already.
-    know(json!([partner("third:db", 2), partner("other:db", 3), partner("alias:db", 1)]), "third:db")
-        .unwrap();
-    assert_eq!(names(), ["other:db", "third:db"]);
+    let all =
+        || json!([partner("third:db", 2, "y"), partner("other:db", 3, "y"), partner("alias:db", 1, "y")]);
+    host.know(1, all(), "third:db");
     let refused = is_behind().unwrap_err();
     assert!(refused.contains("the source is third:db by now") && refused.contains("--force"), "{refused}");
     // It was not exchanged.
-    know(json!([]), "").unwrap();
+    host.know(2, json!([partner("third:db", 2, "y")]), "");
     assert_eq!(is_behind(), Ok("127.0.0.1 could not be asked, and may have more".to_owned()));
-    // A journal has room for eight, with names that are not too long.
-    know(json!((10..30).map(|port| partner(&format!("{port}:db"), port)).collect::<Vec<_>>()), "").unwrap();
-    assert_eq!(names().len(), 8);
     for odd in ["", "a\nb", &"x".repeat(129)] {
-        know(json!([partner(odd, 99)]), "").unwrap_err();
+        assert!(matches!(host.know(3, json!([partner(odd, 99, "y")]), ""), Tell::Error(_)), "{odd}");
     }
-    know(json!([]), &"x".repeat(129)).unwrap();
+    let many = |count: u16| {
+        Value::from((0..count).map(|n| partner(&format!("{n}:db"), 10 + n, "y")).collect::<Vec<_>>())
+    };
+    assert!(matches!(host.know(3, many(9), ""), Tell::Error(_)));
+    // A journal has room for eight, with the source.
+    let Tell::Known { left_out, .. } = host.know(3, many(8), "") else { panic!("it is a list") };
+    assert_eq!((host.partners().len(), &*left_out[0]), (8, "7:db"));
+    host.know(4, json!([]), &"x".repeat(129));
     assert_eq!(group.config().successor, "another host");
+}
+
+#[test]
+fn the_list_of_a_source_is_what_its_copy_knows_and_an_older_one_changes_nothing() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let two = || json!([partner("b:db", 2, "old"), partner("c:db", 3, "y")]);
+    assert!(matches!(host.know(5, two(), ""), Tell::Known { count: 5, .. }));
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "old"), ("c:db", "y")]));
+    // One was removed, and the other one added anew.
+    host.know(7, json!([partner("b:db", 2, "new")]), "");
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "new")]));
+    // What was said before that arrives late: the source learns that it is older.
+    assert!(matches!(host.know(6, two(), "c:db"), Tell::Known { count: 7, .. }));
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "new")]));
+    assert_eq!(host.replicas.group("db").unwrap().config().successor, "");
+    // A server that is started again knows that, too.
+    let [Remembered::Group(kept)] = &host.replicas.folder.load().unwrap()[..] else { panic!("one group") };
+    let late = ListNumber { count: 6, ..kept.list };
+    assert_eq!((kept.list.later_than(late), kept.partners.len()), (Some(7), 2));
+    // The same list again is the same.
+    host.know(7, json!([partner("b:db", 2, "new")]), "");
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "new")]));
+}
+
+#[test]
+fn a_copy_that_stops_concerns_its_source_and_no_other_copy() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    host.know(1, json!([partner("b:db", 2, "y"), partner("c:db", 3, "y")]), "");
+    let group = host.replicas.group("db").unwrap();
+    // As of a source that has said hello.
+    group.change(&host.replicas, |config| config.list.epoch = 1).unwrap();
+    let concerned = || group.config().concerned().iter().map(|other| other.name.clone()).collect::<Vec<_>>();
+    assert_eq!(concerned(), ["other:db"]);
+    // As a source it has a list of its own, which counts on.
+    group.change_destinations(&host.replicas, |_| ()).unwrap();
+    assert_eq!(concerned(), ["other:db", "b:db", "c:db"]);
+    assert!(group.config().list.count > 1);
+}
+
+#[test]
+fn nothing_is_left_of_a_group_that_has_ended() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = Arc::downgrade(&host.replicas.group("db").unwrap());
+    host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP})).unwrap();
+    rt::block_on(async {
+        let gone = async {
+            while group.strong_count() > 0 {
+                rt::yield_now().await;
+            }
+        };
+        let gone = rt::timeout(std::time::Duration::from_secs(60), gone).await;
+        assert!(gone.is_ok(), "its journal has its room still");
+    })
+    .unwrap();
+}
+
+#[test]
+fn the_list_of_a_source_that_is_not_followed_changes_nothing() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let epoch = host.replicas.group("db").unwrap().latest_epoch();
+    for of in [epoch + 1, u64::MAX, epoch.wrapping_sub(1)] {
+        let list = json!({"number": {"epoch": of, "count": 1}, "server": 8, "source": null,
+            "partners": [partner("b:db", 2, "y")]});
+        let refused = host.ask(&json!({"do": "know", "partnership": PARTNERSHIP, "list": list})).unwrap_err();
+        assert!(refused.contains("follows the source of epoch"), "{refused}");
+    }
+    assert_eq!(host.partners(), known(&[("other:db", "y")]));
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub fn sequence(
     rest: &Decoder,
 ) -> Result<(SequenceOk, Option<Kept>), Status> {
     let states = &c.cx.server.states;
-    let session = states.session(&args.session, c.cx.origin()?)?;
+    let session = states.use_session(&args.session, c.cx.origin()?)?;
     if args.slot > session.highest_slot() {
         return Err(Status::BADSLOT);
     }

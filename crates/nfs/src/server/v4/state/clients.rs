@@ -524,7 +524,7 @@ impl States {
             return Err(Status::STALE_CLIENTID);
         }
         // Before anything is said of what it has asked before: that names a session. Who comes from another address shows by
-        // BIND_CONN_TO_SESSION that he is the client.
+        // SEQUENCE or BIND_CONN_TO_SESSION that he is the client.
         if owned.by.principal != by.principal {
             return Err(Status::CLID_INUSE);
         }

@@ -13,7 +13,6 @@ use weft_machine::Source;
 use weft_machine::net::Holder;
 use weft_store::rules::Ports;
 use weft_transport::{Peer, Security};
-use weft_wire::nfs4::Status;
 use weft_wire::rpc::Credential;
 
 use super::{Lease, Session};
@@ -199,15 +198,6 @@ impl Owned {
             elsewhere.remove(0);
         }
         elsewhere.push(source);
-    }
-
-    /// RFC 8881 18.46.3: a connection of another address belongs to a session once BIND_CONN_TO_SESSION has said so.
-    pub fn may_use_session(&self, from: &Origin) -> Result<(), Status> {
-        match () {
-            () if !self.allows(from) => Err(Status::BADSESSION),
-            () if !self.is_at(from.source) => Err(Status::CONN_NOT_BOUND_TO_SESSION),
-            () => Ok(()),
-        }
     }
 }
 

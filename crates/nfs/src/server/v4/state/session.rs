@@ -276,28 +276,32 @@ impl Sessions {
 }
 
 impl States {
-    /// A session that lives, for whoever comes from where its client is.
+    /// A session that lives, for whoever may have to do with its client, wherever they are.
     pub fn session(&self, id: &SessionId, from: &Origin) -> Result<Arc<Session>, Status> {
         let session = self.sessions.shard(id).get(id).cloned().ok_or(Status::BADSESSION)?;
-        session.lease.owned.may_use_session(from)?;
-        if session.has_ended() || session.lease.has_ended() {
+        let lease = &session.lease;
+        if !lease.owned.allows(from) || session.has_ended() || lease.has_ended() {
             return Err(Status::BADSESSION);
         }
         Ok(session)
     }
 
-    /// The same for its client itself, which may come from another address now: it is known there from then on
+    /// The same for SEQUENCE. All clients have SP4_NONE, so a connection belongs to the session by its first SEQUENCE, whatever
+    /// its address is and whoever its user (RFC 8881 2.10.3.1, 18.46.3). The client is known at that address from then on.
+    pub fn use_session(&self, id: &SessionId, from: &Origin) -> Result<Arc<Session>, Status> {
+        let session = self.session(id, from)?;
+        session.lease.owned.moves_to(from.source);
+        Ok(session)
+    }
+
+    /// The same for BIND_CONN_TO_SESSION, which says where the client's callbacks go, so its own user says it
     /// (RFC 8881 18.34).
     pub fn bind_session(&self, id: &SessionId, by: &Identity) -> Result<Arc<Session>, Status> {
-        let session = self.sessions.shard(id).get(id).cloned().ok_or(Status::BADSESSION)?;
-        let owned = &session.lease.owned;
-        if !owned.allows(&by.origin) || session.has_ended() || session.lease.has_ended() {
-            return Err(Status::BADSESSION);
-        }
-        if owned.by.principal != by.principal {
+        let session = self.session(id, &by.origin)?;
+        if session.lease.owned.by.principal != by.principal {
             return Err(Status::WRONG_CRED);
         }
-        owned.moves_to(by.origin.source);
+        session.lease.owned.moves_to(by.origin.source);
         Ok(session)
     }
 

@@ -18,7 +18,11 @@ fn a_retry_gets_the_first_answer() {
         assert_eq!(first.d.u32(), again.d.u32());
     }
     again.end();
-    // Another request with the same number is none.
+    // Another request with the same number is none, nor is one of the same bytes that says to be shorter.
+    let mut shorter = call(1, 1, &ops).to_vec();
+    let count = call(1, 1, &[]).len() - 4;
+    shorter[count..][..4].copy_from_slice(&2u32.to_be_bytes());
+    assert_eq!(send(&server, shorter.into()).status, Status::SEQ_FALSE_RETRY);
     ops[2] = Op::Remove(text("d"));
     assert_eq!(send_again(&ops).status, Status::SEQ_FALSE_RETRY);
     // A reply that was not to be kept is not kept.

@@ -140,12 +140,12 @@ fn a_session_is_made_again_and_used_by_nobody_else() {
 }
 
 #[test]
-fn other_addresses_use_a_session_once_its_client_has_bound_them() {
+fn other_addresses_use_a_session_whose_number_they_know() {
     let server = server_for(Export::default());
     let it = VICTIM.client(&server, "victim");
     let elsewhere = OTHER_ADDRESS;
+    // RFC 8881 18.37.3: a connection that is not the session's does not end it.
     let unbound = Status::CONN_NOT_BOUND_TO_SESSION;
-    assert_eq!(elsewhere.status(&server, &[it.in_slot(0, 1, false)]), unbound);
     assert_eq!(elsewhere.status(&server, &[Op::DestroySession(it.session)]), unbound);
     // Trunking begins like this: the client sees that it is the same server. Its id alone is of no use there.
     let known = elsewhere.exchange_id(&server, "victim", *b"verifier");
@@ -154,17 +154,25 @@ fn other_addresses_use_a_session_once_its_client_has_bound_them() {
     let create = create_session(it.client, 2, channel());
     assert_eq!(elsewhere.status(&server, std::slice::from_ref(&create)), Status::STALE_CLIENTID);
     assert_eq!(elsewhere.status(&server, &[create_session(it.client, 1, channel())]), Status::STALE_CLIENTID);
-    // The session's number is what only the client knows; and only its own user says so, and from such a port.
+    // The session's number is what only the client knows. Where callbacks go is said by its own user, and from such a port.
     let bind = [Op::BindConnToSession(BindConn { session: it.session, direction: 1, rdma: false })];
     assert_eq!(Somebody { uid: 1, ..elsewhere }.status(&server, &bind), Status::WRONG_CRED);
     let any_user = Somebody { peer: "192.0.2.66:40000", ..elsewhere };
     assert_eq!(any_user.status(&server, &bind), Status::BADSESSION);
-    assert_eq!(elsewhere.status(&server, &[it.in_slot(0, 1, false)]), unbound);
-    assert_eq!(elsewhere.status(&server, &bind), Status::OK);
-    assert_eq!(elsewhere.status(&server, &[it.in_slot(0, 1, false)]), Status::OK);
-    // By another connection, and another user, from there, too.
-    assert_eq!(Somebody { uid: 5, ..elsewhere }.status(&server, &[it.in_slot(0, 2, false)]), Status::OK);
+    assert_eq!(any_user.status(&server, &[it.in_slot(0, 1, false)]), Status::BADSESSION);
+    assert_eq!(
+        elsewhere.status(&server, std::slice::from_ref(&create)),
+        Status::STALE_CLIENTID,
+        "none of these"
+    );
+    // RFC 8881 2.10.3.1: a connection is the session's by its first SEQUENCE, whichever user of the client sends it.
+    assert_eq!(Somebody { uid: 5, ..elsewhere }.status(&server, &[it.in_slot(0, 1, false)]), Status::OK);
+    assert_eq!(elsewhere.status(&server, &[it.in_slot(0, 2, false)]), Status::OK);
+    // The client is known there from then on, and by its own word at a third place.
     assert_eq!(elsewhere.status(&server, &[create]), Status::OK);
+    let third = Somebody { peer: "192.0.2.67:700", ..VICTIM };
+    assert_eq!(third.status(&server, &bind), Status::OK);
+    assert_eq!(third.status(&server, &[create_session(it.client, 3, channel())]), Status::OK);
     assert!(VICTIM.status(&server, &[it.in_slot(0, 3, false)]) == Status::OK, "and where it was before");
 }
 

@@ -1,0 +1,252 @@
+//! The command lines that reach a server's files, and how they reach it.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::{number, parse_dialect, parse_within};
+
+/// How a client reaches the server.
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// Shared memory where the server is on this host, else an RDMA device where both have one, else iWARP, else TCP;
+    /// says what it took
+    Auto,
+    /// Plain TCP
+    Tcp,
+    /// RDMA over TCP (iWARP), in user space
+    Iwarp,
+    /// RDMA over shared memory, on one host
+    Shm,
+    /// RDMA by a device of this host (rdma-core)
+    Rnic,
+}
+
+/// Options of everything that connects.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Connect {
+    /// How to reach the server
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
+    /// Use no CRC on iWARP unless the server asks for one
+    #[arg(long)]
+    pub no_crc: bool,
+    /// Encrypt the SMB session
+    #[arg(long)]
+    pub encrypt: bool,
+    /// Sign the SMB session
+    #[arg(long)]
+    pub sign: bool,
+    /// Compress SMB over TCP where the server supports it
+    #[arg(long)]
+    pub compress: bool,
+    /// Oldest SMB dialect to speak: 2.1, 3.0, 3.0.2 or 3.1.1 [default: 3.0]. With 2.1 nothing shows whether the server knows the
+    /// password, or that somebody in between has changed what it says, unless --sign
+    #[arg(long, value_name = "DIALECT", value_parser = parse_dialect)]
+    pub min_dialect: Option<weft_smb::server::Dialect>,
+    /// Log on to SMB with your Kerberos ticket (kinit) instead of a password; HOST must be the name in cifs/HOST
+    #[arg(short, long)]
+    pub kerberos: bool,
+    /// Connections to the server's address [default: 1]; an SMB session has one more to each of its other addresses
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=16))]
+    pub channels: Option<u32>,
+}
+
+impl Connect {
+    /// By this transport, and otherwise as where no option is given.
+    pub(crate) fn by(transport: Transport) -> Connect {
+        Connect {
+            transport,
+            no_crc: false,
+            encrypt: false,
+            sign: false,
+            compress: false,
+            min_dialect: None,
+            kerberos: false,
+            channels: None,
+        }
+    }
+
+    /// Refuses for NFS what SMB alone has: who asks for encryption must not send in clear.
+    pub(crate) fn check_nfs(&self) -> Result<(), String> {
+        let of_smb = [
+            (self.encrypt, "--encrypt", "weft's NFS client has no encryption"),
+            (self.sign, "--sign", "weft's NFS client has no signatures"),
+            (self.kerberos, "--kerberos", "weft's NFS client knows no tickets"),
+            (self.compress, "--compress", "NFS has no compression"),
+            (
+                self.min_dialect.is_some(),
+                "--min-dialect",
+                "?vers=3 or ?vers=4.1 behind the URL chooses a version of NFS",
+            ),
+        ];
+        match of_smb.into_iter().find(|(asked, ..)| *asked) {
+            Some((_, option, because)) => Err(format!("{option} is for SMB; {because}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `weft cp`.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weft cp smb://alice@127.0.0.1:4450/data/big.iso ./copy.iso --transport iwarp\n  \
+weft cp ./big.iso smb://alice@127.0.0.1:4450/data/\n  \
+weft cp nfs://nas/data/big.iso ./copy.iso\n  \
+weft cp 'nfs://127.0.0.1:2049/data/big.iso?mountport=20048' ./copy.iso\n\n\
+The password comes from WEFT_PASSWORD or is asked for."
+)]
+pub(crate) struct Cp {
+    /// A local file, - for standard input (as target: output), smb://USER@HOST:PORT/SHARE/PATH,
+    /// or nfs://HOST:PORT/EXPORT/PATH?vers=3|4.1&mountport=N&rdmaport=N
+    pub from: String,
+    /// Where to: the same forms; in a folder (or with a trailing slash) the copy keeps the file's name
+    pub to: String,
+    /// Copy folders and everything in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    #[command(flatten)]
+    pub transfer: Transfer,
+    /// Files copied at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number::<u32>(1..=64))]
+    pub files: u32,
+}
+
+/// Options of everything that copies.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Transfer {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Bytes of one operation, 512 to 16M
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = |text: &str| parse_within(text, 512, 16 << 20))]
+    pub block: u64,
+    /// Operations outstanding at a time, of each file
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>(1..=1024))]
+    pub queue_depth: u32,
+    /// Skip reading the copy back to compare it
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Keep the partial file when a copy fails or is interrupted; the next run continues from it
+    #[arg(long)]
+    pub resume: bool,
+    /// Seconds to keep reconnecting when all connections to an SMB server are lost; 0 fails at once
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = number::<u32>(0..=86400))]
+    pub patience: u32,
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the outcome as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Transfer {
+    /// How long the server may be away.
+    pub(crate) fn patience(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(self.patience.into())
+    }
+}
+
+/// `weft sync`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  weft sync ./photos smb://alice@nas/data/photos\n  \
+weft sync --delete smb://alice@nas/data/photos ./photos\n\n\
+A file is copied when its size or its time differs. The copy gets the time of its source.")]
+pub(crate) struct Sync {
+    /// Source folder: a local one, smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH
+    pub from: String,
+    /// Destination folder; created if missing
+    pub to: String,
+    /// After copying, delete files that the source does not have
+    #[arg(long)]
+    pub delete: bool,
+    /// Only print what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub transfer: Transfer,
+    /// Files copied at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number::<u32>(1..=64))]
+    pub files: u32,
+}
+
+/// `weft cat`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Cat {
+    /// smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH?mountport=N
+    #[arg(required = true, value_name = "URL")]
+    pub urls: Vec<String>,
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+/// `weft put`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  tar c ./photos | weft put smb://alice@nas/data/photos.tar")]
+pub(crate) struct Put {
+    /// smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH?mountport=N
+    pub url: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print the outcome as a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft stat`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Stat {
+    /// smb://USER@HOST:PORT/SHARE/PATH or nfs://HOST:PORT/EXPORT/PATH?mountport=N
+    pub url: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft ls`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Ls {
+    /// smb://USER@HOST:PORT[/SHARE[/PATH]] or nfs://HOST:PORT/EXPORT[/PATH]?mountport=N; without a share, the shares
+    pub url: String,
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who logs on where nobody is named.
+pub(crate) fn default_user() -> String {
+    let named = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "weft".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::args::{Args, Command};
+
+    /// `--encrypt` on nfs:// was ignored, and what was to be secret went in clear.
+    #[test]
+    fn what_smb_alone_has_is_refused_for_nfs() {
+        let connect = |options: &str| {
+            let line = ["weft ls nfs://h/s", options].join(" ");
+            let args = Args::parse_from(line.split(' ').filter(|word| !word.is_empty()));
+            let Command::Ls(ls) = args.command else { panic!("ls") };
+            ls.connect
+        };
+        for option in ["--encrypt", "--sign", "-k", "--kerberos", "--compress", "--min-dialect 3.0"] {
+            let says = connect(option).check_nfs().unwrap_err();
+            assert!(says.contains(" is for SMB; ") && says.starts_with("--"), "{option}: {says}");
+            let url = crate::url::Url::parse("nfs://h/s").unwrap().unwrap();
+            assert!(crate::connect::check(&url, &connect(option)).is_err(), "{option}");
+            assert!(crate::connect::password_for(&url, &connect(option)).is_err(), "{option}");
+        }
+        for option in ["", "--no-crc", "--channels 2", "--transport tcp"] {
+            assert_eq!(connect(option).check_nfs(), Ok(()), "{option}");
+        }
+    }
+}

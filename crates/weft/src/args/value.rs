@@ -1,0 +1,193 @@
+//! What stands behind an option: numbers and sizes in their ranges, dialects, congestion controls.
+
+use std::ops::{Bound, RangeBounds};
+
+use weft_machine::net;
+
+/// Longest busy polling that makes sense, in microseconds: a second.
+pub(super) const MAX_SPIN_US: u64 = 1_000_000;
+
+/// A TCP congestion control that this kernel has, and lets us choose.
+pub(crate) fn parse_congestion(name: &str) -> Result<String, String> {
+    use std::io::ErrorKind;
+    let list = |which: &str| {
+        let listed = std::fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control"));
+        listed.map_or_else(|e| format!("(unknown: {e})"), |names| names.trim().to_owned())
+    };
+    match net::try_congestion(name) {
+        Ok(()) => Ok(name.to_owned()),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            Err(format!("only root may choose it here; everybody may choose {}", list("allowed")))
+        }
+        Err(_) => Err(format!("this kernel does not offer it; it offers {}", list("available"))),
+    }
+}
+
+/// A number of this type in a range; what is none is told with the range.
+pub(crate) fn number<T: TryFrom<u64>>(
+    range: impl RangeBounds<u64> + Clone + Send + std::marker::Sync + 'static,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + std::marker::Sync + 'static {
+    move |text| {
+        let least = match range.start_bound() {
+            Bound::Included(least) => *least,
+            Bound::Excluded(below) => below.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let most = match range.end_bound() {
+            Bound::Included(most) => *most,
+            Bound::Excluded(above) => above.saturating_sub(1),
+            Bound::Unbounded => u64::MAX >> (u64::BITS - 8 * size_of::<T>() as u32),
+        };
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
+            u64::MAX => format!("write a number from {least} on"),
+            most => format!("write a number from {least} to {most}"),
+        })
+    }
+}
+
+/// A size in a range.
+pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let size = parse_bytes(text)?;
+    match (least..=most).contains(&size) {
+        true => Ok(size),
+        false => Err(format!("write a size from {} to {}", rounded(least), rounded(most))),
+    }
+}
+
+/// A size as users write it.
+pub(super) fn rounded(bytes: u64) -> String {
+    match bytes {
+        0..0x400 => format!("{bytes}"),
+        0x400..0x10_0000 => format!("{}K", bytes >> 10),
+        0x10_0000.. => format!("{}M", bytes >> 20),
+    }
+}
+
+/// Bytes of memory of this host.
+pub(super) fn memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    #[allow(clippy::useless_conversion, reason = "a word of the system, which is shorter elsewhere")]
+    u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit))
+}
+
+/// "3.0", "3.1.1".
+pub(super) fn parse_dialect(text: &str) -> Result<weft_smb::server::Dialect, String> {
+    use weft_smb::server::Dialect;
+    let known = [Dialect::V2_0_2, Dialect::V2_1, Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1];
+    let found = known.into_iter().find(|dialect| dialect.to_string() == text);
+    found.ok_or_else(|| format!("no dialect {text}: one of 2.0.2, 2.1, 3.0, 3.0.2, 3.1.1"))
+}
+
+/// "64K", "512M", "1G", "4096"; binary multiples. More than nothing.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err(format!("a size is more than 0 (write for example 512M), not {text}")),
+        size => Ok(size),
+    }
+}
+
+/// The same, or nothing.
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+    // The parser of numbers takes a plus sign, and "+1G" would make a volume of 8 GiB one of 1 GiB.
+    if text.starts_with(['+', '-']) {
+        return Err(format!("sizes are absolute: write the whole size (for example 3G), not {text}"));
+    }
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        other => return Err(format!("unknown unit {other:?}: write a number with K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("not a size: {text:?} (write for example 512M)"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than this system can count"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Args;
+
+    #[test]
+    fn what_the_kernel_does_not_offer_is_refused_with_what_it_does() {
+        assert_eq!(parse_congestion("reno"), Ok("reno".to_owned()));
+        for name in ["nope", ""] {
+            let refused = parse_congestion(name).unwrap_err();
+            assert!(refused.contains("it offers") && refused.contains("reno"), "{refused}");
+        }
+        let serve = |option, value| Args::try_parse_from(["weft", "serve", "data", option, value]);
+        assert!(serve("--congestion", "reno").is_ok());
+        assert!(serve("--congestion", "nope").unwrap_err().to_string().contains("it offers"));
+        for command in [&["weft", "rdma", "ping", "host"][..], &["weft", "bench", "smb", "local"]] {
+            let args = [command, &["--congestion", "nope"]].concat();
+            assert!(Args::try_parse_from(args).unwrap_err().to_string().contains("it offers"), "{command:?}");
+        }
+        assert!(serve("--user", "alice").is_ok());
+        assert!(serve("--user", "").is_err());
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused_with_their_range() {
+        let most = rounded(memory());
+        for (line, says) in [
+            ("weft ls smb://a@h/s --channels 0", "from 1 to 16"),
+            ("weft ls smb://a@h/s --channels 17", "from 1 to 16"),
+            ("weft cp smb://a@h/s/x . --block 1", "512 to 16M"),
+            ("weft cp smb://a@h/s/x . --block 17M", "512 to 16M"),
+            ("weft cp smb://a@h/s/x . --queue-depth 0", "from 1 to 1024"),
+            ("weft sync smb://a@h/s . --files 0", "from 1 to 64"),
+            ("weft serve --ram x=100000T", &most),
+            ("weft serve --ram scratch=0", &most),
+            ("weft serve d --cores 0", "from 1 to 1024"),
+            ("weft serve d --spin-us 99999999", "from 0 to 1000000"),
+            ("weft status --watch --every 0", "from 1 to 86400"),
+            ("weft status --pid 0", "from 1 to 4294967295"),
+            ("weft demo --repetitions 0", "from 1 to 1000"),
+            ("weft demo --duration-ms 0", "from 1 to 600000"),
+            ("weft demo --file-size 1", &most),
+            ("weft demo --over tcp,xyz", "possible values: tcp, iwarp, iwarp-nocrc, shm"),
+            ("weft bench smb local --until-steady=-1", "from 0 to 1000"),
+            ("weft bench smb local --server-pid 0", "from 1 to 4294967295"),
+            ("weft rdma perf client h --spin-us 99999999", "from 0 to 1000000"),
+            ("weft doctor h --timeout 0", "0.001"),
+            // A value that begins with a hyphen is one, too.
+            ("weft cp smb://a@h/s/x . --queue-depth -1", "from 1 to 1024"),
+            ("weft serve d --smb-port -1", "from 0 to 65535"),
+            ("weft serve d --smb-port 70000", "from 0 to 65535"),
+            (
+                "weft serve d --nfs-port x",
+                "invalid value 'x' for '--nfs-port <N>': write a number from 0 to 65535",
+            ),
+            ("weft demo --file-size -1", "sizes are absolute"),
+            ("weft demo --file-size -1M", "sizes are absolute"),
+            ("weft bench smb local --duration -1", "between 0.001 and 86400"),
+            ("weft rdma perf client h --count 0", "write a number from 1 on"),
+            ("weft rdma ping h --count -1", "write a number from"),
+            ("weft doctor h --timeout -1", "0.001"),
+            ("weft replica status --pid -1", "from 0 to 4294967295"),
+            ("weft doctor h --smb-port 0", "from 1 to 65535"),
+        ] {
+            let refused = Args::of_line(line.split(' ')).expect_err(line).to_string();
+            assert!(refused.contains(says), "{line}: {refused}");
+            assert!(!refused.contains("unexpected argument"), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64k"), Ok(65536));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert!(parse_size("0").is_err());
+        assert!(parse_size("5X").is_err());
+        assert!(parse_size("").is_err());
+        let relative = ["+1G", "-1G", "+4096"].map(|text| parse_size(text).unwrap_err());
+        assert!(relative.iter().all(|why| why.contains("absolute")), "{relative:?}");
+        assert!(parse_size("99999999999T").is_err());
+    }
+}

@@ -1,0 +1,515 @@
+//! Which destinations a group has: what its source says of them to each, and what a copy makes of that.
+//!
+//! Spec: [`Ask::Know`]. The source's list counts as a whole: the partners of a copy are its source and what is on that list, with the
+//! addresses and passwords of the list, and nobody else. So one that was removed, or added anew, is that to all of them.
+//! A source says its list when it is opened, when the list changes, before the roles are exchanged, and once in ten minutes. A list has
+//! the source's epoch and a count, which the group's file keeps: an older one that arrives late changes nothing.
+//! Does not: connect (see [`super::carrier`]), or find out which partner is the source (see [`super::partners`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::{join, join_all, select};
+use serde::{Deserialize, Serialize};
+use weft_machine::rt;
+use weft_replica::source::Source;
+
+use super::commands::{host_name, way_back};
+use super::config::{self, ListNumber, Partner};
+use super::group::{Group, State};
+use super::partners::{ANSWERS_WITHIN, ASKS_AGAIN, ASKS_AT_LEAST};
+use super::setup::{Ask, Tell, UNREADABLE};
+use super::{Replicas, carrier};
+use crate::out::{self, Said};
+
+/// A group has no more partners: a source has at most eight destinations.
+pub(super) const MOST_PARTNERS: usize = 8;
+/// The longest name of a partner, bytes: a journal has no room for more.
+pub(super) const MOST_NAME: usize = 128;
+/// How long a destination may take to hear a list: it asks the servers on that for [`ANSWERS_WITHIN`].
+const HEARS_WITHIN: Duration = Duration::from_secs(10);
+/// A source says its list again so often: a copy whose files are of an earlier day, or whose server was updated, has it then.
+const SAYS_AGAIN: Duration = Duration::from_secs(600);
+
+/// The destinations of a source, as it tells one of them.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct List {
+    /// Which list is newer.
+    pub number: ListNumber,
+    /// The random number of the source's server.
+    pub server: u64,
+    /// How the source takes itself to be reached; used where none of the partners that are known is the source.
+    pub source: Option<Partner>,
+    /// All others.
+    pub partners: Vec<Partner>,
+    /// What the one is called that becomes the source; empty where that is the one that is told this, or nobody does.
+    #[serde(default)]
+    pub successor: Said,
+}
+
+/// Why a destination does not have its source's list.
+#[derive(Debug)]
+pub(super) enum Untold {
+    /// Its server is of a version that does not know lists.
+    Older,
+    /// A sentence.
+    Because(String),
+}
+
+impl fmt::Display for Untold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Untold::Older => f.write_str("its server is of an older version: update it"),
+            Untold::Because(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Whether two partners are one, whatever they are called.
+fn is_same(a: &Partner, b: &Partner) -> bool {
+    a.name == b.name || a.address.host_and_port() == b.address.host_and_port()
+}
+
+/// A partner, and the number of the server that its address leads to, where that answers.
+#[derive(Clone, Debug)]
+struct Seen {
+    partner: Partner,
+    server: Option<u64>,
+}
+
+/// What the partners of a copy become, its source first, and the destinations that are left out: they lead to this side itself, to the
+/// source, or to one that is on the list already. `own` and `source` are servers' numbers.
+fn compose(
+    known: &[Seen],
+    said_source: Option<Seen>,
+    list: Vec<Seen>,
+    source: u64,
+    own: u64,
+) -> (Vec<Partner>, Vec<Said>) {
+    let is_listed = |seen: &&Seen| list.iter().any(|other| is_same(&seen.partner, &other.partner));
+    let is_source = |seen: &&Seen| seen.server == Some(source);
+    let found = known.iter().find(is_source).or_else(|| said_source.as_ref().filter(is_source));
+    let sources: Vec<&Seen> = match (found, known.first()) {
+        (Some(found), _) => vec![found],
+        // None answers. A source is none of its own destinations, and the first is the source unless that was promoted a moment ago.
+        (None, Some(first)) if !is_listed(&first) => vec![first],
+        (None, _) => known.iter().filter(|seen| !is_listed(seen)).collect(),
+    };
+    let mut taken: Vec<Seen> = sources.into_iter().cloned().collect();
+    for seen in &mut taken {
+        seen.partner.name = name_beside(&seen.partner, &list);
+    }
+    if taken.is_empty() {
+        // All that are known are said to be its destinations, one of them by mistake.
+        taken.extend(said_source.or_else(|| known.first().cloned()));
+    }
+    let mut left_out = Vec::new();
+    for seen in list {
+        let leads_here = seen.server == Some(own) || seen.server == Some(source);
+        let is_taken = |other: &Seen| {
+            is_same(&other.partner, &seen.partner) || (seen.server.is_some() && seen.server == other.server)
+        };
+        if leads_here || taken.len() >= MOST_PARTNERS || taken.iter().any(is_taken) {
+            left_out.push(seen.partner.name.into());
+        } else {
+            taken.push(seen);
+        }
+    }
+    (taken.into_iter().map(|seen| seen.partner).collect(), left_out)
+}
+
+/// What a source is called beside its destinations: by its address where a destination of another address has its name, as two hosts
+/// that are called alike have.
+fn name_beside(source: &Partner, list: &[Seen]) -> String {
+    let name = &source.name;
+    let is_taken = |seen: &Seen| {
+        seen.partner.name == *name && seen.partner.address.host_and_port() != source.address.host_and_port()
+    };
+    match name.rsplit_once(':') {
+        Some((_, group)) if list.iter().any(is_taken) => format!("{}:{group}", source.address.host),
+        _ => name.clone(),
+    }
+}
+
+impl Group {
+    /// Changes what this source says of its destinations, and says it to each of them.
+    pub fn change_destinations(
+        &self,
+        replicas: &Replicas,
+        change: impl FnOnce(&mut config::Group),
+    ) -> Result<(), String> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.change(replicas, |config| {
+            change(config);
+            // By the clock a source whose file was set back goes on above what it had said until then.
+            config.list = ListNumber { epoch: 0, count: config.list.count.saturating_add(1).max(now) };
+        })?;
+        self.listed.notify();
+        Ok(())
+    }
+
+    /// As long as this side is this source: sees to it that each destination has its list.
+    pub async fn say_list(&self, replicas: &Replicas, source: &Arc<Source>) {
+        let is = |state: &State| {
+            matches!(state, State::Source(now) if Arc::ptr_eq(now, source)) && !self.engine().has_ended()
+        };
+        // What an earlier life has said last may have been of an exchange of roles that did not take place.
+        if let Err(why) = self.change_destinations(replicas, |_| ()) {
+            tracing::warn!("{why}; its destinations may not know of each other");
+        }
+        // By name: the count of the list that it has.
+        let mut has: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut said_at, mut pause) = (rt::now(), ASKS_AGAIN);
+        while is(&self.state()) && !replicas.ends() {
+            if rt::now().since(said_at) >= SAYS_AGAIN {
+                (said_at, pause) = (rt::now(), ASKS_AGAIN);
+                has.clear();
+            }
+            let config = self.config();
+            let (count, mut partners) = (config.list.count, config.partners);
+            partners.retain(|partner| has.get(&partner.name) != Some(&count));
+            let told = join_all(partners.iter().map(|partner| self.tell_list(replicas, partner))).await;
+            for (partner, told) in partners.into_iter().zip(&told) {
+                match told {
+                    Ok(_) | Err(Untold::Older) => drop(has.insert(partner.name, count)),
+                    Err(Untold::Because(why)) => {
+                        tracing::debug!("group {}: {} has no list: {why}", self.name, partner.name);
+                    }
+                }
+            }
+            let all_have = told.iter().all(|told| !matches!(told, Err(Untold::Because(_))));
+            let wait = if all_have { SAYS_AGAIN } else { pause };
+            let changes = self.listed.until(|| (self.config().list.count != count).then_some(()));
+            let changes = std::pin::pin!(changes);
+            let ends = std::pin::pin!(self.engine().until(|state| !is(state)));
+            let woken = rt::timeout(wait, select(changes, ends)).await;
+            // Who is new may not have accepted its source yet, and does not wait as long as one that is away.
+            let again = woken.is_ok() || all_have;
+            pause = if again { ASKS_AGAIN } else { pause.saturating_mul(2).min(ASKS_AT_LEAST) };
+        }
+    }
+
+    /// What this source says to a destination.
+    async fn list_for(&self, replicas: &Replicas, to: &Partner) -> Result<List, Untold> {
+        let State::Source(source) = self.state() else {
+            return Err(Untold::Because(format!("{} is no source here", self.name)));
+        };
+        let config = self.config();
+        let successor = self.successor();
+        let mut partners = config.partners;
+        partners.retain(|other| other.name != to.name);
+        let number = ListNumber { epoch: source.status().epoch, count: config.list.count };
+        let back = way_back(replicas, &to.address, None).await;
+        let own = |address| Partner {
+            name: format!("{}:{}", host_name(), self.name),
+            address,
+            synchronous: to.synchronous,
+        };
+        let successor = if successor == to.name { String::new() } else { successor };
+        Ok(List {
+            number,
+            server: replicas.server,
+            source: back.ok().map(own),
+            partners,
+            successor: successor.into(),
+        })
+    }
+
+    /// Says this source's list to a destination. What is on it and was left out there.
+    pub async fn tell_list(&self, replicas: &Replicas, to: &Partner) -> Result<Vec<Said>, Untold> {
+        let late = |_| Err(Untold::Because(format!("{} does not answer", to.address.host)));
+        rt::timeout(HEARS_WITHIN, self.try_to_tell(replicas, to)).await.unwrap_or_else(late)
+    }
+
+    async fn try_to_tell(&self, replicas: &Replicas, to: &Partner) -> Result<Vec<Said>, Untold> {
+        let mut list = self.list_for(replicas, to).await?;
+        let mut is_last = false;
+        loop {
+            let said = list.number.count;
+            let know = Ask::Know { partnership: self.partnership_hex(), list: Box::new(list) };
+            match carrier::exchange(&to.address, &replicas.pool, &know).await {
+                Ok(Tell::Known { count, left_out }) if count <= said => return Ok(left_out),
+                // It has a later one of this source: this side was set back. What is here counts all the same.
+                Ok(Tell::Known { count, .. }) if !is_last => {
+                    self.change_destinations(replicas, |config| {
+                        config.list.count = config.list.count.max(count)
+                    })
+                    .map_err(Untold::Because)?;
+                    list = self.list_for(replicas, to).await?;
+                    is_last = true;
+                }
+                Ok(Tell::Error(why)) if why.starts_with(UNREADABLE) => return Err(Untold::Older),
+                Ok(Tell::Error(why)) => return Err(Untold::Because(format!("{}: {why}", to.address.host))),
+                Ok(_) => {
+                    let host = &to.address.host;
+                    return Err(Untold::Because(format!("{host} gave an answer to another question")));
+                }
+                Err(why) => return Err(Untold::Because(why)),
+            }
+        }
+    }
+
+    /// A source says which other sides there are, and which of them is about to take its place.
+    pub async fn learn_list(&self, replicas: &Replicas, list: List) -> Result<Tell, String> {
+        let State::Destination(copy) = self.state() else {
+            return Err(format!("group {} is no destination here", self.name));
+        };
+        let odd = list.partners.iter().chain(&list.source).find(|partner| {
+            let texts = [&partner.name, &partner.address.host, &partner.address.user];
+            let named = (1..=MOST_NAME).contains(&partner.name.len());
+            !named || texts.iter().any(|text| out::name(text) != ***text)
+        });
+        if let Some(odd) = odd {
+            return Err(format!("{:?} can be no partner", odd.name));
+        }
+        if list.partners.len() > MOST_PARTNERS {
+            return Err(format!("a source has at most {MOST_PARTNERS} destinations"));
+        }
+        let List { number, server, source, partners, successor } = list;
+        let follows = || match self.state() {
+            State::Destination(now) if Arc::ptr_eq(&now, &copy) && copy.latest_epoch() == number.epoch => {
+                Ok(())
+            }
+            State::Destination(now) => Err(format!(
+                "{} follows the source of epoch {} here, and not that of epoch {}",
+                self.name,
+                now.latest_epoch(),
+                number.epoch
+            )),
+            _ => Err(format!("group {} is no destination here", self.name)),
+        };
+        follows()?;
+        if let Some(count) = self.config().list.later_than(number) {
+            return Ok(Tell::Known { count, left_out: Vec::new() });
+        }
+        let first = self.config().partners.first().map(|partner| partner.name.clone());
+        let look = async |partners: Vec<Partner>| {
+            join_all(
+                partners
+                    .into_iter()
+                    .map(|partner| async { Seen { server: server_of(replicas, &partner).await, partner } }),
+            )
+            .await
+        };
+        let known = look(self.config().partners);
+        let ((known, said_source), listed) =
+            join(join(known, look(source.into_iter().collect())), look(partners)).await;
+        let (partners, left_out) =
+            compose(&known, said_source.into_iter().next(), listed, server, replicas.server);
+        let now_first = partners.first().map(|partner| partner.name.clone());
+        let successor = match successor.len() > MOST_NAME {
+            true => "another host".to_owned(),
+            false => successor.into(),
+        };
+        // Others may have come while the servers were asked.
+        let mut later = None;
+        let mut still = Ok(());
+        self.change(replicas, |config| {
+            still = follows();
+            later = config.list.later_than(number);
+            if still.is_ok() && later.is_none() {
+                (config.partners, config.list, config.successor) = (partners, number, successor);
+            }
+        })?;
+        still?;
+        if let Some(count) = later {
+            return Ok(Tell::Known { count, left_out: Vec::new() });
+        }
+        if let Some(source) = now_first.as_ref().filter(|now| Some(*now) != first.as_ref())
+            && self.is_destination()
+        {
+            self.engine().is_copy_of(source);
+        }
+        Ok(Tell::Known { count: number.count, left_out })
+    }
+
+    /// Before the roles are exchanged: the one that becomes the source learns of the other destinations, and they of it. What is to be
+    /// said of those that could not be told.
+    pub async fn tell_of_successor(&self, replicas: &Replicas, to: &str) -> Result<String, String> {
+        let partners = self.config().partners;
+        let (next, others): (Vec<Partner>, Vec<Partner>) =
+            partners.into_iter().partition(|partner| partner.name == to);
+        let mut left_out = Vec::new();
+        for next in &next {
+            left_out = match self.tell_list(replicas, next).await {
+                Ok(left_out) => left_out,
+                // Nobody is to be taken along, and it knows of nobody who was removed.
+                Err(Untold::Older) if others.is_empty() => Vec::new(),
+                Err(why) => {
+                    return Err(format!(
+                        "the roles are as they were: {to} does not learn of the other destinations, which would be left out: {why}. Without \
+                         that: `weft replica remove {} --to` ends replication to the others",
+                        self.name
+                    ));
+                }
+            };
+        }
+        let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
+        Ok(others
+            .iter()
+            .zip(told)
+            .map(|(other, told)| said_of(&self.name, other, &told, &left_out, to))
+            .collect())
+    }
+
+    /// When this side was promoted without its source's doing: tells the other destinations that it is the source. What is to be said of
+    /// them; `told` is the number of the last list that the old source had said.
+    pub async fn tell_of_failover(&self, replicas: &Replicas, told: ListNumber) -> String {
+        let (name, mut partners) = (&self.name, self.config().partners.into_iter());
+        let source = partners.next().map(|source| source.address.host).unwrap_or_default();
+        let others: Vec<Partner> = partners.collect();
+        if others.is_empty() && told == ListNumber::default() {
+            return format!(
+                "; {source} has not said which other destinations it had: if there are any, on each of them `weft replica remove {name}`, and \
+                 then `weft replica create` here"
+            );
+        }
+        let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
+        others.iter().zip(told).map(|(other, told)| said_of(name, other, &told, &[], "this side")).collect()
+    }
+}
+
+/// What is said of a destination that was told of the next source of a group, which has left these out.
+fn said_of(
+    group: &str,
+    other: &Partner,
+    told: &Result<Vec<Said>, Untold>,
+    left_out: &[Said],
+    to: &str,
+) -> String {
+    let name = &other.name;
+    if left_out.iter().any(|out| **out == **name) {
+        let (host, port) = other.address.host_and_port();
+        return format!(
+            "; {name} becomes no copy of {to}: from there {host}:{port} leads to a side of {group} that it has already. `weft replica create` \
+             there adds it by another address"
+        );
+    }
+    match told {
+        Ok(_) => format!("; {name} becomes a copy of {to}, too"),
+        Err(why) => format!(
+            "; {name} was not told ({why}): {to} sends to it when it reaches it, and no failover is to be typed there before"
+        ),
+    }
+}
+
+/// The number of the server that a partner's address leads to.
+async fn server_of(replicas: &Replicas, partner: &Partner) -> Option<u64> {
+    let look = Ask::Look { volumes: Vec::new(), measure: false };
+    match rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &look)).await {
+        Ok(Ok(Tell::Looked { server, .. })) if server != 0 => Some(server),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{Address, Password};
+    use super::*;
+    use crate::args::Transport;
+
+    const OWN: u64 = 1;
+    const SOURCE: u64 = 2;
+
+    fn seen(name: &str, host: &str, server: Option<u64>) -> Seen {
+        let address = Address {
+            host: host.into(),
+            port: 445,
+            user: "alice".into(),
+            password: Password::new("secret"),
+            transport: Transport::Auto,
+            encrypt: true,
+            compress: false,
+        };
+        Seen { partner: Partner { name: name.into(), address, synchronous: true }, server }
+    }
+
+    fn composed(known: Vec<Seen>, source: Option<Seen>, list: Vec<Seen>) -> (Vec<String>, Vec<String>) {
+        let (partners, left_out) = compose(&known, source, list, SOURCE, OWN);
+        let names = partners.into_iter().map(|partner| partner.name).collect();
+        (names, left_out.into_iter().map(String::from).collect())
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_leads_back_is_left_out_and_said() {
+        let known = [seen("a", "a", Some(SOURCE))];
+        let list = [
+            seen("b", "localhost", Some(OWN)),
+            seen("c", "c", Some(3)),
+            seen("a-too", "alias", Some(SOURCE)),
+            seen("c-too", "alias-of-c", Some(3)),
+            seen("d", "d", None),
+        ];
+        assert_eq!(
+            composed(known.to_vec(), None, list.to_vec()),
+            (names(&["a", "c", "d"]), names(&["b", "a-too", "c-too"]))
+        );
+        let said = |name: &str, told| {
+            said_of("db", &seen(name, "localhost", None).partner, &told, &["b".to_owned().into()], "a")
+        };
+        let left_out = said("b", Ok(Vec::new()));
+        assert!(left_out.contains("becomes no copy of a: from there localhost:445 leads"), "{left_out}");
+        assert!(!left_out.contains("too"), "{left_out}");
+        assert_eq!(said("c", Ok(Vec::new())), "; c becomes a copy of a, too");
+        let untold = said("c", Err(Untold::Older));
+        assert!(untold.contains("was not told (its server is of an older version"), "{untold}");
+    }
+
+    #[test]
+    fn the_source_stays_whoever_it_is() {
+        let (a, b, c) = (seen("a", "a", None), seen("b", "b", None), seen("c", "c", None));
+        let answers = |seen: &Seen| Seen { server: Some(SOURCE), ..seen.clone() };
+        // It cannot be reached from here, and c was removed.
+        assert_eq!(
+            composed(vec![a.clone(), b.clone(), c.clone()], None, vec![b.clone()]).0,
+            names(&["a", "b"])
+        );
+        // The second was promoted: the first is its destination now.
+        assert_eq!(composed(vec![a.clone(), answers(&b)], None, vec![a.clone()]).0, names(&["b", "a"]));
+        assert_eq!(composed(vec![a.clone(), b.clone()], None, vec![a.clone()]).0, names(&["b", "a"]));
+        // One that nobody has named, or that is reached by its own word alone.
+        let own = seen("host-of-b", "10.0.0.2", Some(SOURCE));
+        assert_eq!(composed(vec![a.clone()], Some(own), vec![a.clone()]).0, names(&["host-of-b", "a"]));
+        assert_eq!(composed(vec![a.clone()], Some(b.clone()), vec![a.clone()]).0, names(&["b", "a"]));
+        // Its own word has a new password, the known one does not lead there any more.
+        let renewed = seen("a", "a", Some(SOURCE));
+        assert_eq!(composed(vec![a.clone(), b.clone()], Some(renewed), vec![b]).0, names(&["a", "b"]));
+        // Two hosts of one name.
+        let other = seen("host:db", "10.0.0.1", None);
+        let source = seen("host:db", "10.0.0.2", Some(SOURCE));
+        assert_eq!(
+            composed(vec![other.clone()], Some(source), vec![other]).0,
+            names(&["10.0.0.2:db", "host:db"])
+        );
+        // It is on its own list.
+        let alias = seen("alias", "a", None);
+        assert_eq!(composed(vec![a], None, vec![c, alias]), (names(&["a", "c"]), names(&["alias"])));
+    }
+
+    #[test]
+    fn a_server_of_the_version_before_is_known_by_its_answer() {
+        // As that version reads it.
+        #[derive(serde::Deserialize, Debug)]
+        #[serde(tag = "do", rename_all = "kebab-case")]
+        enum Before {
+            Nothing,
+        }
+        let list = List {
+            number: ListNumber { epoch: 1, count: 1 },
+            server: SOURCE,
+            source: None,
+            partners: Vec::new(),
+            successor: Said::default(),
+        };
+        let know = Ask::Know { partnership: "ab".repeat(16), list: Box::new(list) };
+        let e = serde_json::from_slice::<Before>(&serde_json::to_vec(&know).unwrap()).unwrap_err();
+        let answered = format!("a message that cannot be read: {e}");
+        assert!(answered.starts_with(UNREADABLE) && answered.contains("know"), "{answered}");
+    }
+}
