@@ -57,6 +57,9 @@ pub enum Error {
     /// What the peer said, or that it said nothing.
     #[error("the destination: {0}")]
     Peer(#[from] peer::Error),
+    /// This side has given up, and it is not known whether another one has taken over.
+    #[error("{0}")]
+    GivenUp(String),
     /// It was stopped, fenced or has failed.
     #[error("{0}")]
     Halted(String),

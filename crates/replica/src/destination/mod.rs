@@ -170,6 +170,8 @@ struct Core {
     leaving: usize,
     /// So many resyncs are about to begin: nothing is placed in a log that is to begin anew.
     beginning: usize,
+    /// Alive as long as a task prepares for an exchange of roles.
+    preparing: Weak<()>,
     /// It is a source now: to be opened as one.
     retired: bool,
     failed: Option<String>,
@@ -287,6 +289,7 @@ impl Destination {
             direct_bytes: 0,
             leaving: 0,
             beginning: 0,
+            preparing: Weak::new(),
             retired: false,
             failed: None,
             damage,
@@ -366,6 +369,7 @@ impl Destination {
                 }
                 done(checked)
             }
+            Request::Prepare { session } => done(self.prepare(session).await),
             Request::TakeOver { session, era } => done(self.take_over(session, era).await),
             Request::Status => Response::Report(self.report()),
             Request::Beat { session } => match self.check(session) {

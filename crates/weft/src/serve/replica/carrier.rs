@@ -74,6 +74,8 @@ fn unreachable(why: impl fmt::Display) -> peer::Error {
 
 /// Doors of one session; those of earlier ones are closed when more are needed.
 const MOST_DOORS: usize = 64;
+/// What a server answers to a request that it cannot read, as of a later version: UNEXPECTED_IO_ERROR.
+const CANNOT_READ: NtStatus = NtStatus(0xC000_00E9);
 /// Payload between two looks at the counters.
 const REPORT_EVERY: u64 = 16 << 20;
 
@@ -132,9 +134,12 @@ impl Carrier {
     async fn exchange(&self, link: &Rc<Link>, request: &Request) -> Result<Response, peer::Error> {
         let most = u32::try_from(MAX_MESSAGE).unwrap_or(u32::MAX);
         let answer = link.control.ioctl(CtlCode::WEFT_EXCHANGE, request.emit().into(), most).await;
-        let answer = answer.map_err(|e| {
-            self.lose(link);
-            unreachable(e)
+        let answer = answer.map_err(|e| match (e.status(), request) {
+            (Some(CANNOT_READ), Request::Prepare { .. }) => peer::Error::Unknown,
+            _ => {
+                self.lose(link);
+                unreachable(e)
+            }
         })?;
         self.tell(link);
         Response::parse(&answer).map_err(|_| peer::Error::Violation)

@@ -225,6 +225,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let first = if wanted.seeded { First::Seeded } else { First::Copy };
     // One more destination of a group that is a source already.
     let existing = replicas.groups().get(&name).cloned();
+    let _of_group = existing.as_ref().map(|group| group.take_turn("`weft replica create`")).transpose()?;
     let partnership = match &existing {
         Some(group) => {
             if group.config().volumes != wanted.volumes {
@@ -292,8 +293,8 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let made = match carrier::exchange(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await {
         Ok(Tell::Error(why)) => return Err(format!("{}: {why}", address.host)),
         // From here on the other server waits for this one.
-        Ok(_) => match existing {
-            Some(group) => add_destination(replicas, &group, &partner, first).await.map(|()| group),
+        Ok(_) => match &existing {
+            Some(group) => add_destination(replicas, group, &partner, first).await.map(|()| group.clone()),
             None => begin(replicas, &name, &wanted, &join, &partner, first).await,
         },
         // And perhaps here: its answer may be lost.
@@ -456,8 +457,8 @@ async fn switch(
     past: &[Objection],
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    // Two at a time could make two sources.
-    let _turn = replicas.take_turn(format!("`weft replica switch {name}`"))?;
+    // Of two at a time one would undo what the other has told the partners.
+    let _turn = group.take_turn(format!("`weft replica switch {name}`"))?;
     let tag = u64::from_le_bytes(random()?);
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
@@ -522,6 +523,7 @@ async fn remove(
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
     let _turn = replicas.take_turn(format!("`weft replica remove {name}`"))?;
+    let _of_group = group.take_turn(format!("`weft replica remove {name}`"))?;
     if let State::Source(_) = group.state() {
         let partners: Vec<Partner> = match to {
             None => group.config().partners,
@@ -707,7 +709,7 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
 /// Whatever fails in between, volumes are longer than what is replicated of them, and the command can be given again.
 async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    let _turn = replicas.take_turn(format!("`weft replica resize {name}`"))?;
+    let _turn = group.take_turn(format!("`weft replica resize {name}`"))?;
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),

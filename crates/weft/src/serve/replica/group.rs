@@ -35,7 +35,7 @@ use super::partners::Most;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
-use super::{Absent, Member, Replicas, door, random};
+use super::{Absent, Member, Replicas, Turn, door, random};
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;
@@ -61,6 +61,8 @@ pub(super) struct Group {
     memory_is_new: AtomicBool,
     config: Mutex<config::Group>,
     engine: engine::Group,
+    /// One command at a time may change what it is.
+    busy: Mutex<Option<String>>,
     /// Locked until the group ends. `None` where it was not opened yet, or cannot be.
     journal: Mutex<Option<Volume>>,
     links_known: Mutex<HashMap<String, Link>>,
@@ -344,6 +346,7 @@ impl Group {
             unusable,
             memory_is_new: AtomicBool::new(false),
             engine: engine::Group::new(&config.name, fronts),
+            busy: Mutex::default(),
             config: Mutex::new(config),
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
@@ -541,11 +544,15 @@ impl Group {
         .map_err(|why| format!("the roles are as they were: {why}"))?;
         let switched = async {
             let told = self.tell_of_successor(replicas, to).await?;
-            source.switch(n, tag).await.map_err(|e| format!("{} to {to}: {e}", self.name))?;
+            let switched = source.switch(n, tag).await;
+            switched.map_err(|e| match source.has_given_up() {
+                true => format!("{} to {to}: {e}", self.name),
+                false => format!("{} to {to}: {e}; the roles are as they were", self.name),
+            })?;
             Ok(told)
         };
         let switched = switched.await;
-        if switched.is_err() && source.halted().is_none() {
+        if switched.is_err() && !source.has_given_up() && source.halted().is_none() {
             // Who was told that another source comes is told that none does, as soon as it can be reached.
             let stays = self.change_destinations(replicas, |_| lock(&self.successor).clear());
             if let Err(why) = stays {
@@ -558,6 +565,11 @@ impl Group {
     /// The destination that is about to take this source's place; empty as long as none is.
     pub fn successor(&self) -> String {
         lock(&self.successor).clone()
+    }
+
+    /// The turn of a command that changes what this group is; those of others do not wait for it.
+    pub fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
+        Turn::take(&self.busy, command.into())
     }
 
     /// What the engine says, where it runs.

@@ -324,14 +324,7 @@ impl Replicas {
 
     /// One command that adds or removes a group at a time. Others are told what it is called.
     fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
-        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*busy {
-            Some(other) => Err(format!("{other} is being carried out: try again when it is done")),
-            None => {
-                *busy = Some(command.into());
-                Ok(Turn(self))
-            }
-        }
+        Turn::take(&self.busy, command.into())
     }
 
     /// Answers the server of a source.
@@ -496,6 +489,7 @@ impl Replicas {
             }
         }
         let _turn = self.take_turn(format!("`weft replica remove {name}` of its source"))?;
+        let _of_group = group.take_turn(format!("`weft replica remove {name}` of its source"))?;
         self.dissolve(&group, false).await
     }
 
@@ -506,7 +500,7 @@ impl Replicas {
         if !group.is_destination() {
             return Err(format!("group {} is no destination here", group.name));
         }
-        let _turn = self.take_turn(format!("`weft replica resize` of the source of {}", group.name))?;
+        let _turn = group.take_turn(format!("`weft replica resize` of the source of {}", group.name))?;
         group.lend(sizes).await
     }
 
@@ -545,11 +539,26 @@ impl Replicas {
     }
 }
 
-struct Turn<'a>(&'a Replicas);
+/// A command's turn, until it is dropped. Nobody waits for one: whoever waits for a command of another host would keep that from
+/// being answered.
+struct Turn<'a>(&'a Mutex<Option<String>>);
+
+impl<'a> Turn<'a> {
+    fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<Turn<'a>, String> {
+        let mut now = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*now {
+            Some(other) => Err(format!("{other} is being carried out: try again when it is done")),
+            None => {
+                *now = Some(command);
+                Ok(Turn(busy))
+            }
+        }
+    }
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.0.busy.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -567,7 +567,7 @@ fn a_growth_whose_connection_is_lost_is_known_and_given_back() {
             host.ask_and_go(&json!({"do": "grow", "partnership": PARTNERSHIP, "sizes": [2 * MIB]}), looks)
                 .await;
             rt::yield_now().await;
-            while host.replicas.take_turn("a look").is_err() {
+            while host.replicas.group("db").unwrap().take_turn("a look").is_err() {
                 rt::yield_now().await;
             }
         })
@@ -623,7 +623,7 @@ fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_ou
             assert!(futures_util::poll!(&mut waiting).is_pending());
             rt::yield_now().await;
         }
-        drop(host.replicas.take_turn("another").expect("nobody is kept out"));
+        drop(host.replicas.group("db").unwrap().take_turn("another").expect("nobody is kept out"));
         hung_up.stop();
         let given_up = waiting.await.unwrap_err();
         assert!(given_up.contains("a copy still"), "{given_up}");
@@ -651,4 +651,33 @@ fn a_command_that_has_its_turn_is_named_to_others() {
     assert!(refused.starts_with("`weft replica switch db` is being carried out"), "{refused}");
     drop(turn);
     host.join(|_| ()).unwrap();
+}
+
+#[test]
+fn a_group_whose_command_takes_long_keeps_no_other_group_from_its_failover() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let other = |join: &mut Value| {
+        join["partnership"] = json!("cd".repeat(16));
+        join["group"] = json!("other");
+        join["volumes"] = json!(["vol2"]);
+    };
+    host.join(other).unwrap();
+    let failover = |name: &str| {
+        let command = Command::Switch {
+            group: name.into(),
+            to: None,
+            failover: true,
+            past: vec![Objection::Alive, Objection::Resync],
+        };
+        rt::block_on(host.replicas.command(command, &Stop::default())).unwrap()
+    };
+    let db = host.replicas.group("db").unwrap();
+    let _busy = db.take_turn("`weft replica resize db`").unwrap();
+    let refused = failover("db").unwrap_err();
+    assert!(refused.starts_with("`weft replica resize db` is being carried out"), "{refused}");
+    assert!(host.is_destination("db"));
+    let done = failover("other").unwrap();
+    assert!(matches!(done, Reply::Done(_)), "{done:?}");
+    assert!(!host.is_destination("other"));
 }

@@ -167,6 +167,7 @@ fn nothing_comes_before_a_hello() {
                 Request::Checksums { session, member: 0, offset: 0, len: 512, piece: 512, after: 0 },
                 Request::Diverged { session, member: 0, from: 0 },
                 Request::Suspend { session },
+                Request::Prepare { session },
                 Request::TakeOver { session, era },
                 Request::Beat { session },
             ] {
