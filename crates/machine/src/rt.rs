@@ -11,6 +11,7 @@ mod poller;
 mod reactor;
 pub(crate) mod readiness;
 mod spin;
+pub(crate) mod turn;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
 pub use reactor::{Counters, Driver, Options, Unhurried, driver};
 pub use spin::SPIN_MAX;
+pub use turn::{YieldIfDue, turn_is_over, yield_if_due};
 
 /// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on.
 #[must_use = "dropping a task cancels it"]

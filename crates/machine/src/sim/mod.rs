@@ -49,6 +49,13 @@ impl Sim {
         self
     }
 
+    /// With tasks that yield wherever they would after a long turn (see [`crate::rt::yield_if_due`]): every second look at the clock
+    /// of one poll finds its turn over.
+    pub fn short_turns(self) -> Sim {
+        self.0.short_turns.set(true);
+        self
+    }
+
     /// Runs `future` under virtual time until it ends, then drops the tasks it left behind. A further run goes on
     /// where time stands.
     ///
