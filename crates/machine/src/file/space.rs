@@ -15,6 +15,9 @@ use crate::rt;
 
 /// How much one call of the kernel copies, so that a worker can be given back between two of them.
 const COPY_BYTES: u64 = 64 << 20;
+/// A file that takes no more is asked for its holes at once. It has at most a thousand extents, which lseek passes in some hundred
+/// microseconds.
+const SOUGHT_AT_ONCE_BYTES: u64 = 1 << 20;
 /// The buffer of a copy that the kernel does not make.
 const BUFFER_BYTES: u64 = 1 << 20;
 
@@ -103,7 +106,24 @@ impl File {
 
     /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether that is all. A
     /// file system that cannot tell says that everything is data.
-    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
+    ///
+    /// lseek looks at each extent until it has found what it seeks, which takes seconds in a fragmented file, and waits for whoever
+    /// changes the file's space.
+    pub async fn data_ranges(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> io::Result<(Vec<Range<u64>>, bool)> {
+        let taken = rustix::fs::fstat(self)?.st_blocks.unsigned_abs().saturating_mul(512);
+        if taken <= SOUGHT_AT_ONCE_BYTES {
+            return self.seek_data_ranges(offset, len, max);
+        }
+        let file = self.clone();
+        rt::ranged(move || file.seek_data_ranges(offset, len, max)).await
+    }
+
+    fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
         let end = self.len()?.min(offset.saturating_add(len));
         let mut ranges = Vec::new();
         let mut at = offset;
