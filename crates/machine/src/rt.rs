@@ -225,10 +225,12 @@ struct Places {
 const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
+const SEEKS_MAX: usize = 4;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
 static RANGES: Kind = Kind::new(RANGES_MAX);
+static SEEKS: Kind = Kind::new(SEEKS_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
@@ -345,6 +347,15 @@ pub async fn lengthy<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
 /// With the call's own panic.
 pub async fn ranged<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     RANGES.run(call).await
+}
+
+/// [`blocking`] for a call that keeps a processor busy in the kernel for as long as a file is fragmented. More of these than there are
+/// processors would keep the cores themselves from running.
+///
+/// # Panics
+/// With the call's own panic.
+pub async fn seeking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    SEEKS.run(call).await
 }
 
 impl<T> fmt::Debug for Task<T> {

@@ -4,9 +4,12 @@
 //! Everything that can take long runs on a worker thread.
 //! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use futures_util::lock::Mutex as Alone;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -115,12 +118,18 @@ impl File {
         len: u64,
         max: usize,
     ) -> io::Result<(Vec<Range<u64>>, bool)> {
-        let taken = rustix::fs::fstat(self)?.st_blocks.unsigned_abs().saturating_mul(512);
-        if taken <= SOUGHT_AT_ONCE_BYTES {
+        let stat = rustix::fs::fstat(self)?;
+        if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
             return self.seek_data_ranges(offset, len, max);
         }
+        let alone = alone((stat.st_dev, stat.st_ino)).lock_owned().await;
         let file = self.clone();
-        rt::ranged(move || file.seek_data_ranges(offset, len, max)).await
+        let seek = move || {
+            // Until the call ends, whoever waits for it.
+            let _alone = alone;
+            file.seek_data_ranges(offset, len, max)
+        };
+        rt::seeking(seek).await
     }
 
     fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
@@ -216,6 +225,25 @@ impl File {
         let (a, b) = (rustix::fs::fstat(self)?, rustix::fs::fstat(other)?);
         Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
     }
+}
+
+/// A file by its device and inode.
+type Identity = (u64, u64);
+
+/// The files whose holes are being sought.
+static SOUGHT: Mutex<BTreeMap<Identity, Weak<Alone<()>>>> = Mutex::new(BTreeMap::new());
+
+/// What is held while the holes of a file are sought: one file takes one place of those who seek, though somebody holds its lock for
+/// minutes, and one processor.
+fn alone(file: Identity) -> Arc<Alone<()>> {
+    let mut sought = SOUGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(alone) = sought.get(&file).and_then(Weak::upgrade) {
+        return alone;
+    }
+    sought.retain(|_, alone| alone.strong_count() > 0);
+    let alone = Arc::default();
+    sought.insert(file, Arc::downgrade(&alone));
+    alone
 }
 
 fn unsupported(e: &io::Error) -> bool {

@@ -507,6 +507,27 @@ fn holes_of_a_file_that_may_be_fragmented_are_sought_on_a_worker() {
     }
 }
 
+/// A file whose lock somebody holds for minutes takes one worker, however many ask.
+#[test]
+fn holes_of_one_file_are_sought_by_one_worker_at_a_time() {
+    let [_, file] = files_of(&vec![7; 2 << 20]);
+    run(async {
+        let mut all: Vec<_> = (0..50).map(|_| Box::pin(file.data_ranges(0, u64::MAX, 1))).collect();
+        let before = rt::tests::BLOCKING_CALLS.get();
+        poll_fn(|cx| {
+            assert!(all.iter_mut().all(|one| one.as_mut().poll(cx).is_pending()));
+            Poll::Ready(())
+        })
+        .await;
+        let handed = rt::tests::BLOCKING_CALLS.get() - before;
+        assert!(handed <= 1, "{handed}");
+        for one in all {
+            assert!(one.await.expect("ranges").1);
+        }
+        assert_eq!(rt::tests::BLOCKING_CALLS.get() - before, 50);
+    });
+}
+
 #[test]
 fn what_the_disk_has_no_room_for_takes_none_of_it() {
     let [_, file] = files_of(b"");
