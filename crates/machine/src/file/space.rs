@@ -4,9 +4,12 @@
 //! Everything that can take long runs on a worker thread.
 //! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use futures_util::lock::Mutex as Alone;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -15,6 +18,9 @@ use crate::rt;
 
 /// How much one call of the kernel copies, so that a worker can be given back between two of them.
 const COPY_BYTES: u64 = 64 << 20;
+/// A file that takes no more is asked for its holes at once. It has at most a thousand extents, which lseek passes in some hundred
+/// microseconds.
+const SOUGHT_AT_ONCE_BYTES: u64 = 1 << 20;
 /// The buffer of a copy that the kernel does not make.
 const BUFFER_BYTES: u64 = 1 << 20;
 
@@ -103,7 +109,30 @@ impl File {
 
     /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether that is all. A
     /// file system that cannot tell says that everything is data.
-    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
+    ///
+    /// lseek looks at each extent until it has found what it seeks, which takes seconds in a fragmented file, and waits for whoever
+    /// changes the file's space.
+    pub async fn data_ranges(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> io::Result<(Vec<Range<u64>>, bool)> {
+        let stat = rustix::fs::fstat(self)?;
+        if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
+            return self.seek_data_ranges(offset, len, max);
+        }
+        let alone = alone((stat.st_dev, stat.st_ino)).lock_owned().await;
+        let file = self.clone();
+        let seek = move || {
+            // Until the call ends, whoever waits for it.
+            let _alone = alone;
+            file.seek_data_ranges(offset, len, max)
+        };
+        rt::seeking(seek).await
+    }
+
+    fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
         let end = self.len()?.min(offset.saturating_add(len));
         let mut ranges = Vec::new();
         let mut at = offset;
@@ -196,6 +225,25 @@ impl File {
         let (a, b) = (rustix::fs::fstat(self)?, rustix::fs::fstat(other)?);
         Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
     }
+}
+
+/// A file by its device and inode.
+type Identity = (u64, u64);
+
+/// The files whose holes are being sought.
+static SOUGHT: Mutex<BTreeMap<Identity, Weak<Alone<()>>>> = Mutex::new(BTreeMap::new());
+
+/// What is held while the holes of a file are sought: one file takes one place of those who seek, though somebody holds its lock for
+/// minutes, and one processor.
+fn alone(file: Identity) -> Arc<Alone<()>> {
+    let mut sought = SOUGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(alone) = sought.get(&file).and_then(Weak::upgrade) {
+        return alone;
+    }
+    sought.retain(|_, alone| alone.strong_count() > 0);
+    let alone = Arc::default();
+    sought.insert(file, Arc::downgrade(&alone));
+    alone
 }
 
 fn unsupported(e: &io::Error) -> bool {

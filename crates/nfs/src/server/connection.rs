@@ -32,7 +32,7 @@ use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.
 const BATCH: usize = 64;
-/// After so many calls without a pause other connections of the core have their turn: a client whose calls come faster than they
+/// After so many calls without a pause, or when the clock says so, other connections of the core have their turn: a client whose calls come faster than they
 /// are answered would keep the core for itself.
 const CALLS_IN_A_ROW: usize = 64;
 /// How long a client that no export lets in waits after a turn, if it keeps calls coming all the same: a thousand a second are more than
@@ -137,6 +137,11 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 receiving = None;
                 return Poll::Pending;
             }
+            if rt::turn_is_over() {
+                // A call that runs has used it up.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
             future.as_mut().poll(cx).map(Event::Received)
         };
@@ -185,6 +190,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 false => server.strangers.pause().await,
             }
         }
+        rt::yield_if_due().await;
     };
     drop(calls);
     // What is running still changes files; its replies have nowhere to go unless the peer left in order.
@@ -222,7 +228,7 @@ fn begin<'a>(
         }
         begun = begun.saturating_add(1);
         *in_a_row = in_a_row.saturating_add(1);
-        let room = begun < BATCH && running.len() < connection.server.limits.requests;
+        let room = begun < BATCH && running.len() < connection.server.limits.requests && !rt::turn_is_over();
         next = if room { channel.try_recv() } else { None };
     }
     Ok(last)

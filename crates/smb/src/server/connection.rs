@@ -46,7 +46,7 @@ const UNACKNOWLEDGED_LOOKS: u32 = 20;
 const UNACKNOWLEDGED_PAUSE: Duration = Duration::from_millis(150);
 /// Messages handled before their answers leave.
 const BATCH: usize = 64;
-/// Batches without a pause before other tasks of this core get a turn.
+/// Batches without a pause before other tasks of this core get a turn, if no clock says so earlier.
 const BATCHES_IN_A_ROW: usize = 4;
 
 /// State of a connection that outlives a request.
@@ -451,6 +451,7 @@ impl Connection {
             if self.is_ended() {
                 return;
             }
+            rt::yield_if_due().await;
         }
     }
 
@@ -471,6 +472,9 @@ impl Connection {
         }
         while let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx) {
             progress = true;
+            if rt::turn_is_over() {
+                break;
+            }
         }
         if self.is_ended() {
             return Poll::Ready(Event::Ended);
@@ -484,6 +488,9 @@ impl Connection {
         }
         if inflight.len() >= most {
             *receiving = None;
+        } else if rt::turn_is_over() {
+            // A request in flight has used it up.
+            cx.waker().wake_by_ref();
         } else if let Poll::Ready(received) =
             receiving.get_or_insert_with(|| self.channel.recv()).as_mut().poll(cx)
         {
@@ -516,7 +523,7 @@ impl Connection {
             }
             handled = handled.saturating_add(1);
             let held = inflight.len().saturating_add(self.unsent.borrow().len());
-            if handled == BATCH || held >= most || self.is_ended() {
+            if handled == BATCH || held >= most || self.is_ended() || rt::turn_is_over() {
                 break;
             }
             next = self.channel.try_recv();

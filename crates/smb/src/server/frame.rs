@@ -177,6 +177,9 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
         };
         answers.extend(answered);
         chain.index = chain.index.saturating_add(1);
+        if !chain.last {
+            rt::yield_if_due().await;
+        }
         if connection.is_ended() {
             // What was answered so far still goes out: a bad signature is told before the connection closes.
             break;

@@ -367,8 +367,13 @@ impl OpenFile {
 
     /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
     /// Everything between is a hole. What lies past the end of the file is neither.
-    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> Result<(Vec<Range<u64>>, bool), Error> {
-        Ok(self.file().data_ranges(offset, len, max)?)
+    pub async fn data_ranges(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> Result<(Vec<Range<u64>>, bool), Error> {
+        Ok(self.file().data_ranges(offset, len, max).await?)
     }
 
     /// Copies at most `len` bytes of `source` from `from` to `at` here; fewer only where the source ends. The kernel

@@ -55,6 +55,8 @@ pub(super) struct Compound<'a> {
     next: u32,
     /// Something was carried out that must not be again, and that no owner's number protects.
     changes: bool,
+    /// The operation that has ended costs next to nothing, whatever it was asked for.
+    was_short: bool,
     pub reply: Body,
     /// Longest reply.
     limit: usize,
@@ -182,6 +184,7 @@ pub(in crate::server) async fn compound(
         index: 0,
         next: opnum::ILLEGAL,
         changes: false,
+        was_short: true,
         reply,
         limit: cx.limits.max_message.min((cx.max_payload() as usize).saturating_add(SMALL * 64)),
     };
@@ -192,6 +195,9 @@ pub(in crate::server) async fn compound(
         let next = compound.step(&mut d).await;
         compound.index = compound.index.saturating_add(1);
         match next {
+            Next::Ended(Status::OK) if compound.index < head.count && !compound.was_short => {
+                rt::yield_if_due().await;
+            }
             Next::Ended(Status::OK) => {}
             Next::Ended(status) => break status,
             Next::Replayed(kept) => {
@@ -255,6 +261,17 @@ impl<'a> Compound<'a> {
         {
             return self.failed(number, status);
         }
+        // The way to a READ's or a WRITE's file: no look at the clock for these.
+        self.was_short = matches!(
+            op,
+            Op::Sequence(_)
+                | Op::Putfh(_)
+                | Op::Putrootfh
+                | Op::Savefh
+                | Op::Restorefh
+                | Op::Getfh
+                | Op::Read(_)
+        );
         let (parts, at) = (self.reply.done.len(), self.reply.tail.len());
         self.next = self.peek_op(d);
         let status = match op {

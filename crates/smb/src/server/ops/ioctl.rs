@@ -186,7 +186,7 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         CtlCode::SET_ZERO_DATA => holes::set_zero_data(request, &open).await,
         CtlCode::QUERY_ALLOCATED_RANGES => {
             let sparse = holes::sparse(&open).await?;
-            holes::allocated_ranges(request, &open, sparse)
+            holes::allocated_ranges(request, &open, sparse).await
         }
         CtlCode::WEFT_EXCHANGE => exchange(request, &open).await,
         CtlCode::FILE_LEVEL_TRIM => holes::trim(request, &open).await,

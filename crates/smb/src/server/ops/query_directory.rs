@@ -204,10 +204,6 @@ impl Scan {
                 return Ok(None);
             }
             self.fetch(open, who).await?;
-            if self.ready.is_empty() {
-                // A pattern that little matches is compared with a whole directory in one request: others have their turn.
-                rt::yield_now().await;
-            }
         }
     }
 
@@ -257,6 +253,7 @@ impl Scan {
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         self.ready.expect(entries.len());
         for Entry { name, attr, beside, cookie } in entries {
+            rt::yield_if_due().await;
             let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
             if here && may_see(vfs, &attr, who).await? {

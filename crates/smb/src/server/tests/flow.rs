@@ -1,6 +1,7 @@
 //! Credits, requests that wait, and clients that do not read.
 
 use weft_machine::rt;
+use weft_machine::sim::turns_of_others;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::lock::{self, Element};
@@ -222,4 +223,28 @@ fn long_requests_of_short_commands_end_the_connection() {
         client.send(request);
         client.assert_closed().await;
     });
+}
+
+/// What a request costs depends on what it finds, so none is counted.
+#[test]
+fn others_have_their_turn_between_the_requests_of_a_connection() {
+    let turns = |requests: usize, compound: bool| {
+        turns_of_others(async move {
+            let mut client = World::new().client().await;
+            let echoes = (0..requests).map(|_| client.request(Command::Echo, |out| echo::Request.emit(out)));
+            let echoes: Vec<_> = echoes.collect();
+            match compound {
+                true => client.send(link(echoes, false)),
+                false => echoes.into_iter().for_each(|echo| client.send(echo)),
+            }
+            let mut answered = 0;
+            while answered < requests {
+                answered += client.recv_all().await.unwrap().len();
+            }
+        })
+    };
+    for compound in [false, true] {
+        let (few, many) = (turns(1, compound), turns(15, compound));
+        assert!(many >= few + 4, "{many} and {few}, in a compound: {compound}");
+    }
 }
