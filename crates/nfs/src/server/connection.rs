@@ -23,6 +23,7 @@ use weft_transport::{Channel, Error, Message, Outgoing, Peer, Security, Sending}
 use weft_wire::rpc::Credential;
 
 use super::Server;
+use super::answers::Answers;
 use super::caller::Caller;
 use super::context;
 use super::dispatch::NotRpc;
@@ -91,6 +92,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         Some(Security { holder: None }) => Way::Tls,
         Some(Security { holder: Some(_) }) => Way::Mutual,
     };
+    let answers = Answers::of(&*channel, &server.pool);
     let (admitted, mut told) = (Cell::new(false), false);
     let connection = context::Context {
         server,
@@ -101,6 +103,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         let_in: server.lets_in_by(peer, way),
         host: host.into(),
         limits,
+        answers: &answers,
         caller,
         rules: server.rules_for(peer),
         ruled: None,
@@ -133,7 +136,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             if let Poll::Ready(call) = calls.poll(cx) {
                 return Poll::Ready(Event::Calling(call));
             }
-            if running.len() >= server.limits.requests {
+            if running.len() >= server.limits.requests || answers.is_waited_for() {
                 receiving = None;
                 return Poll::Pending;
             }
@@ -162,6 +165,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             }
             Event::Calling(call) => Ok(Some(channel.send(Outgoing::bytes(call)))),
             Event::Finished(finished) => send(&*channel, finished).map(Some),
+            // What had come before the end is not carried out for nobody.
+            Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 receiving = None;
                 channel.cork(true);
@@ -179,7 +184,9 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         match sent {
             // A peer that does not take its replies is asked for no more calls. Whether this one could be sent shows at
             // the next receive.
-            Ok(Some(taken)) if channel.backlog() >= server.limits.replies => drop(taken.await),
+            Ok(Some(taken)) if channel.backlog() >= server.limits.replies || answers.is_full(&*channel) => {
+                drop(taken.await);
+            }
             Ok(_) => {}
             Err(e) => break Err(e),
         }
@@ -228,7 +235,11 @@ fn begin<'a>(
         }
         begun = begun.saturating_add(1);
         *in_a_row = in_a_row.saturating_add(1);
-        let room = begun < BATCH && running.len() < connection.server.limits.requests && !rt::turn_is_over();
+        let room = begun < BATCH
+            && running.len() < connection.server.limits.requests
+            && !connection.answers.is_full(channel)
+            && !channel.has_ended()
+            && !rt::turn_is_over();
         next = if room { channel.try_recv() } else { None };
     }
     Ok(last)

@@ -340,7 +340,9 @@ fn a_copy_that_is_being_compared_does_not_become_the_source_and_what_waits_ends_
         let source = world.source(0);
         let compares = || async { source.verify(0, false).await.map_err(|e| e.to_string()) };
         let (mut first, mut second) = (Box::pin(compares()), Box::pin(compares()));
-        assert!(futures_util::poll!(&mut first).is_pending() && futures_util::poll!(&mut second).is_pending());
+        assert!(
+            futures_util::poll!(&mut first).is_pending() && futures_util::poll!(&mut second).is_pending()
+        );
         let began = rt::now();
         let why = text(source.switch(0, 77).await);
         assert!(why.contains("being compared"), "{why}");

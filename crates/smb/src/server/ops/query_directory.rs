@@ -62,6 +62,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     let Some(mut writer) = Writer::new(request.class, limit) else {
         return Err(unlisted(request.class).into());
     };
+    let room = cx.room(limit).await;
     let mut scan = open.scan.lock().await;
     if request.class == FileClass::POSIX && !cx.connection.negotiated().posix {
         return Err(NtStatus::INVALID_INFO_CLASS.into());
@@ -83,7 +84,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     if writer.is_empty() {
         return Err(if first { NtStatus::NO_SUCH_FILE } else { NtStatus::NO_MORE_FILES }.into());
     }
-    Ok(reply(NtStatus::SUCCESS, writer.finish()))
+    Ok(Reply { room, ..reply(NtStatus::SUCCESS, writer.finish()) })
 }
 
 fn reply(status: NtStatus, buffer: Vec<u8>) -> Reply {

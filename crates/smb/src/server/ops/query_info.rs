@@ -67,6 +67,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let limit = request.output_buffer_length as usize;
+    let room = cx.room(limit).await;
     let mut info = match request.info_type {
         InfoType::FILE => file_info(cx, &open, FileClass(request.class), &request.input, limit).await?,
         InfoType::FILESYSTEM => fs_info(cx, &open, FsClass(request.class)).await?,
@@ -96,6 +97,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
     let mut reply = Reply::with_capacity(info.bytes.len().saturating_add(8));
     reply.status = if cut { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS };
     Response { buffer: info.bytes.into() }.emit(&mut reply.message);
+    reply.room = room;
     Ok(reply)
 }
 
