@@ -282,13 +282,10 @@ pub async fn ranged<T: Send + 'static>(
     Ok(rt::ranged(with(claim, call)).await)
 }
 
-/// [`rt::lengthy`] for a call that locks the file of `fd`.
-pub async fn lengthy<T: Send + 'static>(
-    fd: impl AsFd,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let claim = alone(Inode::of(fd)?).await;
-    Ok(rt::lengthy(with(claim, call)).await)
+/// [`rt::lengthy`] for a call that locks a file.
+pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let claim = alone(inode).await;
+    rt::lengthy(with(claim, call)).await
 }
 
 /// [`ranged`] for a call that locks the file of `to` and reads `source`; `locks_source` where it locks that as well.
