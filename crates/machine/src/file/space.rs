@@ -1,20 +1,16 @@
 //! The space of a file: reserving, holes, zeros, which ranges hold data, and copies that the kernel makes.
 //!
 //! Spec: fallocate(2), lseek(2) SEEK_DATA, copy_file_range(2), ioctl_ficlonerange(2).
-//! Everything that can take long runs on a worker thread.
+//! Everything that can take long runs on a worker thread, with a claim of the file (see [`busy`]).
 //! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use futures_util::lock::Mutex as Alone;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::File;
-use crate::rt;
+use super::{File, busy};
 
 /// How much one call of the kernel copies, so that a worker can be given back between two of them.
 const COPY_BYTES: u64 = 64 << 20;
@@ -62,7 +58,7 @@ impl File {
         }
         let end = self.len()?.min(offset.saturating_add(len));
         let file = self.clone();
-        rt::ranged(move || {
+        busy::ranged(self, move || {
             let zeros = vec![0; BUFFER_BYTES as usize];
             let mut at = offset;
             while at < end {
@@ -71,7 +67,7 @@ impl File {
             }
             Ok(())
         })
-        .await
+        .await?
     }
 
     /// One trip to a worker. All that follows from the call happens there, because whoever waits for the end may not wait that
@@ -81,7 +77,7 @@ impl File {
             return Ok(());
         }
         let file = self.clone();
-        rt::ranged(move || {
+        busy::ranged(self, move || {
             let reserves = FallocateFlags::KEEP_SIZE.contains(flags);
             if reserves {
                 file.require_room(len)?;
@@ -104,7 +100,7 @@ impl File {
             }
             Ok(())
         })
-        .await
+        .await?
     }
 
     /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether that is all. A
@@ -120,16 +116,11 @@ impl File {
     ) -> io::Result<(Vec<Range<u64>>, bool)> {
         let stat = rustix::fs::fstat(self)?;
         if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
+            let _shared = busy::shared_of(self).await?;
             return self.seek_data_ranges(offset, len, max);
         }
-        let alone = alone((stat.st_dev, stat.st_ino)).lock_owned().await;
         let file = self.clone();
-        let seek = move || {
-            // Until the call ends, whoever waits for it.
-            let _alone = alone;
-            file.seek_data_ranges(offset, len, max)
-        };
-        rt::seeking(seek).await
+        busy::seeking(self, move || file.seek_data_ranges(offset, len, max)).await?
     }
 
     fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
@@ -169,11 +160,11 @@ impl File {
         while !overlaps && done < len {
             let piece = COPY_BYTES.min(len - done);
             let (to, src) = (self.clone(), source.clone());
-            let copied = rt::ranged(move || {
+            let copied = busy::ranged_between(self, source, false, move || {
                 let (mut from, mut at) = (from + done, at + done);
                 rustix::fs::copy_file_range(&src, Some(&mut from), &to, Some(&mut at), piece as usize)
             });
-            match copied.await {
+            match copied.await? {
                 // The source shrank.
                 Ok(0) => return Ok(done),
                 Ok(n) => {
@@ -191,8 +182,8 @@ impl File {
         }
         let (to, src) = (self.clone(), source.clone());
         let backwards = overlaps && from < at;
-        let copied = rt::ranged(move || copy(&to, at + done, &src, from + done, len - done, backwards));
-        let copied = copied.await;
+        let by_hand = move || copy(&to, at + done, &src, from + done, len - done, backwards);
+        let copied = busy::ranged_between(self, source, false, by_hand).await?;
         self.grown(at + done + copied.as_ref().unwrap_or(&0));
         Ok(done + copied?)
     }
@@ -208,7 +199,9 @@ impl File {
             return Ok(());
         }
         let (to, src) = (self.clone(), source.clone());
-        rt::ranged(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
+        // Whoever shares blocks locks both files.
+        let clone = move || sys::clone_range(&to, at, &src, from, len);
+        busy::ranged_between(self, source, true, clone).await?.map_err(|e| match e {
             Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV => io::ErrorKind::Unsupported.into(),
             e => e.into(),
         })
@@ -225,25 +218,6 @@ impl File {
         let (a, b) = (rustix::fs::fstat(self)?, rustix::fs::fstat(other)?);
         Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
     }
-}
-
-/// A file by its device and inode.
-type Identity = (u64, u64);
-
-/// The files whose holes are being sought.
-static SOUGHT: Mutex<BTreeMap<Identity, Weak<Alone<()>>>> = Mutex::new(BTreeMap::new());
-
-/// What is held while the holes of a file are sought: one file takes one place of those who seek, though somebody holds its lock for
-/// minutes, and one processor.
-fn alone(file: Identity) -> Arc<Alone<()>> {
-    let mut sought = SOUGHT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(alone) = sought.get(&file).and_then(Weak::upgrade) {
-        return alone;
-    }
-    sought.retain(|_, alone| alone.strong_count() > 0);
-    let alone = Arc::default();
-    sought.insert(file, Arc::downgrade(&alone));
-    alone
 }
 
 fn unsupported(e: &io::Error) -> bool {
