@@ -1,6 +1,6 @@
 //! Waiting for a condition that another task, perhaps of another core, makes true; and taking turns.
 //!
-//! What: [`Signal`], [`Gate`]. Spec: none. Owns: wakers of those who wait.
+//! What: [`Signal`], `Gate`. Spec: none. Owns: wakers of those who wait.
 //! Does not: hold the condition, which lies under its owner's own lock.
 
 use std::collections::VecDeque;
