@@ -100,7 +100,7 @@ impl Behind {
     pub async fn control(&self, request: Request) -> Response {
         match self {
             Behind::Destination(destination) => destination.control(request).await,
-            Behind::Source(source) => source.control(&request),
+            Behind::Source(source) => source.control(&request).await,
             // It may be back in a moment: who asks waits for that, and does not call it lost.
             Behind::Starting => Response::Refused(Refusal::Session),
             Behind::Stopped => Response::Refused(Refusal::Stopped),

@@ -37,7 +37,7 @@ pub use self::admin::{First, PeerConfig};
 use self::reads::FailedReads;
 use crate::bitmap::Bitmap;
 use crate::error::Error;
-use crate::history::{self, same};
+use crate::history::same;
 use crate::journal::{Journal, MIN_LOG_BYTES, Side};
 use crate::log::{Fill, Log};
 use crate::record::MAX_PAYLOAD;
@@ -420,27 +420,29 @@ impl Source {
     }
 
     /// What a source answers who takes it for a destination: how it is doing, and that it is none.
-    pub fn control(&self, request: &Request) -> Response {
-        let core = self.core();
-        let fill = self.log.fill();
+    pub async fn control(&self, request: &Request) -> Response {
         match request {
-            Request::Status => Response::Report(Report {
-                epoch: core.state.era().epoch,
-                source: true,
-                consistent: true,
-                last: fill.durable,
-                applied: core.applied(&fill),
-                log_bytes: core.state.layout.log_bytes,
-                log_used: fill.used,
-                applied_ms: 0,
-            }),
-            Request::Hello(hello) if hello.partnership != core.state.partnership => {
+            Request::Status => Response::Report(self.report()),
+            Request::Hello(hello) if hello.partnership != self.core().state.partnership => {
                 Response::Refused(Refusal::Partnership)
             }
-            Request::Hello(_) if core.is_split() => Response::Refused(Refusal::Undecided),
-            Request::Hello(_) if core.is_set_back() || core.is_over() => Response::Refused(Refusal::Stopped),
-            Request::Hello(hello) => Response::Refused(history::refusal(&core.state.eras, &hello.eras)),
+            Request::Hello(hello) => Response::Refused(self.answer_source(hello).await),
             _ => Response::Refused(Refusal::Session),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let core = self.core();
+        let fill = self.log.fill();
+        Report {
+            epoch: core.state.era().epoch,
+            source: true,
+            consistent: true,
+            last: fill.durable,
+            applied: core.applied(&fill),
+            log_bytes: core.state.layout.log_bytes,
+            log_used: fill.used,
+            applied_ms: 0,
         }
     }
 
