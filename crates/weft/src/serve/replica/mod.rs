@@ -45,6 +45,7 @@ use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
 use self::names::GroupName;
+use self::partners::Part;
 use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
@@ -370,7 +371,7 @@ impl Replicas {
             }
             Ask::Holds { partnership } => {
                 let group = self.of_partnership(&partnership);
-                Ok(Tell::Holds(group.map(|group| group.holds()).unwrap_or_default()))
+                Ok(Tell::Holds(group.map_or(Part::Unknown.into(), |group| group.holds())))
             }
             Ask::Know { partnership, list } => match self.of_partnership(&partnership) {
                 Some(group) => group.learn_list(self, *list).await,
