@@ -218,10 +218,16 @@ pub(super) struct Elsewhere {
 
 impl Elsewhere {
     /// Of what partners have answered, the source first, to a copy that has `own`: an epoch, and the last record of it. `most` was heard
-    /// before, and `successor` is who was to take the place of its source.
-    fn of(asked: &[(Partner, Option<Holds>)], own: (u64, u64), successor: &str, mut most: Most) -> Elsewhere {
+    /// before, and `successor` is who was to take the place of its source, of which the copy has heard lately if `is_heard`.
+    fn of(
+        asked: &[(Partner, Option<Holds>)],
+        own: (u64, u64),
+        is_heard: bool,
+        successor: &str,
+        mut most: Most,
+    ) -> Elsewhere {
         let (epoch, last) = own;
-        let mut objections = Vec::new();
+        let (mut objections, mut sources) = (Vec::new(), Vec::<Said>::new());
         if !successor.is_empty() {
             let there = asked
                 .iter()
@@ -242,8 +248,15 @@ impl Elsewhere {
         for (number, (partner, holds)) in asked.iter().enumerate() {
             let host = &partner.address.host;
             match holds {
-                // Its source lives: the engine says so.
-                Some(Holds { part: Part::Source { epoch: its, .. }, .. }) if *its <= epoch => {}
+                // One of an earlier epoch is none any more, as soon as it hears of that.
+                Some(Holds { part: Part::Source { epoch: its, .. }, .. }) if *its < epoch => {}
+                Some(Holds { part: Part::Source { epoch: its, last: end }, .. }) => {
+                    sources.push(host.clone().into());
+                    // What a source that is heard of has on the way is no loss.
+                    if !is_heard || *its > epoch {
+                        most.hear((*its, *end), host);
+                    }
+                }
                 Some(holds) => {
                     most.hear(holds.part.has(), host);
                     if let Some(known) = &holds.known {
@@ -254,6 +267,15 @@ impl Elsewhere {
                 None if number == 0 => {}
                 None => most.silent.push(host.clone().into()),
             }
+        }
+        if !sources.is_empty() {
+            let why = format!(
+                "{hosts} could be asked, and says that it is the source and can be written to, whether it reaches this side or not: what it \
+                 answers from now on would be missing here. To lose nothing, mend the way from there (`weft replica status` on {hosts} says \
+                 what is wrong with it); if {hosts} is lost all the same, stop its server and try again",
+                hosts = joined(&sources)
+            );
+            objections.push((Objection::Alive, why));
         }
         if let Some(missing) = most.missing(epoch, last) {
             objections
@@ -337,8 +359,8 @@ impl Group {
     pub async fn is_behind(&self, replicas: &Replicas, copy: &Destination) -> Elsewhere {
         let asked = self.ask_partners(replicas).await;
         let status = copy.status();
-        let own = (status.epoch, status.last);
-        Elsewhere::of(&asked, own, &self.config().successor, self.heard_most().unwrap_or_default())
+        let (own, is_heard) = ((status.epoch, status.last), !copy.is_source_silent());
+        Elsewhere::of(&asked, own, is_heard, &self.config().successor, self.heard_most().unwrap_or_default())
     }
 
     /// Before this copy is promoted by force: the other copies that have more are none of its destinations. It would overwrite what
@@ -441,10 +463,10 @@ mod tests {
 
     /// What partners say to a copy of epoch 1 that has 10 records: the words of what speaks against its promotion.
     fn words(asked: &[(&str, Option<Holds>)], successor: &str) -> Vec<&'static str> {
-        elsewhere(asked, successor).objections.iter().map(|(objection, _)| objection.word()).collect()
+        elsewhere(asked, false, successor).objections.iter().map(|(objection, _)| objection.word()).collect()
     }
 
-    fn elsewhere(asked: &[(&str, Option<Holds>)], successor: &str) -> Elsewhere {
+    fn elsewhere(asked: &[(&str, Option<Holds>)], is_heard: bool, successor: &str) -> Elsewhere {
         let partner = |name: &str| Partner {
             name: format!("{name}:db"),
             address: Address {
@@ -459,7 +481,7 @@ mod tests {
             synchronous: true,
         };
         let asked: Vec<_> = asked.iter().map(|(name, holds)| (partner(name), holds.clone())).collect();
-        Elsewhere::of(&asked, (1, 10), successor, Most::default())
+        Elsewhere::of(&asked, (1, 10), is_heard, successor, Most::default())
     }
 
     fn parsed(message: &str) -> Holds {
@@ -482,10 +504,31 @@ mod tests {
             assert!(says(part).contains(&"switched"), "{part:?}");
         }
         assert_eq!(words(&[("a", None), ("b", None)], "b:db"), ["switched"]);
-        assert_eq!(says(Part::Source { epoch: 2, last: 20 }), ["switched", "other-has-more"]);
+        assert_eq!(says(Part::Source { epoch: 2, last: 20 }), ["switched", "alive", "other-has-more"]);
         // As an older version says it.
         let old = parsed(r#"{"epoch":0,"last":0,"source":false,"known":0,"holder":""}"#);
         assert_eq!(words(&[("a", None), ("b", Some(old))], "b:db"), ["switched"]);
+    }
+
+    #[test]
+    fn a_source_that_answers_is_alive_though_it_does_not_reach_its_copy() {
+        let source = |epoch, last| Some(Holds::from(Part::Source { epoch, last }));
+        assert_eq!(words(&[("a", source(1, 10))], ""), ["alive"]);
+        // What it has answered alone, or another copy has, is missing here.
+        let found = elsewhere(&[("a", source(1, 1410)), ("b", None)], false, "");
+        let [(Objection::Alive, alive), (Objection::OtherHasMore, more)] = &found.objections[..] else {
+            panic!("{found:?}")
+        };
+        assert!(alive.contains("a could be asked, and says that it is the source"), "{alive}");
+        assert!(more.contains("this copy lacks records 11 to 1410; a has them"), "{more}");
+        // So it is whoever of the partners that is, and whatever epoch it has reached.
+        assert_eq!(words(&[("a", None), ("b", source(2, 10))], ""), ["alive", "other-has-more"]);
+        // What it has sent, and is on its way, is not missing.
+        let found = elsewhere(&[("a", source(1, 12))], true, "");
+        assert!(matches!(found.objections[..], [(Objection::Alive, _)]), "{found:?}");
+        // One that was replaced before is not in the way.
+        let asked = [("a", Some(Part::Copy { epoch: 1, last: 10 }.into())), ("b", source(0, 99))];
+        assert_eq!(words(&asked, ""), [""; 0]);
     }
 
     #[test]
