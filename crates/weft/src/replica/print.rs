@@ -32,6 +32,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     if let Some(why) = &group.partner_stopped {
         writeln!(out, "  there     stopped on the other side: {why}")?;
     }
+    if let Some(why) = &group.partner_removed {
+        writeln!(out, "  there     {why}")?;
+    }
     if !group.test_failover.is_empty() {
         let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
         match engine["picture_ended"].as_str() {
@@ -342,6 +345,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         );
         all.push(Brief { line, care: true, no_rdma: None });
     }
+    if let Some(why) = &group.partner_removed {
+        all.push(Brief { line: format!("{name}: {why}"), care: true, no_rdma: None });
+    }
     if let Some(why) = partner_stopped {
         all.push(Brief {
             line: format!("{name}: stopped on the other side: {why}"),
@@ -427,6 +433,7 @@ mod tests {
             role: role.into(),
             stopped: None,
             partner_stopped: None,
+            partner_removed: None,
             test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),

@@ -18,6 +18,7 @@ mod lost;
 pub(crate) mod names;
 mod partners;
 mod picture;
+mod removed;
 mod setup;
 mod stopped;
 mod told;

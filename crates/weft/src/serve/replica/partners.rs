@@ -17,7 +17,7 @@ use super::config::Partner;
 use super::destinations::{MOST_NAME, MOST_PARTNERS};
 use super::group::{Group, State};
 use super::setup::{Ask, Tell};
-use super::{Replicas, carrier};
+use super::{Replicas, carrier, removed};
 use crate::args::replica::Objection;
 use crate::out::Said;
 
@@ -220,6 +220,7 @@ impl Elsewhere {
     /// Of what partners have answered, the source first, to a copy that has `own`: an epoch, and the last record of it. `most` was heard
     /// before, and `successor` is who was to take the place of its source, of which the copy has heard lately if `is_heard`.
     fn of(
+        name: &str,
         asked: &[(Partner, Option<Holds>)],
         own: (u64, u64),
         is_heard: bool,
@@ -256,6 +257,10 @@ impl Elsewhere {
                     if !is_heard || *its > epoch {
                         most.hear((*its, *end), host);
                     }
+                }
+                // Whoever is not there any more may serve the volumes all the same.
+                Some(Holds { part: Part::Unknown, .. }) if number == 0 => {
+                    objections.push((Objection::Removed, removed::told(name, host)));
                 }
                 Some(holds) => {
                     most.hear(holds.part.has(), host);
@@ -315,16 +320,21 @@ impl Group {
 
     /// Asks all partners what they have. `None` of one that cannot be reached, or does not know the question.
     pub(super) async fn ask_partners(&self, replicas: &Replicas) -> Vec<(Partner, Option<Holds>)> {
-        let ask = Ask::Holds { partnership: self.partnership_hex() };
         let asked = self.config().partners.into_iter().map(|partner| async {
-            let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
-            let holds = match told.await {
-                Ok(Ok(Tell::Holds(holds))) => Some(holds),
-                _ => None,
-            };
+            let holds = self.ask_partner(replicas, &partner).await;
             (partner, holds)
         });
         join_all(asked).await
+    }
+
+    /// The same of one of them.
+    pub(super) async fn ask_partner(&self, replicas: &Replicas, partner: &Partner) -> Option<Holds> {
+        let ask = Ask::Holds { partnership: self.partnership_hex() };
+        let told = rt::timeout(ANSWERS_WITHIN, carrier::ask(&partner.address, &replicas.pool, &ask));
+        match told.await {
+            Ok(Ok(Tell::Holds(holds))) => Some(holds),
+            _ => None,
+        }
     }
 
     /// Which side has most, as far as this one and its partners know.
@@ -360,7 +370,8 @@ impl Group {
         let asked = self.ask_partners(replicas).await;
         let status = copy.status();
         let (own, is_heard) = ((status.epoch, status.last), !copy.is_source_silent());
-        Elsewhere::of(&asked, own, is_heard, &self.config().successor, self.heard_most().unwrap_or_default())
+        let most = self.heard_most().unwrap_or_default();
+        Elsewhere::of(&self.name, &asked, own, is_heard, &self.config().successor, most)
     }
 
     /// Before this copy is promoted by force: the other copies that have more are none of its destinations. It would overwrite what
@@ -481,7 +492,7 @@ mod tests {
             synchronous: true,
         };
         let asked: Vec<_> = asked.iter().map(|(name, holds)| (partner(name), holds.clone())).collect();
-        Elsewhere::of(&asked, (1, 10), is_heard, successor, Most::default())
+        Elsewhere::of("db", &asked, (1, 10), is_heard, successor, Most::default())
     }
 
     fn parsed(message: &str) -> Holds {
@@ -529,6 +540,16 @@ mod tests {
         // One that was replaced before is not in the way.
         let asked = [("a", Some(Part::Copy { epoch: 1, last: 10 }.into())), ("b", source(0, 99))];
         assert_eq!(words(&asked, ""), [""; 0]);
+    }
+
+    #[test]
+    fn a_source_that_answers_that_it_knows_nothing_of_the_partnership_is_not_a_silent_one() {
+        assert_eq!(words(&[("a", None)], ""), [""; 0]);
+        assert_eq!(words(&[("a", Some(Part::Unknown.into()))], ""), ["removed"]);
+        // Another copy may go.
+        assert_eq!(words(&[("a", None), ("b", Some(Part::Unknown.into()))], ""), [""; 0]);
+        // A server of an older version does not tell it from a source that has lost everything.
+        assert_eq!(words(&[("a", Some(Part::Nothing.into()))], ""), [""; 0]);
     }
 
     #[test]
