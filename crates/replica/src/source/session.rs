@@ -302,7 +302,7 @@ impl Source {
             return Refusal::Invalid;
         }
         let copied = self.core().state.peers.iter().flatten().any(|state| state.copied);
-        let told = format!("{} comes here", Refusal::Fenced(by));
+        let told = format!("a copy was promoted, and says that it is the source of epoch {} now", by.epoch);
         match self.give_way(by, !copied, &told).await {
             Phase::SplitBrain => Refusal::Undecided,
             _ => Refusal::Session,
