@@ -184,6 +184,17 @@ struct Halt {
     by: Option<Era>,
 }
 
+/// What a destination says of the partnership.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Knows {
+    /// It has a copy.
+    Yes,
+    /// The server knows nothing of it: it was removed there, or that is another server by now.
+    No,
+    /// The source has told it that the partnership is over.
+    Ended,
+}
+
 /// A destination, as the running source knows it.
 #[derive(Debug)]
 struct Partner {
@@ -199,7 +210,7 @@ struct Partner {
     /// It has been asked, since this side was opened, whether this side is its source; or could not be reached.
     greeted: bool,
     /// What it has said last, since this side was opened, of whether it knows the partnership; `None` where it could not be asked.
-    knows: Option<bool>,
+    knows: Option<Knows>,
     /// It has refused this source because both sides were written to.
     disputed: bool,
     maps: Vec<Bitmap>,
@@ -288,7 +299,7 @@ impl Core {
         matches!(&self.halted, Some(Halt { phase: Phase::SetBack, .. }))
     }
 
-    /// No destination knows the partnership, and nobody has decided.
+    /// Destinations were told that the partnership is over, and nobody has decided.
     fn is_over(&self) -> bool {
         matches!(&self.halted, Some(Halt { phase: Phase::Refused, .. }))
     }

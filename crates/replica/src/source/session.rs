@@ -20,7 +20,7 @@ use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
 
 use super::admin::GIVEN_UP;
-use super::{Halt, OnLoss, Partner, Source};
+use super::{Halt, Knows, OnLoss, Partner, Source};
 use crate::bitmap::Bitmap;
 use crate::destination::MAX_EPOCHS_AHEAD;
 use crate::error::Error;
@@ -201,7 +201,7 @@ impl Source {
         let group = &self.config.group;
         match e {
             // Where this side stops for it, its reason says more.
-            peer::Error::Refused(Refusal::Partnership) if self.core().goes_on => format!(
+            peer::Error::Refused(Refusal::Partnership | Refusal::Ended) if self.core().goes_on => format!(
                 "{e}: `weft replica remove {group} --to {name}` ends it here, too, and `weft replica create` begins another"
             ),
             other => other.to_string(),
@@ -214,9 +214,14 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.disputed = split;
         }
-        if matches!(refusal, Refusal::Partnership) {
+        let knows = match refusal {
+            Refusal::Partnership => Some(Knows::No),
+            Refusal::Ended => Some(Knows::Ended),
+            _ => None,
+        };
+        if let Some(knows) = knows {
             // A journal that fails says so itself.
-            let _failed = self.learn_whether_it_knows(n, false).await;
+            let _failed = self.learn_whether_it_knows(n, knows).await;
             return Phase::Refused;
         }
         let own = self.core().state.era();
@@ -383,7 +388,7 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.heard_ms = self.side.wall.now_ms();
         }
-        self.learn_whether_it_knows(n, true).await?;
+        self.learn_whether_it_knows(n, Knows::Yes).await?;
         if !self.core().replayed {
             // It knows no other source, and nothing that this side lacks. What it is sent comes from the volumes, too.
             self.greet(n);

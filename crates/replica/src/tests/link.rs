@@ -26,6 +26,8 @@ pub enum Side {
     Stopped,
     /// A server that knows nothing of the partnership.
     Stranger,
+    /// A server that was told by its source that the partnership is over.
+    Ended,
     Source(Arc<Source>),
     Destination(Arc<Destination>),
 }
@@ -165,6 +167,7 @@ impl Peer for Link {
                 Side::Starting => Behind::Starting.control(request).await,
                 Side::Stopped => Behind::Stopped.control(request).await,
                 Side::Stranger => Response::Refused(Refusal::Partnership),
+                Side::Ended => Response::Refused(Refusal::Ended),
                 Side::Nothing => unreachable!("looked at before"),
             });
             Ok(Response::parse(&response.await?.emit()).expect("a response"))

@@ -50,6 +50,8 @@ pub(super) enum Part {
     Nothing,
     /// The server knows nothing of the partnership.
     Unknown,
+    /// The same, and it was told by its source that it is over.
+    Ended,
 }
 
 /// What a side knows another one to have.
@@ -70,8 +72,13 @@ impl Part {
             Part::Source { epoch, last } | Part::Copy { epoch, last } | Part::Stopped { epoch, last } => {
                 (epoch, last)
             }
-            Part::Nothing | Part::Unknown => (0, 0),
+            Part::Nothing | Part::Unknown | Part::Ended => (0, 0),
         }
+    }
+
+    /// Whether the server answers that there is no such partnership.
+    pub fn is_unknown(self) -> bool {
+        matches!(self, Part::Unknown | Part::Ended)
     }
 }
 
@@ -103,6 +110,7 @@ enum Word {
     Copy,
     Stopped,
     Unknown,
+    Ended,
     #[serde(other)]
     Nothing,
 }
@@ -122,6 +130,7 @@ impl From<Message> for Holds {
             Word::Stopped => Part::Stopped { epoch, last },
             Word::Nothing => Part::Nothing,
             Word::Unknown => Part::Unknown,
+            Word::Ended => Part::Ended,
         };
         let known = Known { epoch: message.known_epoch, last: message.known, holder: message.holder };
         Holds { part, known: (known.last > 0).then_some(known) }
@@ -136,6 +145,7 @@ impl From<Holds> for Message {
             Part::Stopped { .. } => Word::Stopped,
             Part::Nothing => Word::Nothing,
             Part::Unknown => Word::Unknown,
+            Part::Ended => Word::Ended,
         };
         let (epoch, last) = part.has();
         let source = matches!(part, Part::Source { .. });
@@ -259,7 +269,7 @@ impl Elsewhere {
                     }
                 }
                 // Whoever is not there any more may serve the volumes all the same.
-                Some(Holds { part: Part::Unknown, .. }) if number == 0 => {
+                Some(holds) if number == 0 && holds.part.is_unknown() => {
                     objections.push((Objection::Removed, removed::told(name, host)));
                 }
                 Some(holds) => {
@@ -570,6 +580,7 @@ mod tests {
             Part::Stopped { epoch, last },
             Part::Nothing,
             Part::Unknown,
+            Part::Ended,
         ] {
             let known = Some(Known { epoch: Some(2), last: 9, holder: "c".to_owned().into() });
             let holds = Holds { part, known };

@@ -11,7 +11,6 @@ use weft_replica::destination::Destination;
 
 use super::Replicas;
 use super::group::{Group, State};
-use super::partners::Part;
 
 /// How often a silent source is asked.
 const ASKS_EVERY: Duration = Duration::from_secs(10);
@@ -41,7 +40,7 @@ impl Group {
         let by = match source {
             None => None,
             Some(source) => match self.ask_partner(replicas, &source).await {
-                Some(holds) if holds.part == Part::Unknown => Some(source.address.host),
+                Some(holds) if holds.part.is_unknown() => Some(source.address.host),
                 Some(_) => None,
                 // It may have gone since it said that.
                 None => self.removed_by().filter(|host| *host == source.address.host),
