@@ -44,7 +44,7 @@ try:
 except ImportError:
     sys.exit("test-abuse logs on by pyspnego: bash tests/interop/deps.sh installs it")
 
-from kinds import FEW_DESCRIPTORS, KINDS, STEP_SECONDS, Abuse, Descriptors, Recorded, TlsOfNbd, Together  # noqa: E402
+from kinds import FEW_DESCRIPTORS, KINDS, LONG_FOLDER, STEP_SECONDS, Abuse, Descriptors, Recorded, TlsOfNbd, Together  # noqa: E402
 
 KEPT = 0.9
 # How many times the pairs that were asked for a row may have, see above.
@@ -75,6 +75,9 @@ class Server(weft.Process):
                 (work / name).mkdir(exist_ok=True)
             with open(self.data / "abuse-read", "wb") as file:
                 file.truncate(1 << 20)
+            (self.data / "abuse-list").mkdir()
+            for number in range(LONG_FOLDER):
+                (self.data / "abuse-list" / f"{number:0250}").touch()
             weft.run(
                 "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                 "-subj", "/CN=localhost", "-keyout", work / "key.pem", "-out", work / "certificate.pem",
@@ -229,6 +232,7 @@ def warm(server, out):
     measure(server, out)
     user = Abuse(server)
     user.user(0).open("abuse-read", 0x80000000, 7)
+    user.user(1).open("abuse-list", 0x80000000, 7, disposition=1, options=1)
     user.end()
     weft.run(weft.WEFT, "cp", "-q", server.source, f"smb://{weft.USER}@127.0.0.1:{server.ready['smb_port']}/full/warm")
     (server.full / "warm").unlink()

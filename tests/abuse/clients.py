@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.cmac import CMAC
 
 SUCCESS, MORE, SHARING_VIOLATION = 0, 0xC0000016, 0xC0000043
-(NEGOTIATE, SESSION_SETUP, TREE_CONNECT, CREATE, READ, WRITE, LOCK, ECHO) = (0, 1, 3, 5, 8, 9, 10, 13)
+(NEGOTIATE, SESSION_SETUP, TREE_CONNECT, CREATE, READ, WRITE, LOCK, ECHO, QUERY_DIRECTORY) = (0, 1, 3, 5, 8, 9, 10, 13, 14)
 DIALECT = 0x0302
 SIGNED = 8
 RDMA_V1 = 1
@@ -195,10 +195,10 @@ class Smb:
         answer = self.ask(TREE_CONNECT, struct.pack("<HHHH", 9, 0, 72, len(path)) + path, credits=64)
         self.tree = struct.unpack_from("<I", answer, 36)[0]
 
-    def open(self, name, access, share, disposition=3):
+    def open(self, name, access, share, disposition=3, options=0x40):
         """FILE_OPEN_IF unless told. False where somebody's share mode is in the way."""
         path = name.encode("utf-16-le")
-        head = struct.pack("<HBBIQQIIIIIHHII", 57, 0, 0, 2, 0, 0, access, 0, share, disposition, 0x40, 120, len(path), 0, 0)
+        head = struct.pack("<HBBIQQIIIIIHHII", 57, 0, 0, 2, 0, 0, access, 0, share, disposition, options, 120, len(path), 0, 0)
         answer = self.ask(CREATE, head + path, SUCCESS, SHARING_VIOLATION, credits=512)
         self.file = answer[128:144]
         return self.status == SUCCESS

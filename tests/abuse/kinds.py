@@ -26,6 +26,8 @@ STEP_SECONDS = 0.25
 HOSTS = 64
 # Descriptors of the server in the test of EMFILE.
 FEW_DESCRIPTORS = 512
+# Files in the folder whose listings nobody reads.
+LONG_FOLDER = 4000
 # What a client that vanished had open is free again: SMB gives it up after 30 seconds, NFSv4 when its lease of 60 has ended.
 # Looks at connections and leases come every few seconds.
 SMB_FREE_SECONDS, NFS_FREE_SECONDS = 45, 75
@@ -449,6 +451,47 @@ class NeverReadingSmb(Abuse):
         return client
 
 
+class NeverReadingListings(Abuse):
+    name = (
+        "clients that ask for long listings and never read them: 50 of NFS, each 300 COMPOUNDs of 15 READDIRs; 20 users of SMB, each 60 "
+        "QUERY_DIRECTORYs of 1 MiB"
+    )
+
+    def begin(self):
+        readdir = nfs4.words(nfs4.READDIR) + bytes(16) + nfs4.words(60_000, 60_000, 1, 0x18)
+        operations = [*nfs4.Client.walk("data", "abuse-list"), *[readdir] * 15]
+        credential = nfs4.words(1) + nfs4.opaque(nfs4.words(0) + nfs4.opaque(b"abuse") + nfs4.words(0, 0, 0)) + nfs4.words(0, 0)
+        self.calls = []
+        for number in range(50):
+            calls = b""
+            for xid in range(300):
+                call = nfs4.words(xid, 0, 2, nfs4.PROGRAM, 4, 1) + credential + nfs4.words(0, 0, len(operations)) + b"".join(operations)
+                calls += nfs4.words(1 << 31 | len(call)) + call
+            self.calls.append([self.connect(self.port("nfs"), number), calls])
+        for client in self.prepared("log-ons to SMB", self.lister, range(20)):
+            pattern = "*".encode("utf-16-le")
+            frames = b""
+            for _ in range(min(60, client.credits // 16)):
+                # FileBothDirectoryInformation, from the start each time.
+                body = struct.pack("<HBBI16sHHI", 33, 3, 1, 0, client.file, 96, len(pattern), 1 << 20) + pattern
+                message = client.packed(clients.QUERY_DIRECTORY, body, charge=16, credits=16)
+                frames += struct.pack(">I", len(message)) + message
+            client.channel.peer.setblocking(False)
+            self.send(client.channel.peer, frames)
+
+    def lister(self, number):
+        client = self.user(number)
+        client.open("abuse-list", 0x80000000, 7, disposition=1, options=1)
+        for _ in range(4):
+            client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
+        return client
+
+    def step(self):
+        for entry in self.calls:
+            peer, calls = entry
+            entry[1] = calls[self.send(peer, calls):] if calls else calls
+
+
 class NeverReadingNbd(Abuse):
     name = "NBD clients that never read: 50, each with 64 READs of 1 MiB under way"
 
@@ -803,7 +846,7 @@ class TlsOfNbd(Tls):
 
 
 KINDS = [
-    Idle, Slow, Giants, HalfOpenMpa, HalfOpenShm, Tls, Datagrams, NeverReading, NeverReadingSmb, NeverReadingNbd, NeverCompleting,
-    Calls, NbdWrites, Vanished, VanishedHolders, WrongPasswords, FullDisk, MountdFlood,
+    Idle, Slow, Giants, HalfOpenMpa, HalfOpenShm, Tls, Datagrams, NeverReading, NeverReadingSmb, NeverReadingListings,
+    NeverReadingNbd, NeverCompleting, Calls, NbdWrites, Vanished, VanishedHolders, WrongPasswords, FullDisk, MountdFlood,
     Deadlines,
 ]

@@ -74,6 +74,42 @@ class Everyday(unittest.TestCase):
         self.weft("put", self.server.url("n" * 250), stdin=subprocess.DEVNULL)
         self.assertEqual((self.folder / ("n" * 250)).read_text(), "")
 
+    def test_what_a_dry_run_says_is_what_is_done(self):
+        (self.folder / "f").write_text("1")
+        back = self.work / "back"
+        (back / "xd").mkdir(parents=True)
+        (back / "xd" / "file").write_text("2")
+        (back / "xd" / "link").symlink_to("file")
+        sync = ["sync", "--delete", self.server.url(""), back]
+        told, done = self.weft(*sync, "-n"), self.weft(*sync)
+        for said in [told, done]:
+            self.assertIn("not deleted at the destination, neither a file nor a folder: xd/link\n", said.stderr)
+        self.assertIn("delete     xd/file\n", told.stdout)
+        self.assertNotIn("xd/\n", told.stdout)
+        self.assertEqual(sorted(os.listdir(back)), ["f", "xd"])
+        self.assertEqual(os.listdir(back / "xd"), ["link"])
+        # A file at one end, a folder at the other: what is in the folder has no place, and nothing is deleted.
+        (self.folder / "a" / "b").mkdir(parents=True)
+        (self.folder / "a" / "f1").write_text("1")
+        (back / "a").write_text("2")
+        (back / "extra").write_text("3")
+        told = self.weft(*sync, "-n", check=False)
+        self.assertEqual(told.returncode, 1)
+        self.assertIn("a file at one end, a folder at the other", told.stdout)
+        self.assertIn("delete     nothing, because of what cannot be copied\n", told.stdout)
+        self.assertNotRegex(told.stdout, "(?m)^(make|copy) |^delete +extra")
+        done = self.weft(*sync, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("0 files copied (0 bytes), 1 unchanged, 0 deleted, 0 left out, 1 failed", done.stdout)
+
+    def test_a_file_from_before_1970(self):
+        long_ago = -315_619_200
+        (self.folder / "old").write_text("1")
+        os.utime(self.folder / "old", (long_ago, long_ago))
+        self.weft("sync", "-q", self.server.url(""), self.work / "back")
+        self.assertEqual((self.work / "back" / "old").stat().st_mtime, long_ago)
+        self.assertIn(", 1 unchanged", self.weft("sync", self.server.url(""), self.work / "back").stdout)
+
     def test_one_bad_name_does_not_stop_the_others(self):
         (self.source / "good").write_text("1")
         with open(os.fsencode(self.source) + b"/bad\xff", "w"):

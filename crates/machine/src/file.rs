@@ -4,6 +4,7 @@
 //! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
 //! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
 
+pub mod busy;
 pub mod ending;
 pub mod journal;
 mod mapped;
@@ -169,6 +170,8 @@ impl File {
                 Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
                     let file = self.clone();
                     let at = offset + done as u64;
+                    // A read that fills the page cache waits for a call that frees blocks: here, in no worker's place.
+                    drop(busy::shared_of(self).await?);
                     rt::blocking(move || sys::read_at(file.as_fd(), at, &rest, false)).await?
                 }
                 Err(e) => return Err(e.into()),
@@ -201,7 +204,9 @@ impl File {
     ///
     /// The write goes to the page cache on the calling core. (Writes that must not wait, RWF_NOWAIT, are refused by
     /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
+    /// While a worker has the file's lock, it waits as a task (see [`busy`]).
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
+        let _claim = busy::shared_of(self).await?;
         if let [bytes] = chain {
             // A message's payload lies in one piece, and is often short: no table of slices, which costs as much as a small copy.
             return self.write_piece(offset, bytes);
@@ -225,7 +230,8 @@ impl File {
 
     /// Writes all of `bytes` behind the last byte, wherever that is by then: others who append at the same time, by this
     /// descriptor or another one of the file, write before or behind it. `admit` hears where that will be before anything is
-    /// written; of a file in memory that is exact, of any other it is where the end was a moment ago.
+    /// written; of a file in memory that is exact, of any other it is where the end was a moment ago. The caller has a claim, as
+    /// for [`File::place_at`].
     pub fn append<E: From<io::Error>>(
         &self,
         bytes: &[u8],
@@ -278,7 +284,8 @@ impl File {
     }
 
     /// Writes all of `from` at `offset`, on the calling core: the one copy that payload needs which lies in a peer's memory.
-    /// What the peer changes meanwhile may be torn.
+    /// What the peer changes meanwhile may be torn. The caller has a claim of the file (see [`busy::shared_of`]) where others
+    /// can punch holes into it.
     pub fn place_at(&self, offset: u64, from: &Window) -> io::Result<()> {
         let mut done = 0;
         if let Some(memory) = &self.0.memory {
@@ -396,6 +403,8 @@ impl FileRange {
         if open.in_memory.get() == Some(&true) {
             return Ok(());
         }
+        // What is freed now is in the page cache no more, and is read back only when that has ended.
+        drop(busy::shared_of(&self.file).await?);
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
             return Ok(());
@@ -432,6 +441,10 @@ impl FileRange {
     /// ranges: a long one goes by [`crate::net::Stream::send_file`] for less.
     pub fn mapped(&self) -> Option<MappedRange> {
         let open = &self.file.0;
+        if busy::is_locked(&self.file) {
+            // A page that is gone comes back when the call has ended.
+            return None;
+        }
         let mapping = self.file.mapping()?;
         let found = MappedRange::new(mapping, self.offset, self.len)?;
         if open.memory.is_some() {

@@ -11,6 +11,7 @@ mod poller;
 mod reactor;
 pub(crate) mod readiness;
 mod spin;
+pub(crate) mod turn;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
 pub use reactor::{Counters, Driver, Options, Unhurried, driver};
 pub use spin::SPIN_MAX;
+pub use turn::{YieldIfDue, turn_is_over, yield_if_due};
 
 /// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on.
 #[must_use = "dropping a task cancels it"]
@@ -223,10 +225,12 @@ struct Places {
 const BLOCKING_MAX: usize = 64;
 const LENGTHY_MAX: usize = 4;
 const RANGES_MAX: usize = 16;
+const SEEKS_MAX: usize = 4;
 
 static BLOCKING: Kind = Kind::new(BLOCKING_MAX);
 static LENGTHY: Kind = Kind::new(LENGTHY_MAX);
 static RANGES: Kind = Kind::new(RANGES_MAX);
+static SEEKS: Kind = Kind::new(SEEKS_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
@@ -343,6 +347,15 @@ pub async fn lengthy<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
 /// With the call's own panic.
 pub async fn ranged<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     RANGES.run(call).await
+}
+
+/// [`blocking`] for a call that keeps a processor busy in the kernel for as long as a file is fragmented. More of these than there are
+/// processors would keep the cores themselves from running.
+///
+/// # Panics
+/// With the call's own panic.
+pub async fn seeking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    SEEKS.run(call).await
 }
 
 impl<T> fmt::Debug for Task<T> {

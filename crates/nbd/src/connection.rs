@@ -28,7 +28,7 @@ use crate::resources::{Error, Export, Limits, Resources};
 use crate::watch::Watch;
 use weft_machine::net::Link;
 
-/// Rounds in which something was done before other connections of the core have their turn: a client whose requests come faster than
+/// Rounds in which something was done before other connections of the core have their turn, if no clock says so earlier: a client whose requests come faster than
 /// they are answered would keep the core for itself.
 const ROUNDS_IN_A_ROW: usize = 16;
 /// How long a client may take to notice that the server has said its last word.
@@ -113,6 +113,9 @@ pub(crate) async fn serve<'a>(
             if connection.turns.get() == turns {
                 return Poll::Pending;
             }
+            if rt::turn_is_over() {
+                break;
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -175,6 +178,10 @@ impl<'a> Connection<'a> {
         let mut running = self.running.borrow_mut();
         while let Poll::Ready(Some(reply)) = Pin::new(&mut *running).poll_next(cx) {
             self.queue(reply);
+            if rt::turn_is_over() {
+                cx.waker().wake_by_ref();
+                break;
+            }
         }
     }
 
@@ -216,6 +223,7 @@ impl<'a> Connection<'a> {
                     Err(why) => self.queue(execute::refused(&self.agreed, &request, why)),
                 }
             }
+            rt::yield_if_due().await;
         }
     }
 

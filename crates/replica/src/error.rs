@@ -57,6 +57,9 @@ pub enum Error {
     /// What the peer said, or that it said nothing.
     #[error("the destination: {0}")]
     Peer(#[from] peer::Error),
+    /// This side has given up, and it is not known whether another one has taken over.
+    #[error("{0}")]
+    GivenUp(String),
     /// It was stopped, fenced or has failed.
     #[error("{0}")]
     Halted(String),
@@ -82,6 +85,9 @@ pub enum Objection {
     /// It is no state that the source ever had.
     #[error("a resync is under way: what is here is no state that the source ever had")]
     Inconsistent,
+    /// It is what this side had as a source, before it gave up.
+    #[error("this side gave up for another one, which is to overwrite what it has")]
+    GaveUp,
 }
 
 fn listed(objections: &[Objection]) -> String {

@@ -385,6 +385,7 @@ impl Room {
                 (Request::TakeOver { session, era: Era { epoch, ..era } }, Waits::No)
             }
             29 => (Request::Status, Waits::No),
+            30 => (Request::Prepare { session }, Waits::No),
             _ => (Request::Beat { session }, Waits::No),
         };
         self.send(request, waits, script);

@@ -806,8 +806,8 @@ impl Group {
     /// which `bare` are the blocks. The order is what keeps a crash or an error from losing answered writes: the volumes have what
     /// the log holds, durably, before that goes; and nobody writes to them alone while a crash could bring the group back.
     ///
-    /// After an error the group is what it was, or closed until this is called again or the server starts again. `give_up` lets
-    /// what a copy cannot apply go with its log.
+    /// After an error the group is what it was, or closed until this is called again; a copy whose log could not be applied is closed
+    /// until the server starts again. `give_up` lets what a copy cannot apply go with its log.
     pub async fn end(
         &self,
         bare: &[Arc<dyn Block>],

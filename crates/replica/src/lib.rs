@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
+mod answer;
 mod bitmap;
 pub mod destination;
 mod digest;

@@ -45,6 +45,9 @@ pub enum Error {
     /// The destination said no.
     #[error("{0}")]
     Refused(#[from] Refusal),
+    /// It does not know the request: its version is older.
+    #[error("its version of Weft does not know this request")]
+    Unknown,
     /// It answered something that is no answer to the question.
     #[error("it does not keep to the protocol")]
     Violation,
@@ -161,6 +164,11 @@ impl<'a> Link<'a> {
     /// See [`Request::Suspend`].
     pub async fn suspend(&self) -> Result<(), Error> {
         self.done(Request::Suspend { session: self.session }).await
+    }
+
+    /// See [`Request::Prepare`].
+    pub async fn prepare(&self) -> Result<(), Error> {
+        self.done(Request::Prepare { session: self.session }).await
     }
 
     /// See [`Request::TakeOver`].

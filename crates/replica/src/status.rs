@@ -58,6 +58,20 @@ pub enum Phase {
     Failed,
 }
 
+impl Phase {
+    /// Whether it goes on over a connection, and so ends with that.
+    pub fn is_connected(self) -> bool {
+        matches!(
+            self,
+            Phase::InitialBlockCopy
+                | Phase::SeededCopy
+                | Phase::ReplayingLog
+                | Phase::Resyncing
+                | Phase::ContinuouslyReplicating
+        )
+    }
+}
+
 /// One side of a group.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Status {
@@ -75,6 +89,9 @@ pub struct Status {
     pub applied: u64,
     /// Whether its volumes, with the log applied, are a state that the source's once had. Always true on a source.
     pub consistent: bool,
+    /// Whether it is a copy that was a source and gave up for another one, which has not overwritten anything yet: what it holds, though
+    /// not called consistent, is what it had then. Always false on a source.
+    pub gave_up: bool,
     /// Bytes of each volume.
     pub sizes: Vec<u64>,
     /// Bytes of its log, and of these in use.
@@ -145,6 +162,8 @@ pub struct PeerStatus {
     pub record_bytes_sent: u64,
     /// When it was last heard of, milliseconds of Unix time; 0 for never.
     pub heard_ms: u64,
+    /// When the connection was lost by which it was in the phase before, milliseconds of Unix time; 0 where that is not so.
+    pub lost_ms: u64,
     /// The last thing that went wrong.
     pub last_error: Option<String>,
     /// Result of the last verification.

@@ -14,8 +14,12 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 pub use weft_machine::Peer;
 use weft_machine::net::Holder;
-use weft_machine::{Buf, File, Payload};
+use weft_machine::{Buf, File, Payload, Pool};
 pub use weft_rdma::{Access, Segment, Stag, Traffic};
+
+/// An answer longer than this has its bytes from [`Channel::answers`] until the medium has taken it. Shorter ones are bounded for
+/// each connection, see [`Channel::unsent_bytes`].
+pub const SHORT_ANSWER: usize = 4 << 10;
 
 /// A message that arrived.
 #[derive(Debug)]
@@ -127,6 +131,19 @@ impl Outgoing {
     /// A message of bytes alone.
     pub fn bytes(bytes: impl Into<Bytes>) -> Outgoing {
         Outgoing { parts: vec![Part::Bytes(bytes.into())], ..Outgoing::default() }
+    }
+
+    /// Bytes of it that are in memory: all but ranges of files, and payload that travels beside it, of which a transport has no more
+    /// under way than its work queues take.
+    pub fn memory_bytes(&self) -> usize {
+        let len = |part: &Part| match part {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Payload { data: Payload::Chain(chain), to: To::Inline } => {
+                chain.iter().map(Bytes::len).sum()
+            }
+            Part::Payload { .. } => 0,
+        };
+        self.parts.iter().map(len).fold(0, usize::saturating_add)
     }
 }
 
@@ -321,6 +338,20 @@ pub trait Channel {
     /// where the transport's own credits bound them.
     fn backlog(&self) -> usize {
         0
+    }
+    /// Bytes in memory of these messages. What a peer does not read stays in memory, so a server stops reading its requests above
+    /// a limit.
+    fn unsent_bytes(&self) -> usize {
+        0
+    }
+    /// Where the bytes of long answers come from: the part of the pool that the answers to one address share. `None`: nobody has
+    /// divided the pool.
+    fn answers(&self) -> Option<Pool> {
+        None
+    }
+    /// Whether no answer reaches the peer any more. A server that still has its requests does not carry them out for nobody.
+    fn has_ended(&self) -> bool {
+        false
     }
     /// Bytes that the medium took and the peer's host has not acknowledged; zero where the transport does not know. What
     /// stays unacknowledged for long was sent into a hole.

@@ -3,7 +3,7 @@
 //! What: [`Sent`], a count and whoever waits for it; messages are taken in the order of their numbers.
 //! Owns: wakers, and failures until they are told. Does not: own messages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::task::Waker;
@@ -18,6 +18,9 @@ pub(crate) struct Sent {
     next: u64,
     /// All messages before this one are taken or have failed.
     done: u64,
+    /// The bytes in memory of the messages from `done` to `next`, and their sum.
+    sizes: VecDeque<usize>,
+    bytes: usize,
     /// Messages that failed while others before them are outstanding; none is below `done`.
     holes: BTreeSet<u64>,
     /// Failures that nobody has been told of.
@@ -26,8 +29,10 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The number of a new message.
-    pub(crate) fn number(&mut self) -> u64 {
+    /// The number of a new message that keeps so many bytes in memory.
+    pub(crate) fn number(&mut self, bytes: usize) -> u64 {
+        self.sizes.push_back(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
         let number = self.next;
         // 64 bits of it are not used up.
         self.next = number.saturating_add(1);
@@ -37,6 +42,11 @@ impl Sent {
     /// Messages that are neither taken nor known to have failed.
     pub(crate) fn outstanding(&self) -> u64 {
         self.next.saturating_sub(self.done)
+    }
+
+    /// The bytes in memory of those.
+    pub(crate) fn outstanding_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The medium has taken message `number` and all before it. Call [`Sent::wake`] when the batch is over.
@@ -50,6 +60,10 @@ impl Sent {
             self.holes.remove(&hole);
             self.done = self.done.max(hole.saturating_add(1));
         }
+        let outstanding = usize::try_from(self.outstanding()).unwrap_or(usize::MAX);
+        while self.sizes.len() > outstanding {
+            self.bytes = self.bytes.saturating_sub(self.sizes.pop_front().unwrap_or(0));
+        }
     }
 
     /// Message `number` will not be sent; the channel goes on.
@@ -58,6 +72,10 @@ impl Sent {
             self.failed.pop_first();
         }
         self.failed.insert(number, e);
+        let behind = usize::try_from(number.saturating_sub(self.done)).unwrap_or(usize::MAX);
+        if let Some(size) = self.sizes.get_mut(behind) {
+            self.bytes = self.bytes.saturating_sub(std::mem::take(size));
+        }
         self.holes.insert(number);
         self.close_holes();
         if let Some(waker) = self.waiting.remove(&number) {
@@ -72,9 +90,11 @@ impl Sent {
         }
     }
 
-    /// Wakes everybody: the channel has ended.
+    /// Wakes everybody: the channel has ended, and its messages are gone.
     pub(crate) fn wake_all(&mut self) {
         mem::take(&mut self.waiting).into_values().for_each(Waker::wake);
+        self.sizes.clear();
+        self.bytes = 0;
     }
 
     /// What became of message `number`; `None` while it is queued. A failure is told once.
@@ -109,9 +129,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bytes_count_until_the_medium_has_taken_them_or_they_have_failed() {
+        let mut sent = Sent::default();
+        let numbers = [100, 20, 3, 0].map(|bytes| sent.number(bytes));
+        assert_eq!(sent.outstanding_bytes(), 123);
+        sent.fail(numbers[1], io::ErrorKind::Other.into());
+        assert_eq!(sent.outstanding_bytes(), 103);
+        sent.done(numbers[0]);
+        assert_eq!((sent.outstanding_bytes(), sent.outstanding()), (3, 2));
+        sent.done(numbers[3]);
+        assert_eq!((sent.outstanding_bytes(), sent.sizes.len()), (0, 0));
+        sent.number(7);
+        assert_eq!(sent.outstanding_bytes(), 7);
+    }
+
+    #[test]
     fn outcomes_come_in_order_and_failures_once() {
         let mut sent = Sent::default();
-        let numbers = [sent.number(), sent.number(), sent.number()];
+        let numbers = [sent.number(0), sent.number(0), sent.number(0)];
         assert_eq!(sent.outstanding(), 3);
         assert!(sent.outcome(numbers[0]).is_none());
         sent.fail(numbers[1], io::ErrorKind::Other.into());
@@ -125,7 +160,7 @@ mod tests {
     #[test]
     fn failed_messages_are_not_outstanding() {
         let mut sent = Sent::default();
-        let numbers = [sent.number(), sent.number(), sent.number(), sent.number()];
+        let numbers = [sent.number(0), sent.number(0), sent.number(0), sent.number(0)];
         sent.fail(numbers[0], io::ErrorKind::Other.into());
         assert_eq!(sent.outstanding(), 3);
         sent.fail(numbers[2], io::ErrorKind::Other.into());
@@ -140,7 +175,7 @@ mod tests {
     fn failures_that_nobody_asks_about_are_bounded() {
         let mut sent = Sent::default();
         for _ in 0..3 * MAX_FAILED {
-            let number = sent.number();
+            let number = sent.number(0);
             sent.fail(number, io::ErrorKind::Other.into());
         }
         assert_eq!(sent.failed.len(), MAX_FAILED);

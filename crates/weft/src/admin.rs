@@ -57,6 +57,17 @@ impl Request {
             Request::Replica(_) => Some("weft replica status".into()),
         }
     }
+
+    /// What becomes of it when whoever waits for the answer waits no longer.
+    fn when_interrupted(&self) -> String {
+        match (self, self.shown_by()) {
+            (Request::Replica(replica::Command::Switch { failover: true, .. }), Some(command)) => format!(
+                "; Ctrl-C gives it up as long as it waits for the source to be silent, what has begun goes on: `{command}` shows that"
+            ),
+            (_, Some(command)) => format!("; after Ctrl-C it goes on: `{command}` shows that"),
+            (_, None) => String::new(),
+        }
+    }
 }
 
 /// A server has a request and does not answer: it may still do what it was asked.
@@ -150,8 +161,10 @@ impl Server {
         // Who waits no longer than for a status is told soon enough.
         let says_after = if patience > PATIENCE { SAYS_AFTER } else { patience };
         self.ask_saying(request, patience, says_after, || {
-            let (pid, seconds) = (self.pid, patience.as_secs());
-            note!("the server with process number {pid} has not answered yet; it is waited for, {seconds} s at most");
+            let (pid, seconds, interrupted) = (self.pid, patience.as_secs(), request.when_interrupted());
+            note!(
+                "the server with process number {pid} has not answered yet; it is waited for, {seconds} s at most{interrupted}"
+            );
         })
     }
 
@@ -222,6 +235,17 @@ mod tests {
         let said = grow.to_string();
         assert!(said.contains("may still happen") && said.contains("`weft volume info v1`"), "{said}");
         assert!(!ask(&Request::Status).to_string().contains("may still"));
+        // What an interruption does is told beforehand.
+        let failover = Request::Replica(replica::Command::Switch {
+            group: "v1".into(),
+            to: None,
+            failover: true,
+            past: Vec::new(),
+        });
+        assert!(failover.when_interrupted().contains("gives it up as long as it waits"));
+        let grow = Request::Grow { volume: "v1".into(), size: 1 << 30 }.when_interrupted();
+        assert_eq!(grow, "; after Ctrl-C it goes on: `weft volume info v1` shows that");
+        assert_eq!(Request::Status.when_interrupted(), "");
         // Who waits for longer is told for what, once.
         let (mut told, ms) = (0, Duration::from_millis);
         server.ask_saying(&Request::Status, ms(2), ms(1), || told += 1).unwrap_err();

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
@@ -15,11 +16,11 @@ use weft_machine::{Pool, rt};
 
 use crate::Failure;
 use crate::args::{Cat, Put};
-use crate::connect::{Remote, password_for};
+use crate::connect::{Remote, RemoteFile, password_for};
 use crate::fault::Fault;
 use crate::out::FileToStdout;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
-use crate::transfer::{CLIENT_BUFFERS, join, partial_name, take_place};
+use crate::transfer::{CLIENT_BUFFERS, take_place};
 use crate::url::Url;
 
 /// Bytes of one operation.
@@ -117,15 +118,13 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
 
 /// Writes standard input to a remote file, which is replaced at the end; how many bytes it was.
 pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Fault> {
-    let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
-    let partial = join(folder, &partial_name(name, ""));
-    let taking = pin!(async { Ok(take_into(remote, &partial).await) });
+    let draft = remote.draft(target, None).await.map_err(Fault::There)?;
+    let taking = pin!(async { Ok(take_into(draft.file()).await) });
     let taken = unless_stopped(stopped, taking).await.unwrap_or_else(|e| Err(Fault::Between(e)));
-    take_place(remote, &partial, target, taken, false).await
+    take_place(remote, &*draft, taken, false).await
 }
 
-async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Fault> {
-    let file = remote.create(partial).await.map_err(Fault::There)?;
+async fn take_into(file: &Rc<dyn RemoteFile>) -> Result<u64, Fault> {
     let mut writing = FuturesUnordered::new();
     let mut offset = 0;
     loop {
@@ -150,7 +149,6 @@ async fn take_into(remote: &Remote, partial: &str) -> Result<u64, Fault> {
         written.map_err(Fault::There)?;
     }
     file.flush().await.map_err(Fault::There)?;
-    file.close().await.map_err(Fault::There)?;
     Ok(offset)
 }
 

@@ -139,9 +139,30 @@ pub(crate) trait RemoteFile {
     fn is_anew(&self) -> bool {
         false
     }
+    /// Cuts off what is behind this length.
+    fn set_len(&self, len: u64) -> Answer<'_, ()>;
     /// Ends the use of the file.
     fn close(&self) -> Answer<'_, ()>;
 }
+
+/// New content of a file, written to a partial file beside it. No other command writes to that one until this is closed.
+pub(crate) trait RemoteDraft {
+    /// The partial file's path.
+    fn path(&self) -> &str;
+    /// The path of the file whose content it is to be, behind all links.
+    fn target(&self) -> &str;
+    /// What to write to.
+    fn file(&self) -> &Rc<dyn RemoteFile>;
+    /// Gives the target this content, closes the partial file and removes it. A target that is there keeps its mode, owner, ACLs,
+    /// other names and whatever else it has, as far as the protocol lets us see to that. After a failure the partial file is
+    /// closed and stays.
+    fn replace(&self) -> Answer<'_, ()>;
+    /// Removes the partial file.
+    fn discard(&self) -> Answer<'_, ()>;
+}
+
+/// What is said to the second of two commands.
+const UNDER_WAY: &str = "another copy to this file is under way";
 
 /// A share or export.
 trait RemoteFolder {
@@ -156,8 +177,10 @@ trait RemoteFolder {
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn rmdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn remove<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
-    /// Puts `from` in the place of `to`, which keeps what it has beside its content: see [`Remote::replace`].
-    fn replace<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()>;
+    /// See [`Remote::remove_unfinished`].
+    fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
+    /// See [`Remote::draft`]; `target` is no link.
+    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
     /// Gives a file the spelling of its name that is used here.
     fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
@@ -323,11 +346,19 @@ impl Remote {
         self.folder.remove(path).await
     }
 
-    /// Gives the file `to` the content of `from`, which is gone then. A file that is there keeps its mode, owner, ACLs, other
-    /// names and whatever else it has, as far as the protocol lets us see to that; a symbolic link is followed.
-    pub(crate) async fn replace(&self, from: &str, to: &str) -> Result<(), Failure> {
-        let to = behind_links(self, to).await?;
-        self.folder.replace(from, &to).await
+    /// Removes a partial file, unless a command is at work on it, or it is gone; whether it did.
+    pub(crate) async fn remove_unfinished(&self, path: &str) -> Result<bool, Failure> {
+        self.folder.remove_unfinished(path).await
+    }
+
+    /// Begins new content for the file `target`; a symbolic link is followed. With a tag the partial file has a name by which a
+    /// later command finds it, and what is in it stays; without one it is empty.
+    pub(crate) async fn draft<'a>(
+        &'a self,
+        target: &str,
+        tag: Option<&'a str>,
+    ) -> Result<Box<dyn RemoteDraft + 'a>, Failure> {
+        self.folder.draft(behind_links(self, target).await?, tag).await
     }
 
     /// Spells the name of a file as `path` does, where upper and lower case are the same to the server.
@@ -660,7 +691,7 @@ fn told_of(url: &Url, asked: Asked, spoken: &Spoken, failure: &str) -> String {
             }
         ),
         Spoken::Rdma => format!(
-            "is a port of RDMA; name the TCP port of {other}, and this one as ?rdmaport={}",
+            "is a port of RDMA; name the TCP port of {other} (in a URL this one is ?rdmaport={})",
             asked.addr.port()
         ),
         Spoken::Nbd => format!(

@@ -550,6 +550,18 @@ fn lock(folder: &Folder, name: &str, replaces: bool, empty: bool) -> Result<File
     Ok(file)
 }
 
+/// Removes a draft, unless a command is at work on it, or it is gone; whether it did.
+pub(crate) fn remove_unfinished(folder: &Folder, name: &str) -> io::Result<bool> {
+    let file = match folder.open_file(name, OFlags::RDONLY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Ok(()) | Err(TryLockError::Error(_)) => folder.remove(name, false).map(|()| true),
+    }
+}
+
 /// Writes a file whole, such as a report: what was there before stays until the new one is.
 pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     let told = |e: &io::Error| Fault::here(path, e).reason();
@@ -559,7 +571,7 @@ pub(crate) fn save(path: &Path, contents: &[u8]) -> Result<(), Failure> {
             out.write_all(contents).and_then(|()| out.flush())?;
         }
         Destination::File(target) => {
-            let draft = target.draft(|name| crate::transfer::partial_name(name, ""), false)?;
+            let draft = target.draft(|name| crate::partial::partial_name(name, ""), false)?;
             let written = draft.file().and_then(|mut file| file.write_all(contents));
             written.map_err(|e| told(&e))?;
             draft.set_len(contents.len() as u64)?;

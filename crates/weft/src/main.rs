@@ -26,6 +26,7 @@ mod listen;
 mod local;
 mod logging;
 mod man;
+mod partial;
 mod password;
 mod providers;
 mod rdma;

@@ -24,7 +24,7 @@ use crate::serve::replica::config::{Address, Password};
 use crate::status;
 
 /// How long a command may take that has to wait for the other side.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// How long a comparison may take.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 

@@ -587,7 +587,7 @@ impl Admin {
         let mut endpoint = self.endpoint?;
         let file = endpoint.take_file();
         let subject = Rc::new(subject.with_state(self.dir));
-        let handler: Handler = Rc::new(move |request| {
+        let handler: Handler = Rc::new(move |request, hung_up| {
             let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
             Box::pin(async move {
                 match request {
@@ -601,7 +601,7 @@ impl Admin {
                     }
                     Request::Replica(command) => {
                         let reply = match (replicas, command) {
-                            (Some(replicas), command) => replicas.command(command).await?,
+                            (Some(replicas), command) => replicas.command(command, &hung_up).await?,
                             (None, Command::Status) => Reply::Status(Vec::new()),
                             (None, _) => return Err(NO_REPLICAS.into()),
                         };

@@ -27,12 +27,13 @@ use crate::args::Sync;
 use crate::connect::{Remote, password_for};
 use crate::copy::{Direction, name_of};
 use crate::fault::Fault;
-use crate::local::{Folder, Source, Target};
+use crate::local::{Folder, Source, Target, remove_unfinished};
 use crate::out::name;
+use crate::partial::is_partial;
 use crate::signals::{stop_on_signals, until_stopped};
 use crate::sync::failed::{Failed, Failures, Places};
 use crate::sync::here::Here;
-use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, is_partial, join, store};
+use crate::transfer::{CLIENT_BUFFERS, Plan, fetch, join, store};
 use crate::url::{Scheme, Url};
 use crate::when::When;
 
@@ -118,6 +119,8 @@ struct Work<'a> {
     respelled: BTreeSet<&'a str>,
     /// What the target has and the source has not, contents first.
     extra: Vec<(&'a str, bool)>,
+    /// What interrupted copies have left at the target, which goes before that.
+    unfinished: Vec<&'a str>,
     /// Files that are the same.
     unchanged: usize,
     /// What has no place at the target, and why.
@@ -165,16 +168,21 @@ impl<'a> Work<'a> {
         let there: HashMap<_, _> =
             target.iter().map(|(path, item)| (names.fold(path), (path, item))).collect();
         let mut seen = BTreeSet::new();
+        // Folders that have no place at the target, and so nothing in them has.
+        let mut placeless = BTreeSet::new();
         for (path, item) in source {
             let folded = names.fold(path);
             let found = there.get(&folded);
-            if !seen.insert(folded) {
+            let inside = is_within(&folded, &placeless);
+            if !seen.insert(folded.clone()) {
                 work.clashes.push((path, "another name differs in case alone, which is one name there"));
                 continue;
             }
             match found {
+                _ if inside => {}
                 Some((_, there)) if there.folder != item.folder => {
                     work.clashes.push((path, "a file at one end, a folder at the other"));
+                    placeless.insert(folded);
                 }
                 None if item.folder => work.folders.push(path),
                 Some(_) if item.folder => {}
@@ -206,6 +214,23 @@ impl<'a> Work<'a> {
         work
     }
 
+    /// Links, devices and FIFOs at the target are not deleted, so the folders that hold them stay. Returns those that the source
+    /// does not have.
+    fn spare(
+        &mut self,
+        special: &'a [String],
+        source: &Items,
+        left_out: &[String],
+        names: Names,
+    ) -> Vec<&'a str> {
+        let holders: BTreeSet<&str> =
+            special.iter().flat_map(|path| path.match_indices('/').map(|(at, _)| &path[..at])).collect();
+        self.extra.retain(|(path, folder)| !(*folder && holders.contains(path)));
+        let of_source: BTreeSet<_> = source.keys().map(|path| names.fold(path)).collect();
+        let spared = beyond(special, left_out, names).into_iter();
+        spared.filter(|path| !of_source.contains(&names.fold(path))).collect()
+    }
+
     /// Nothing is written to these here, or by way of them: a server that lists a folder where a symbolic link leads out of the
     /// target would choose what is written there.
     fn keep_off(&mut self, occupied: &[String]) {
@@ -225,6 +250,12 @@ impl<'a> Work<'a> {
     fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, (_, size)| sum.saturating_add(*size))
     }
+}
+
+/// Of `paths` those that are not left out, nor in what is.
+fn beyond<'a>(paths: &'a [String], left_out: &[String], names: Names) -> Vec<&'a str> {
+    let left_out: BTreeSet<_> = left_out.iter().map(|path| names.fold(path)).collect();
+    paths.iter().filter(|path| !is_within(&names.fold(path), &left_out)).map(String::as_str).collect()
 }
 
 /// Whether the path or a folder above it is one of these.
@@ -267,6 +298,13 @@ async fn sync(
         if ends.places.up && direction.url().scheme == Scheme::Smb { Names::AnyCase } else { Names::Exact };
     let left_out: Vec<String> = source.skipped.iter().chain(&source.unfinished).cloned().collect();
     let mut work = Work::between(&source.items, &left_out, &target.items, names, which, args.delete);
+    if args.delete {
+        work.unfinished = beyond(&target.unfinished, &left_out, names);
+        let spared = work.spare(&target.skipped, &source.items, &left_out, names);
+        for path in spared.iter().filter(|_| !options.quiet) {
+            note!("not deleted at the destination, neither a file nor a folder: {}", name(path));
+        }
+    }
     if !ends.places.up {
         work.keep_off(&target.skipped);
     }
@@ -276,6 +314,12 @@ async fn sync(
         }
         for path in &source.unfinished {
             note!("left out, an unfinished copy by its name: {}", name(path));
+        }
+        for path in target.unfinished.iter().filter(|_| !args.delete && !options.resume) {
+            note!(
+                "left at the destination, an unfinished copy by its name (--delete removes it): {}",
+                name(path)
+            );
         }
     }
     // What the target has and cannot show is nobody's loss, unless something is to be deleted.
@@ -383,6 +427,13 @@ impl Ends {
         if !done.failed.is_empty() {
             return Ok(done);
         }
+        for path in &work.unfinished {
+            match self.remove_unfinished(path).await {
+                Ok(true) => done.deleted += 1,
+                Ok(false) => {}
+                Err(e) => done.failed.push(self.places.at_destination(path, e))?,
+            }
+        }
         plan.begin_count("deleting", work.extra.len() as u64);
         for step in deletions(&work.extra) {
             let mut deletions = stream::iter(step)
@@ -439,6 +490,15 @@ impl Ends {
                 fetch(&self.remote, &there, target, plan).await
             }
         }
+    }
+
+    async fn remove_unfinished(&self, path: &str) -> Result<bool, Failure> {
+        if self.places.up {
+            return self.remote.remove_unfinished(&join(&self.places.there, path)).await;
+        }
+        let root = self.here.root()?;
+        let (folder, name) = root.holder(path)?;
+        Ok(remove_unfinished(&folder, name)?)
     }
 
     async fn delete(&self, path: &str, folder: bool) -> Result<(), Failure> {
@@ -616,6 +676,17 @@ fn print_work(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
     for (path, size) in &work.files {
         say!("copy       {} ({size} bytes)", name(path))?;
     }
+    // See `Ends::carry_out`.
+    if !failed.is_empty() {
+        if !(work.extra.is_empty() && work.unfinished.is_empty()) {
+            say!("delete     nothing, because of what cannot be copied")?;
+        }
+        say!("unchanged  {} files", work.unchanged)?;
+        return Ok(());
+    }
+    for path in &work.unfinished {
+        say!("delete     {}, unless a command is at work on it", name(path))?;
+    }
     for (path, folder) in &work.extra {
         say!("delete     {}{}", name(path), if *folder { "/" } else { "" })?;
     }
@@ -743,6 +814,26 @@ mod tests {
         let (file, folder) = (items(&[("a", 1, 1)]), items(&[("a/", 0, 1)]));
         let work = Work::between(&file, &[], &folder, Names::Exact, Which::Changed, false);
         assert_eq!((work.clashes[0].0, work.clashes.len(), work.files.len()), ("a", 1, 0));
+    }
+
+    #[test]
+    fn nothing_is_put_in_a_folder_that_has_no_place() {
+        let source = items(&[("a/", 0, 1), ("a/b/", 0, 1), ("a/f", 1, 1), ("ab", 1, 1), ("z", 1, 1)]);
+        let target = items(&[("a", 1, 1), ("z/", 0, 1), ("z/p", 1, 1)]);
+        let work = Work::between(&source, &[], &target, Names::Exact, Which::Changed, false);
+        assert_eq!((work.folders.len(), work.files), (0, vec![("ab", 1)]));
+        assert_eq!(work.clashes.iter().map(|(path, _)| *path).collect::<Vec<_>>(), ["a", "z"]);
+    }
+
+    #[test]
+    fn a_folder_with_a_link_in_it_is_not_deleted() {
+        let source = items(&[("s", 1, 1)]);
+        let target = items(&[("x/", 0, 1), ("x/d/", 0, 1), ("x/d/f", 1, 1), ("x/e/", 0, 1)]);
+        let special = ["x/d/link", "s", "left"].map(str::to_owned);
+        let left_out = ["left".to_owned()];
+        let mut work = Work::between(&source, &left_out, &target, Names::Exact, Which::Changed, true);
+        assert_eq!(work.spare(&special, &source, &left_out, Names::Exact), ["x/d/link"]);
+        assert_eq!(work.extra, [("x/e", true), ("x/d/f", false)]);
     }
 
     #[test]

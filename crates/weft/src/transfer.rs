@@ -2,7 +2,7 @@
 //!
 //! A copy is written under a partial name beside its target and takes its place when it is whole and verified; a failure, a
 //! signal or a lost connection leaves the old target as it was. What the target has beside its content it keeps (`local`
-//! here, [`Remote::replace`] there). With `--resume` the partial file stays, its name
+//! here, [`RemoteDraft::replace`] there). With `--resume` the partial file stays, its name
 //! says which version of the source it is of, and the next run goes on from where it ends.
 //! Owns: the partial file there. Does not: know which protocol or transport carries the bytes.
 
@@ -23,21 +23,16 @@ use weft_machine::{File, Pool};
 use weft_rdma::Traffic;
 
 use crate::args::Transfer;
-use crate::connect::{Remote, RemoteFile};
+use crate::connect::{Remote, RemoteDraft, RemoteFile};
 use crate::fault::Fault;
 use crate::local::{Source, Target};
-use crate::when::When;
+use crate::partial::{mixed, partial_name};
 
 /// Memory for a client's payload buffers.
 pub(crate) const CLIENT_BUFFERS: usize = 512 << 20;
 /// How far a block may be written ahead of the first one that is not there yet: what a partial file may lack before its
 /// end, hence where a resumed copy goes on.
 const MAX_AHEAD_BYTES: u64 = 128 << 20;
-
-/// What ends the name of a copy in progress.
-const PARTIAL_SUFFIX: &str = ".weft-partial";
-/// The longest name that file systems take, in bytes; in SMB's characters it is no longer.
-const MAX_NAME: usize = 255;
 
 /// How copies go about it.
 #[derive(Clone)]
@@ -175,39 +170,10 @@ impl Plan {
         safe / self.block * self.block
     }
 
-    fn partial_name(&self, name: &str, size: u64, modified: When) -> String {
-        if !self.resume {
-            return partial_name(name, "");
-        }
-        // Another version of the source is another partial file.
-        let hash = mixed([size, modified.secs as u64, u64::from(modified.nanos)]);
-        partial_name(name, &format!(".{hash:08x}"))
+    /// What tells the partial files of `--resume` apart: another version of the source is another one.
+    fn tag(&self, version: impl IntoIterator<Item = u64>) -> Option<String> {
+        self.resume.then(|| format!(".{:08x}", mixed(version)))
     }
-}
-
-fn mixed(words: impl IntoIterator<Item = u64>) -> u32 {
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
-    words.into_iter().fold(0xcbf2_9ce4, mix) as u32
-}
-
-/// What a copy of `name` is called until it is whole. A long name is cut, and a hash of all of it keeps it apart from others
-/// that begin alike.
-pub(crate) fn partial_name(name: &str, tag: &str) -> String {
-    let whole = format!(".{name}{tag}{PARTIAL_SUFFIX}");
-    if whole.len() <= MAX_NAME {
-        return whole;
-    }
-    let tag = format!("~{:08x}{tag}", mixed(name.bytes().map(u64::from)));
-    let mut len = MAX_NAME - 1 - tag.len() - PARTIAL_SUFFIX.len();
-    while !name.is_char_boundary(len) {
-        len -= 1;
-    }
-    format!(".{}{tag}{PARTIAL_SUFFIX}", &name[..len])
-}
-
-/// Whether a file is a copy in progress, or what an interrupted one has left.
-pub(crate) fn is_partial(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(PARTIAL_SUFFIX)
 }
 
 /// Copies a remote file to `target`; gives its size.
@@ -221,7 +187,8 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     let size = source.len().await.map_err(Fault::There)?;
     let local = target.path().to_owned();
     let here = |e: io::Error| Fault::here(&local, &e);
-    let draft = target.draft(|name| plan.partial_name(name, size, found.modified), plan.resume);
+    let tag = plan.tag([size, found.modified.secs as u64, u64::from(found.modified.nanos)]);
+    let draft = target.draft(|name| partial_name(name, tag.as_deref().unwrap_or_default()), plan.resume);
     let draft = draft.map_err(Fault::Here)?;
     // Also where this future is dropped half-way.
     draft.leave(plan.resume);
@@ -255,53 +222,49 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
 
 /// Copies a local file to the remote path `target`; gives its size.
 pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Plan) -> Result<u64, Fault> {
-    let Source { file: local, shown: from, size, modified } = from;
-    let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
-    let partial = join(folder, &plan.partial_name(name, size, modified));
-    let file = File::from(std::os::fd::OwnedFd::from(local));
-    let outcome = async {
-        let existing = match plan.resume {
-            true => remote.stat(&partial).await.map_err(Fault::There)?,
-            false => None,
-        };
-        let first = plan.resume_at(existing.as_ref().map_or(0, |stat| stat.size), size);
-        let sink = match first {
-            0 => remote.create(&partial).await,
-            _ => remote.open(&partial, true).await,
-        };
-        let sink = sink.map_err(Fault::There)?;
-        let filled = fill(remote, &sink, (&file, &from), (first, size), plan).await;
-        let filled = match filled {
-            Ok(()) if plan.keep_times => sink.set_modified(modified).await.map_err(Fault::There),
-            filled => filled,
-        };
-        // Before it is removed: the space of a file that somebody has open does not come back.
-        let closed = sink.close().await.map_err(Fault::There);
-        filled.and(closed)
-    }
-    .await;
-    take_place(remote, &partial, target, outcome, plan.resume).await.map(|()| size)
+    let Source { file: local, shown: from, size, modified, inode } = from;
+    // The file's number too: two files may be alike in size and time.
+    let tag = plan.tag([size, modified.secs as u64, u64::from(modified.nanos), inode]);
+    let draft = remote.draft(target, tag.as_deref()).await.map_err(Fault::There)?;
+    let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), draft.file());
+    let written = async {
+        let begun = if plan.resume { sink.len().await.map_err(Fault::There)? } else { 0 };
+        if begun > size {
+            sink.set_len(size).await.map_err(Fault::There)?;
+        }
+        let first = plan.resume_at(begun, size);
+        fill(remote, sink, (&file, &from), (first, size), plan).await?;
+        if plan.keep_times {
+            sink.set_modified(modified).await.map_err(Fault::There)?;
+        }
+        Ok(size)
+    };
+    let written = written.await;
+    take_place(remote, &*draft, written, plan.resume).await
 }
 
-/// Lets a partial file that is whole take the place of `target`; removes one that is not, unless it is to be resumed. A whole
+/// Lets a partial file that is whole take the place of its target; removes one that is not, unless it is to be resumed. A whole
 /// one stays where it cannot take its place: the server may have overwritten a part of the target with it.
-pub(crate) async fn take_place<T>(
+pub(crate) async fn take_place(
     remote: &Remote,
-    partial: &str,
-    target: &str,
-    written: Result<T, Fault>,
+    draft: &dyn RemoteDraft,
+    written: Result<u64, Fault>,
     resume: bool,
-) -> Result<T, Fault> {
-    if let Ok(written) = written {
-        let replaced = remote.replace(partial, target).await;
-        return replaced.map(|()| written).map_err(|e| {
-            let why = format!("{target} was not replaced as a whole: {e}; the new content is in {partial}");
-            Fault::There(why.into())
-        });
+) -> Result<u64, Fault> {
+    let (partial, target) = (draft.path(), draft.target());
+    if let Ok(size) = written {
+        let Err(e) = draft.replace().await else { return Ok(size) };
+        let left = match remote.stat(partial).await {
+            Ok(Some(left)) if left.size == size => format!("the new content is in {partial}"),
+            Ok(_) => format!("{partial} does not have the new content"),
+            Err(_) => format!("whether the new content is in {partial} cannot be found out"),
+        };
+        return Err(Fault::There(format!("{target} was not replaced as a whole: {e}; {left}").into()));
     }
     // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
-    if !resume && let Err(e) = remote.remove(partial).await {
-        tracing::debug!("the partial file {partial} was not removed: {e}");
+    let left = if resume { draft.file().close().await } else { draft.discard().await };
+    if let Err(e) = left {
+        tracing::debug!("the partial file {partial} was not removed or closed: {e}");
     }
     written
 }
@@ -379,24 +342,4 @@ async fn read_block(
 pub(crate) fn join(folder: &str, name: &str) -> String {
     // Exactly as long as it is: millions may be kept.
     if folder.is_empty() { name.to_owned() } else { [folder, "/", name].concat() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn partial_names_are_never_too_long() {
-        assert_eq!(partial_name("a", ""), ".a.weft-partial");
-        assert_eq!(partial_name("a", ".12345678"), ".a.12345678.weft-partial");
-        for name in ["n".repeat(255), "\u{1f600}".repeat(63), format!("x{}", "é".repeat(127))] {
-            for tag in ["", ".12345678"] {
-                let partial = partial_name(&name, tag);
-                assert!(partial.len() <= MAX_NAME && partial.len() > MAX_NAME - 4, "{partial}");
-                assert!(is_partial(&partial));
-            }
-        }
-        let names = ["a", "b"].map(|end| partial_name(&format!("{}{end}", "n".repeat(254)), ""));
-        assert_ne!(names[0], names[1]);
-    }
 }

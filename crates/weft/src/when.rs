@@ -3,7 +3,7 @@
 //! Does not: read a clock, or know time zones.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds and nanoseconds since 1970, in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,10 +25,14 @@ impl When {
         self.to_string().replace(' ', "T") + "Z"
     }
 
-    /// The same for the standard library; `None` before 1970.
+    /// The same for the standard library; `None` where that does not reach so far.
     pub(crate) fn to_system(self) -> Option<SystemTime> {
-        let secs = u64::try_from(self.secs).ok()?;
-        UNIX_EPOCH.checked_add(std::time::Duration::new(secs, self.nanos))
+        let whole = Duration::from_secs(self.secs.unsigned_abs());
+        let second = match self.secs < 0 {
+            true => UNIX_EPOCH.checked_sub(whole),
+            false => UNIX_EPOCH.checked_add(whole),
+        };
+        second?.checked_add(Duration::from_nanos(u64::from(self.nanos)))
     }
 }
 
@@ -45,7 +49,13 @@ impl From<SystemTime> for When {
                 When { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
             }
             Err(before) => {
-                When { secs: -i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX), nanos: 0 }
+                let before = before.duration();
+                let secs = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+                // Nanoseconds count forwards from the second below.
+                match before.subsec_nanos() {
+                    0 => When { secs, nanos: 0 },
+                    nanos => When { secs: secs.saturating_sub(1), nanos: 1_000_000_000 - nanos },
+                }
             }
         }
     }
@@ -76,6 +86,16 @@ fn civil(days: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_are_the_same_for_the_standard_library_also_before_1970() {
+        for (secs, nanos) in
+            [(0, 0), (5, 7), (-1, 0), (-1, 999_999_999), (-315_619_200, 1), (-11_644_473_600, 100)]
+        {
+            let when = When { secs, nanos };
+            assert_eq!(When::from(when.to_system().unwrap()), when);
+        }
+    }
 
     #[test]
     fn moments_are_written_in_utc() {

@@ -1,7 +1,7 @@
 //! The space of a file: reserving, holes, zeros, which ranges hold data, and copies that the kernel makes.
 //!
 //! Spec: fallocate(2), lseek(2) SEEK_DATA, copy_file_range(2), ioctl_ficlonerange(2).
-//! Everything that can take long runs on a worker thread.
+//! Everything that can take long runs on a worker thread, with a claim of the file (see [`busy`]).
 //! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
 
 use std::io;
@@ -10,11 +10,13 @@ use std::ops::Range;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::File;
-use crate::rt;
+use super::{File, busy};
 
 /// How much one call of the kernel copies, so that a worker can be given back between two of them.
 const COPY_BYTES: u64 = 64 << 20;
+/// A file that takes no more is asked for its holes at once. It has at most a thousand extents, which lseek passes in some hundred
+/// microseconds.
+const SOUGHT_AT_ONCE_BYTES: u64 = 1 << 20;
 /// The buffer of a copy that the kernel does not make.
 const BUFFER_BYTES: u64 = 1 << 20;
 
@@ -56,7 +58,7 @@ impl File {
         }
         let end = self.len()?.min(offset.saturating_add(len));
         let file = self.clone();
-        rt::ranged(move || {
+        busy::ranged(self, move || {
             let zeros = vec![0; BUFFER_BYTES as usize];
             let mut at = offset;
             while at < end {
@@ -65,7 +67,7 @@ impl File {
             }
             Ok(())
         })
-        .await
+        .await?
     }
 
     /// One trip to a worker. All that follows from the call happens there, because whoever waits for the end may not wait that
@@ -75,7 +77,7 @@ impl File {
             return Ok(());
         }
         let file = self.clone();
-        rt::ranged(move || {
+        busy::ranged(self, move || {
             let reserves = FallocateFlags::KEEP_SIZE.contains(flags);
             if reserves {
                 file.require_room(len)?;
@@ -98,12 +100,30 @@ impl File {
             }
             Ok(())
         })
-        .await
+        .await?
     }
 
     /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether that is all. A
     /// file system that cannot tell says that everything is data.
-    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
+    ///
+    /// lseek looks at each extent until it has found what it seeks, which takes seconds in a fragmented file, and waits for whoever
+    /// changes the file's space.
+    pub async fn data_ranges(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> io::Result<(Vec<Range<u64>>, bool)> {
+        let stat = rustix::fs::fstat(self)?;
+        if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
+            let _shared = busy::shared_of(self).await?;
+            return self.seek_data_ranges(offset, len, max);
+        }
+        let file = self.clone();
+        busy::seeking(self, move || file.seek_data_ranges(offset, len, max)).await?
+    }
+
+    fn seek_data_ranges(&self, offset: u64, len: u64, max: usize) -> io::Result<(Vec<Range<u64>>, bool)> {
         let end = self.len()?.min(offset.saturating_add(len));
         let mut ranges = Vec::new();
         let mut at = offset;
@@ -140,11 +160,11 @@ impl File {
         while !overlaps && done < len {
             let piece = COPY_BYTES.min(len - done);
             let (to, src) = (self.clone(), source.clone());
-            let copied = rt::ranged(move || {
+            let copied = busy::ranged_between(self, source, false, move || {
                 let (mut from, mut at) = (from + done, at + done);
                 rustix::fs::copy_file_range(&src, Some(&mut from), &to, Some(&mut at), piece as usize)
             });
-            match copied.await {
+            match copied.await? {
                 // The source shrank.
                 Ok(0) => return Ok(done),
                 Ok(n) => {
@@ -162,8 +182,8 @@ impl File {
         }
         let (to, src) = (self.clone(), source.clone());
         let backwards = overlaps && from < at;
-        let copied = rt::ranged(move || copy(&to, at + done, &src, from + done, len - done, backwards));
-        let copied = copied.await;
+        let by_hand = move || copy(&to, at + done, &src, from + done, len - done, backwards);
+        let copied = busy::ranged_between(self, source, false, by_hand).await?;
         self.grown(at + done + copied.as_ref().unwrap_or(&0));
         Ok(done + copied?)
     }
@@ -179,7 +199,9 @@ impl File {
             return Ok(());
         }
         let (to, src) = (self.clone(), source.clone());
-        rt::ranged(move || sys::clone_range(&to, at, &src, from, len)).await.map_err(|e| match e {
+        // Whoever shares blocks locks both files.
+        let clone = move || sys::clone_range(&to, at, &src, from, len);
+        busy::ranged_between(self, source, true, clone).await?.map_err(|e| match e {
             Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV => io::ErrorKind::Unsupported.into(),
             e => e.into(),
         })

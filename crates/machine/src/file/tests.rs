@@ -411,19 +411,19 @@ fn holes_are_punched_and_ranges_of_data_told() {
             file.punch_hole(MIB, MIB).await.expect("a hole");
             file.zero_range(3 * MIB, 10).await.expect("zeros");
             assert_eq!(file.len().expect("length"), 4 * MIB);
-            let (ranges, all) = file.data_ranges(0, u64::MAX, 10).expect("ranges");
+            let (ranges, all) = file.data_ranges(0, u64::MAX, 10).await.expect("ranges");
             assert_eq!((&ranges[0], ranges.last().map(|r| r.end), all), (&(0..MIB), Some(4 * MIB), true));
             assert!(ranges[1].start == 2 * MIB);
-            assert_eq!(file.data_ranges(MIB, MIB, 10).expect("ranges"), (vec![], true));
+            assert_eq!(file.data_ranges(MIB, MIB, 10).await.expect("ranges"), (vec![], true));
             assert_eq!(
-                file.data_ranges(100, 100, 10).expect("ranges"),
+                file.data_ranges(100, 100, 10).await.expect("ranges"),
                 (std::iter::once(100..200).collect(), true)
             );
             assert_eq!(
-                file.data_ranges(0, u64::MAX, 1).expect("ranges"),
+                file.data_ranges(0, u64::MAX, 1).await.expect("ranges"),
                 (std::iter::once(0..MIB).collect(), false)
             );
-            assert_eq!(file.data_ranges(9 * MIB, 1, 1).expect("ranges"), (vec![], true));
+            assert_eq!(file.data_ranges(9 * MIB, 1, 1).await.expect("ranges"), (vec![], true));
             let pool = Pool::new(1 << 20);
             for (at, want) in [(0, 7), (MIB, 0), (3 * MIB + 9, 0), (3 * MIB + 10, 7)] {
                 let into = window(&pool, 1);
@@ -488,6 +488,43 @@ fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
         }
         assert_eq!(file.len().expect("length"), 1 << 20);
         assert_eq!(rustix::fs::fstat(&file).expect("it is there").st_size, 1 << 20);
+    });
+}
+
+/// lseek passes one extent after the other, and what is short has few.
+#[test]
+fn holes_of_a_file_that_may_be_fragmented_are_sought_on_a_worker() {
+    let trips = || rt::tests::BLOCKING_CALLS.get();
+    for (len, expected) in [(64 << 10, 0), (2 << 20, 1)] {
+        for file in files_of(&vec![7; len]) {
+            run(async {
+                let before = trips();
+                let (ranges, all) = file.data_ranges(0, u64::MAX, 1).await.expect("ranges");
+                assert_eq!((ranges.len(), ranges[0].end, all), (1, len as u64, true));
+                assert_eq!(trips() - before, expected);
+            });
+        }
+    }
+}
+
+/// A file whose lock somebody holds for minutes takes one worker, however many ask.
+#[test]
+fn holes_of_one_file_are_sought_by_one_worker_at_a_time() {
+    let [_, file] = files_of(&vec![7; 2 << 20]);
+    run(async {
+        let mut all: Vec<_> = (0..50).map(|_| Box::pin(file.data_ranges(0, u64::MAX, 1))).collect();
+        let before = rt::tests::BLOCKING_CALLS.get();
+        poll_fn(|cx| {
+            assert!(all.iter_mut().all(|one| one.as_mut().poll(cx).is_pending()));
+            Poll::Ready(())
+        })
+        .await;
+        let handed = rt::tests::BLOCKING_CALLS.get() - before;
+        assert!(handed <= 1, "{handed}");
+        for one in all {
+            assert!(one.await.expect("ranges").1);
+        }
+        assert_eq!(rt::tests::BLOCKING_CALLS.get() - before, 50);
     });
 }
 

@@ -24,7 +24,7 @@ use compio_runtime::{Runtime, RuntimeBuilder};
 use super::crowd::{self, Crowd};
 use super::spin::{SPIN_MAX, Spin};
 use super::watchdog::{Beat, NO_CORE};
-use super::{poller, readiness};
+use super::{poller, readiness, turn};
 
 /// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
@@ -179,6 +179,7 @@ impl<F: Future> Future for Counted<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         TASK_POLLS.set(TASK_POLLS.get().wrapping_add(1));
         BEAT.get().runs(self.spawned);
+        turn::begin();
         // SAFETY: the future is never moved out of a pinned `Counted`, which has no Drop of its own.
         unsafe { self.map_unchecked_mut(|counted| &mut counted.future) }.poll(cx)
     }
@@ -303,10 +304,11 @@ impl<'a> Core<'a> {
         let mut cx = Context::from_waker(&waker);
         loop {
             self.beat.turn();
-            if self.main.woken.swap(false, Ordering::AcqRel)
-                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
-            {
-                return output;
+            if self.main.woken.swap(false, Ordering::AcqRel) {
+                turn::begin();
+                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    return output;
+                }
             }
             let more = self.runtime.run();
             let news = self.ask_pollers();

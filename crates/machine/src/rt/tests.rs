@@ -580,3 +580,47 @@ fn what_is_not_to_be_cancelled_runs_to_its_end_when_nobody_awaits_it() {
         }
     });
 }
+
+#[test]
+fn a_turn_ends_by_the_clock_and_begins_anew_when_the_task_is_polled_again() {
+    on_each_driver(|| async {
+        let others = Rc::new(Cell::new(0));
+        let seen = others.clone();
+        let other = spawn(async move {
+            loop {
+                seen.set(seen.get() + 1);
+                yield_now().await;
+            }
+        });
+        yield_now().await;
+        let before = others.get();
+        while !turn_is_over() {
+            std::hint::spin_loop();
+        }
+        assert!(turn_is_over(), "it stays over");
+        assert_eq!(others.get(), before, "nobody interrupts a task");
+        yield_if_due().await;
+        assert!(others.get() > before);
+        drop(other);
+    });
+}
+
+/// A request is one of several futures of a connection's task: that the task polls it twice in a turn gives nobody else a turn.
+#[test]
+fn who_yields_waits_for_another_poll_of_the_whole_task() {
+    on_each_driver(|| async {
+        while !turn_is_over() {
+            std::hint::spin_loop();
+        }
+        let mut yielding = pin!(yield_if_due());
+        let first =
+            std::future::poll_fn(|cx| Poll::Ready((0..10).any(|_| yielding.as_mut().poll(cx).is_ready())));
+        assert!(!first.await);
+        yielding.await;
+    });
+}
+
+#[test]
+fn no_turn_ends_outside_a_core() {
+    assert!(!turn_is_over());
+}

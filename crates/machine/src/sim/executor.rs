@@ -18,6 +18,7 @@ use super::net::{Network, SharedPipe};
 use super::rng::Rng;
 use super::trace::{Event, Trace};
 use crate::clock::Time;
+use crate::rt::turn;
 
 /// Polls without time moving after which a run is called a livelock.
 const POLLS_PER_INSTANT: u64 = 5_000_000;
@@ -80,6 +81,8 @@ pub(crate) struct World {
     ready: Arc<Ready>,
     alarms: RefCell<BTreeMap<(Time, u64), Alarm>>,
     next_alarm: Cell<u64>,
+    /// A turn is over at every second look.
+    pub(super) short_turns: Cell<bool>,
     pub(super) rng: RefCell<Rng>,
     pub(super) trace: RefCell<Trace>,
     pub(super) net: RefCell<Network>,
@@ -122,6 +125,7 @@ impl Drop for Entered {
             eprintln!("simulation with seed {:#x} failed at {:?}", self.0.seed, self.0.now());
         }
         self.0.clear();
+        turn::end_simulated();
         ACTIVE.set(false);
         CURRENT.set(None);
     }
@@ -138,6 +142,7 @@ impl World {
             ready: Arc::default(),
             alarms: RefCell::default(),
             next_alarm: Cell::new(0),
+            short_turns: Cell::new(false),
             rng: RefCell::new(Rng::new(seed)),
             trace: RefCell::default(),
             net: RefCell::default(),
@@ -168,6 +173,7 @@ impl World {
         waker.wake_by_ref();
         let mut polls = 0;
         loop {
+            turn::begin_simulated(self.short_turns.get());
             match self.pick() {
                 Some(MAIN) => {
                     self.record(Event::Poll(MAIN));

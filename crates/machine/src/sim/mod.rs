@@ -13,6 +13,7 @@ mod rng;
 mod script;
 mod trace;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -46,6 +47,13 @@ impl Sim {
     /// With another limit to virtual time than [`TIME_LIMIT`].
     pub fn time_limit(self, limit: Duration) -> Sim {
         self.0.set_time_limit(limit);
+        self
+    }
+
+    /// With tasks that yield wherever they would after a long turn (see [`crate::rt::yield_if_due`]): every second look at the clock
+    /// of one poll finds its turn over.
+    pub fn short_turns(self) -> Sim {
+        self.0.short_turns.set(true);
         self
     }
 
@@ -87,6 +95,22 @@ pub fn set_faults(faults: Faults) {
 pub fn cut_all(how: CutHow) {
     let world = current().expect("no simulation runs on this thread");
     net::cut_all(&world, how);
+}
+
+/// Runs `story` with [short turns](Sim::short_turns), and counts the turns that another task of its core has meanwhile.
+pub fn turns_of_others<F: Future>(story: F) -> usize {
+    let turns = Rc::new(Cell::new(0));
+    let counted = turns.clone();
+    Sim::new(1).short_turns().run(async move {
+        let _other = crate::rt::spawn(async move {
+            loop {
+                counted.set(counted.get() + 1);
+                crate::rt::yield_now().await;
+            }
+        });
+        story.await;
+    });
+    turns.get()
 }
 
 /// Draws from the running simulation's randomness.

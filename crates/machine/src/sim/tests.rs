@@ -368,3 +368,20 @@ fn a_listener_takes_so_many_and_the_wildcard_takes_any_address() {
         end.expect("a connection nobody accepted ends with its listener");
     });
 }
+
+#[test]
+fn turns_last_for_ever_in_a_simulation_unless_they_are_short() {
+    let looks = async || {
+        for _ in 0..100 {
+            rt::yield_if_due().await;
+        }
+    };
+    assert!(turns_of_others(looks()) > 10);
+    let others = Cell::new(false);
+    Sim::new(1).run(async {
+        let other = spawn(async {});
+        looks().await;
+        others.set(other.is_finished());
+    });
+    assert!(!others.get());
+}

@@ -114,6 +114,12 @@ impl Error {
         }
     }
 
+    /// Whether somebody else has the file open, in a way that keeps us out.
+    pub fn is_in_use(&self) -> bool {
+        use weft_wire::nfs4::Status as Status4;
+        matches!(self, Error::Status4(Status4::SHARE_DENIED | Status4::FILE_OPEN | Status4::LOCKED))
+    }
+
     /// Whether the server says that it does not speak this version of NFS.
     pub fn is_version(&self) -> bool {
         match self {

@@ -23,6 +23,7 @@ use weft_transport::{Channel, Error, Message, Outgoing, Peer, Security, Sending}
 use weft_wire::rpc::Credential;
 
 use super::Server;
+use super::answers::Answers;
 use super::caller::Caller;
 use super::context;
 use super::dispatch::NotRpc;
@@ -32,7 +33,7 @@ use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.
 const BATCH: usize = 64;
-/// After so many calls without a pause other connections of the core have their turn: a client whose calls come faster than they
+/// After so many calls without a pause, or when the clock says so, other connections of the core have their turn: a client whose calls come faster than they
 /// are answered would keep the core for itself.
 const CALLS_IN_A_ROW: usize = 64;
 /// How long a client that no export lets in waits after a turn, if it keeps calls coming all the same: a thousand a second are more than
@@ -91,6 +92,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         Some(Security { holder: None }) => Way::Tls,
         Some(Security { holder: Some(_) }) => Way::Mutual,
     };
+    let answers = Answers::of(&*channel, &server.pool);
     let (admitted, mut told) = (Cell::new(false), false);
     let connection = context::Context {
         server,
@@ -101,6 +103,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         let_in: server.lets_in_by(peer, way),
         host: host.into(),
         limits,
+        answers: &answers,
         caller,
         rules: server.rules_for(peer),
         ruled: None,
@@ -133,8 +136,13 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             if let Poll::Ready(call) = calls.poll(cx) {
                 return Poll::Ready(Event::Calling(call));
             }
-            if running.len() >= server.limits.requests {
+            if running.len() >= server.limits.requests || answers.is_waited_for() {
                 receiving = None;
+                return Poll::Pending;
+            }
+            if rt::turn_is_over() {
+                // A call that runs has used it up.
+                cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             let future: &mut LocalBoxFuture<'_, _> = receiving.get_or_insert_with(|| channel.recv());
@@ -157,6 +165,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             }
             Event::Calling(call) => Ok(Some(channel.send(Outgoing::bytes(call)))),
             Event::Finished(finished) => send(&*channel, finished).map(Some),
+            // What had come before the end is not carried out for nobody.
+            Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 receiving = None;
                 channel.cork(true);
@@ -174,7 +184,9 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         match sent {
             // A peer that does not take its replies is asked for no more calls. Whether this one could be sent shows at
             // the next receive.
-            Ok(Some(taken)) if channel.backlog() >= server.limits.replies => drop(taken.await),
+            Ok(Some(taken)) if channel.backlog() >= server.limits.replies || answers.is_full(&*channel) => {
+                drop(taken.await);
+            }
             Ok(_) => {}
             Err(e) => break Err(e),
         }
@@ -185,6 +197,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 false => server.strangers.pause().await,
             }
         }
+        rt::yield_if_due().await;
     };
     drop(calls);
     // What is running still changes files; its replies have nowhere to go unless the peer left in order.
@@ -222,7 +235,11 @@ fn begin<'a>(
         }
         begun = begun.saturating_add(1);
         *in_a_row = in_a_row.saturating_add(1);
-        let room = begun < BATCH && running.len() < connection.server.limits.requests;
+        let room = begun < BATCH
+            && running.len() < connection.server.limits.requests
+            && !connection.answers.is_full(channel)
+            && !channel.has_ended()
+            && !rt::turn_is_over();
         next = if room { channel.try_recv() } else { None };
     }
     Ok(last)

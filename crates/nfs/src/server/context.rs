@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{File, Payload};
+use weft_machine::{Buf, File, Payload};
 use weft_store::rules::Way;
 use weft_store::{Error, NodeId, OpenFile, Share};
 use weft_transport::{Distant, Kind, Limits, Part, Peer};
@@ -19,6 +19,7 @@ use weft_wire::rpc::{Credential, Reply};
 use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
 
 use super::Server;
+use super::answers::Answers;
 use super::caller::Caller;
 use super::handles::Named;
 use super::line::Line;
@@ -44,6 +45,8 @@ pub(super) struct Context<'a> {
     /// The same without its port, in words: a client that connects again has another port.
     pub host: Rc<str>,
     pub limits: Limits,
+    /// Where long replies lie.
+    pub answers: &'a Answers,
     /// Who asks; each call has a copy of all this with its own.
     pub caller: Caller,
     /// Whether some share has rules that this peer may fail.
@@ -67,14 +70,24 @@ pub(super) enum Results {
         body: Encoder,
         /// Content of the opaque that `body` ends with.
         payload: Option<Payload>,
+        /// For a long body.
+        room: Option<Box<Buf>>,
     },
-    /// What a compound gives.
-    Parts(Vec<Part>),
+    /// What a compound gives, and the room for it.
+    Parts(Vec<Part>, Option<Box<Buf>>),
 }
 
 impl Results {
     pub fn new(body: Encoder, payload: Option<Payload>) -> Results {
-        Results::One { body, payload }
+        Results::One { body, payload, room: None }
+    }
+
+    /// With room for a long body.
+    pub fn within(self, room: Option<Box<Buf>>) -> Results {
+        match self {
+            Results::One { body, payload, .. } => Results::One { body, payload, room },
+            Results::Parts(parts, _) => Results::Parts(parts, room),
+        }
     }
 }
 

@@ -7,14 +7,15 @@
 
 use std::rc::Rc;
 
-use weft_machine::{LogLimit, rt};
-use weft_transport::{Detached, Distant, Kind, Message, Outgoing, Part, Peer, To};
+use weft_machine::{Buf, LogLimit, rt};
+use weft_transport::{Detached, Distant, Kind, Message, Outgoing, Part, Peer, SHORT_ANSWER, To};
 use weft_wire::mount::procedure as mnt;
-use weft_wire::nfs3::{Outcome, Xdr, procedure as nfs};
+use weft_wire::nfs3::{Outcome, ReaddirArgs, ReaddirplusArgs, Xdr, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, NotACall, RPC_VERSION, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 use weft_wire::{mount, nfs3, nfs4, nlm, nsm, rpcbind};
 
+use super::answers::bytes_in;
 use super::caller::Caller;
 use super::context::{Context, Results, args};
 use super::duplicates::MAX_ANSWER;
@@ -54,12 +55,20 @@ impl Context<'_> {
             self.admitted.set(true);
         }
         let reply = match self.results(&call, d, distant).await {
-            Ok(Results::One { body, payload }) => {
-                let mut parts = vec![Part::Bytes(body.into_bytes())];
-                parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
+            Ok(results) => {
+                let (mut parts, room) = match results {
+                    Results::One { body, payload, room } => {
+                        let mut parts = vec![Part::Bytes(body.into_bytes())];
+                        parts.extend(payload.map(|data| Part::Payload { data, to: To::Ticket }));
+                        (parts, room)
+                    }
+                    Results::Parts(parts, room) => (parts, room),
+                };
+                if bytes_in(&parts) > SHORT_ANSWER {
+                    Box::pin(self.answers.settle_in(&mut parts, room)).await;
+                }
                 Outgoing { parts, ..Outgoing::default() }
             }
-            Ok(Results::Parts(parts)) => Outgoing { parts, ..Outgoing::default() },
             Err(reply) => header_only(call.xid, reply),
         };
         Ok(Outgoing { ticket, ..reply })
@@ -149,7 +158,7 @@ impl Context<'_> {
         }
         let begins = body.len();
         let results = self.nfs(call.procedure, d, body).await;
-        if let Ok(Results::One { body, payload: None }) = &results
+        if let Ok(Results::One { body, payload: None, .. }) = &results
             && body.len().saturating_sub(begins) <= MAX_ANSWER
         {
             *kept = Some(body.copy_from(begins));
@@ -183,14 +192,28 @@ impl Context<'_> {
             nfs::RMDIR => whole(body, ops::rmdir(self, args(&mut d)?).await),
             nfs::RENAME => whole(body, ops::rename(self, args(&mut d)?).await),
             nfs::LINK => whole(body, ops::link(self, args(&mut d)?).await),
-            nfs::READDIR => whole(body, ops::readdir(self, args(&mut d)?).await),
-            nfs::READDIRPLUS => whole(body, ops::readdirplus(self, args(&mut d)?).await),
+            nfs::READDIR => {
+                let args: ReaddirArgs = args(&mut d)?;
+                let room = self.room_for_listing(args.count).await;
+                Ok(whole(body, ops::readdir(self, args).await)?.within(room))
+            }
+            nfs::READDIRPLUS => {
+                let args: ReaddirplusArgs = args(&mut d)?;
+                let room = self.room_for_listing(args.maxcount).await;
+                Ok(whole(body, ops::readdirplus(self, args).await)?.within(room))
+            }
             nfs::FSSTAT => whole(body, ops::fsstat(self, args(&mut d)?).await),
             nfs::FSINFO => whole(body, ops::fsinfo(self, args(&mut d)?).await),
             nfs::PATHCONF => whole(body, ops::pathconf(self, args(&mut d)?).await),
             nfs::COMMIT => whole(body, ops::commit(self, args(&mut d)?).await),
             _ => Err(Reply::ProcedureUnavailable),
         }
+    }
+
+    /// Room for a reply with a listing of so many bytes.
+    async fn room_for_listing(&self, count: u32) -> Option<Box<Buf>> {
+        let len = count.min(self.server.limits.max_listing) as usize;
+        self.answers.room(len.saturating_add(REPLY_BYTES)).await
     }
 
     async fn mount(&self, procedure: u32, mut d: Decoder, mut body: Encoder) -> Result<Results, Reply> {

@@ -7,6 +7,7 @@
 //! Identity: a server that is not root acts as itself for everybody. One that is root believes the ids of AUTH_SYS (but
 //! root's, unless told to) and decides by the mode bits: see `caller`.
 
+mod answers;
 mod attributes;
 mod caller;
 mod connection;

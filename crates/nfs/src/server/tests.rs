@@ -25,6 +25,8 @@ use weft_wire::{mount, nfs3};
 use super::*;
 use crate::memory::without_rdma;
 
+mod unread;
+
 /// A peer that has sent some messages and left.
 struct Script {
     peer: Peer,

@@ -3,7 +3,11 @@
 //! Spec: the crate's page, "Histories"; `wire::repl::control`. Owns: the session.
 //! Does not: copy anything.
 
-use weft_machine::rt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_machine::rt::{self, uncancelled};
 use weft_wire::repl::MAX_SEQUENCE;
 use weft_wire::repl::control::{Era, Hello, MAX_RANGES, Refusal, Sync, Welcome};
 
@@ -19,6 +23,9 @@ use crate::status::{Mode, Phase, Role};
 /// A source is at most so many epochs ahead of what it claims: one that says more has not counted them, and would leave no numbers
 /// for those who are promoted after it.
 pub(crate) const MAX_EPOCHS_AHEAD: u64 = 1 << 32;
+
+/// How often a side that prepares for an exchange of roles looks whether a disk is full, or its session is over.
+const PREPARE_LOOK: Duration = Duration::from_millis(100);
 
 /// Sessions of one opening: their numbers do not meet those of the next.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
@@ -174,8 +181,7 @@ impl Destination {
         core.offered_sizes = hello.sizes.clone();
         core.first_copy = hello.adopt;
         core.mode = Some(if hello.synchronous { Mode::Synchronous } else { Mode::Asynchronous });
-        core.heard_ms = now;
-        core.heard = rt::now();
+        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
         Ok((welcome, !fresh && !diverged))
     }
 
@@ -311,7 +317,54 @@ impl Destination {
         Ok(own.ranges(from, MAX_RANGES))
     }
 
-    pub(super) async fn take_over(&self, session: u64, era: Era) -> Result<(), Refusal> {
+    /// Does what an exchange of the roles would wait for, and changes nothing: the volumes have what the log has, durably, and
+    /// the journal could be written. A full disk is said at once.
+    pub(super) async fn prepare(self: &Arc<Self>, session: u64) -> Result<(), Refusal> {
+        self.check(session)?;
+        if !self.core().state.consistent {
+            return Err(Refusal::Inconsistent);
+        }
+        let mut prepared = pin!(self.make_durable());
+        while !self.space.is_wanted() {
+            match rt::timeout(PREPARE_LOOK, prepared.as_mut()).await {
+                Ok(done) => {
+                    done.map_err(|e| self.medium(&e))?;
+                    return self.check(session);
+                }
+                // Nobody waits for it any more. That says nothing of when its source was heard of.
+                Err(_) if self.core().session != Some(session) => return Err(Refusal::Session),
+                Err(_) => {}
+            }
+        }
+        Err(Refusal::NoSpace)
+    }
+
+    async fn make_durable(self: &Arc<Self>) -> Result<(), Error> {
+        let only = self.changed.until(|| {
+            let mut core = self.core();
+            (core.preparing.strong_count() == 0).then(|| {
+                let only = Arc::new(());
+                core.preparing = Arc::downgrade(&only);
+                only
+            })
+        });
+        let (only, destination) = (only.await, self.clone());
+        // Given up in the middle it would end the session. One at a time, however often a source asks.
+        let prepared = uncancelled(async move {
+            let prepared = async {
+                destination.drain().await?;
+                destination.checkpoint().await
+            };
+            let done = prepared.await;
+            drop(only);
+            destination.changed.notify();
+            done
+        });
+        prepared.await
+    }
+
+    /// The source has given up. So this goes on to its end, whoever waits for the answer.
+    pub(super) async fn take_over(self: &Arc<Self>, session: u64, era: Era) -> Result<(), Refusal> {
         self.check(session)?;
         {
             let mut core = self.core();
@@ -319,15 +372,18 @@ impl Destination {
             let fits = core.state.consistent
                 && ahead.is_some_and(|ahead| (1..=MAX_EPOCHS_AHEAD).contains(&ahead))
                 && era.after == self.log.fill().last;
-            if !fits || core.leaving > 0 {
+            if !fits || core.leaving > 0 || core.session != Some(session) {
                 return Err(Refusal::Inconsistent);
             }
             core.session = None;
             core.leaving = core.leaving.saturating_add(1);
         }
-        let _leaves = Leaves(self);
-        let taken = self.become_source(era.epoch, era.tag, Some(era.after)).await;
-        taken.map(|_| ()).map_err(|e| self.medium(&e))
+        let destination = self.clone();
+        let taken = uncancelled(async move {
+            let _leaves = Leaves(&destination);
+            destination.become_source(era.epoch, era.tag, Some(era.after)).await
+        });
+        taken.await.map(|_| ()).map_err(|e| self.medium(&e))
     }
 
     /// All that speaks against its promotion now.
@@ -340,7 +396,10 @@ impl Destination {
         let missing = core.missing(self.log.fill().last);
         let alive = (silent < self.config.silence).then_some(Objection::Alive(silent));
         let behind = (missing > 0).then_some(Objection::Behind(missing));
-        let inconsistent = (!core.state.consistent).then_some(Objection::Inconsistent);
+        let inconsistent = match core.is_given_up() {
+            true => Some(Objection::GaveUp),
+            false => (!core.state.consistent).then_some(Objection::Inconsistent),
+        };
         [alive, behind, inconsistent].into_iter().flatten().collect()
     }
 

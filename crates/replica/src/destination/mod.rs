@@ -100,7 +100,7 @@ impl Force {
         match objection {
             Objection::Alive(_) => self.source_alive,
             Objection::Behind(_) => self.behind,
-            Objection::Inconsistent => self.inconsistent,
+            Objection::Inconsistent | Objection::GaveUp => self.inconsistent,
         }
     }
 }
@@ -157,6 +157,8 @@ struct Core {
     heard_ms: u64,
     /// The same, or when this side was opened: whoever is to be heard of has had no time for it.
     heard: Time,
+    /// When the connection of its session ended, until it is heard of again; 0 otherwise.
+    lost_ms: u64,
     /// A source was refused because both were written to.
     disputed: bool,
     /// A source of this epoch was refused last because it lacks what a copy has.
@@ -168,6 +170,8 @@ struct Core {
     leaving: usize,
     /// So many resyncs are about to begin: nothing is placed in a log that is to begin anew.
     beginning: usize,
+    /// Alive as long as a task prepares for an exchange of roles.
+    preparing: Weak<()>,
     /// It is a source now: to be opened as one.
     retired: bool,
     failed: Option<String>,
@@ -197,6 +201,13 @@ impl Core {
         if self.phase == Phase::ReplayingLog && self.told <= has {
             (self.phase, self.since_ms, self.told) = (Phase::ContinuouslyReplicating, now_ms, 0);
         }
+    }
+
+    /// It was a source, gave up for another one, and nothing of that one has come yet. A resync that begins clears what names
+    /// the writes that this side had alone; before, the volumes are what they were.
+    fn is_given_up(&self) -> bool {
+        let State { gave_up, consistent, damaged, .. } = &self.state;
+        *gave_up && !consistent && !damaged && self.own.iter().any(|map| !map.is_clean())
     }
 
     /// Another history is adopted: what was said of records that are not in it does not count.
@@ -271,12 +282,14 @@ impl Destination {
             mode: config.mode,
             heard_ms: 0,
             heard: rt::now(),
+            lost_ms: 0,
             disputed: false,
             lacks: None,
             holder: Holder::NotKnown,
             direct_bytes: 0,
             leaving: 0,
             beginning: 0,
+            preparing: Weak::new(),
             retired: false,
             failed: None,
             damage,
@@ -356,6 +369,7 @@ impl Destination {
                 }
                 done(checked)
             }
+            Request::Prepare { session } => done(self.prepare(session).await),
             Request::TakeOver { session, era } => done(self.take_over(session, era).await),
             Request::Status => Response::Report(self.report()),
             Request::Beat { session } => match self.check(session) {
@@ -386,8 +400,7 @@ impl Destination {
         if core.session != Some(session) {
             return Err(Refusal::Session);
         }
-        core.heard_ms = now;
-        core.heard = rt::now();
+        (core.heard_ms, core.heard, core.lost_ms) = (now, rt::now(), 0);
         if core.phase == Phase::ReplayingLog {
             core.catch_up(self.log.fill().durable, now);
         }
@@ -413,6 +426,16 @@ impl Destination {
     /// When its source was last heard of, or this side was opened.
     pub fn heard_at(&self) -> Time {
         self.core().heard
+    }
+
+    /// The connection has ended over which this session was claimed. That says nothing of whether its source lives: whoever is to take
+    /// that for lost waits until it was silent for long enough.
+    pub fn connection_ended(&self, session: u64) {
+        let now = self.side.wall.now_ms();
+        let mut core = self.core();
+        if core.session == Some(session) {
+            core.lost_ms = now;
+        }
     }
 
     /// Whether its source was not heard of for as long as it may be silent.
@@ -714,6 +737,7 @@ impl Destination {
             // These last whether or not a source is there.
             phase @ (Phase::Failed | Phase::Suspended | Phase::WaitingForSource) => (phase, core.since_ms),
             // What it was doing, it does no more.
+            _ if core.lost_ms > 0 => (Phase::WaitingForSource, core.lost_ms),
             _ if silent => (Phase::WaitingForSource, core.heard_ms),
             phase => (phase, core.since_ms),
         };
@@ -738,6 +762,7 @@ impl Destination {
             records_sent: 0,
             record_bytes_sent: 0,
             heard_ms: core.heard_ms,
+            lost_ms: if phase == Phase::WaitingForSource { core.lost_ms } else { 0 },
             last_error: core
                 .failed
                 .clone()
@@ -753,6 +778,7 @@ impl Destination {
             last: fill.durable,
             applied: core.applied,
             consistent: core.state.consistent,
+            gave_up: core.is_given_up(),
             sizes: core.state.members.iter().map(|member| member.size).collect(),
             log_bytes: core.state.layout.log_bytes,
             log_used: fill.used,

@@ -161,6 +161,12 @@ impl Disk {
         platter.seen = content;
     }
 
+    /// An operation takes so long at most from now on.
+    #[cfg(test)]
+    pub fn slow_down(&self, slowest: Duration) {
+        self.platter().slowest = slowest.as_nanos() as u64;
+    }
+
     /// There is no space any more, or there is again.
     pub fn fill(&self, full: bool) {
         self.platter().full = full;

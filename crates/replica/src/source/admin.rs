@@ -1,28 +1,32 @@
 //! What an administrator does to a source: destinations, suspension, verification, and the end of its being a source.
 //!
-//! Spec: the crate's page, "Histories". Owns: commands on their way to the loop that has the link.
-//! Does not: authenticate anybody.
+//! Spec: the crate's page, "Histories". Owns: commands on their way to a session.
+//! Does not: authenticate anybody, or exchange roles (see `exchange`).
 
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::{Either, select};
 use weft_machine::rt;
 use weft_wire::repl::control::Era;
 
+use super::exchange::Ready;
 use super::session::End;
-use super::{Halt, Partner, Source};
+use super::{Core, Halt, Partner, Source};
+use crate::answer::{Answer, question};
 use crate::bitmap::Bitmap;
 use crate::error::Error;
 use crate::peer::Link;
 use crate::state::{MAX_NAME, MAX_PEERS, PeerState};
 use crate::status::{Mode, Phase, Role, Verified};
 
-/// Why nothing is written any more after a switch.
-pub(super) const GIVEN_UP: &str = "the roles were exchanged: this side is a destination now";
+/// Why a command to a destination is not carried out.
+pub(super) const DOES_NOT_FOLLOW: &str =
+    "the destination does not follow at present: `weft replica status` says why";
 
-/// How long writes wait for the roles to be exchanged.
-const QUIET_FOR: Duration = Duration::from_secs(30);
+/// Commands that wait for a session at a time.
+const MOST_COMMANDS: usize = 16;
 
 /// A destination to be.
 #[derive(Clone, Debug)]
@@ -46,34 +50,35 @@ pub enum First {
     Partner,
 }
 
-/// Work for the loop that has the link.
-#[derive(Clone, Debug)]
-pub(super) enum Command {
-    Verify { repair: bool, answer: Answer<Verified> },
-    Switch { tag: u64, answer: Answer<()> },
-}
-
-/// Where the result of a command is left.
+/// Work for a session.
 #[derive(Debug)]
-pub(super) struct Answer<T>(Arc<Mutex<Option<Result<T, Error>>>>);
+pub(super) enum Command {
+    Verify { repair: bool, answer: Answer<Result<Verified, Error>> },
+    Switch { tag: u64, answer: Answer<Result<(), Error>>, exclusive: Exclusive },
+}
 
-impl<T> Clone for Answer<T> {
-    fn clone(&self) -> Answer<T> {
-        Answer(self.0.clone())
+/// What a session is to carry out, in order. It ends with the session, and so does what waits in it: that answers it.
+#[derive(Debug, Default)]
+pub(super) struct Commands(Mutex<VecDeque<Command>>);
+
+impl Commands {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Command>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T> Answer<T> {
-    fn new() -> Answer<T> {
-        Answer(Arc::default())
-    }
+/// Held by the one exchange of roles that there is.
+#[derive(Debug)]
+pub(super) struct Exclusive(#[allow(dead_code)] Arc<()>);
 
-    fn give(&self, result: Result<T, Error>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-    }
-
-    fn take(&self) -> Option<Result<T, Error>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+impl Exclusive {
+    fn of(core: &mut Core) -> Result<Exclusive, Error> {
+        if core.exchange.strong_count() > 0 || core.given_up {
+            return Err(Error::State("the roles are being exchanged already"));
+        }
+        let one = Arc::new(());
+        core.exchange = Arc::downgrade(&one);
+        Ok(Exclusive(one))
     }
 }
 
@@ -197,56 +202,87 @@ impl Source {
 
     /// Compares everything with destination `n` while both are in use. With `repair`, what differs is copied again.
     pub async fn verify(&self, n: usize, repair: bool) -> Result<Verified, Error> {
-        let answer = Answer::new();
-        self.command(n, Command::Verify { repair, answer: answer.clone() }, answer).await
+        let (answer, asker) = question();
+        self.command(n, |_| Ok(Command::Verify { repair, answer }))?;
+        asker.answer().await.unwrap_or(Err(Error::State("the destination was lost meanwhile")))
     }
 
     /// Exchanges the roles: destination `n` becomes the source, under an era of this random tag, with every write that was
-    /// answered here. This side has to be opened anew, as a destination. Where it fails after this side has given up, the
-    /// error says so; then the destination can be promoted.
+    /// answered here. This side has to be opened anew, as a destination. After an error everything is as it was, and stays so,
+    /// unless [`Source::has_given_up`].
     pub async fn switch(&self, n: usize, tag: u64) -> Result<(), Error> {
-        let answer = Answer::new();
-        self.command(n, Command::Switch { tag, answer: answer.clone() }, answer).await
+        let (answer, asker) = question();
+        self.command(n, |core| {
+            let (partner, _) = core.peer(n)?;
+            let verifies = |command: &Command| matches!(command, Command::Verify { .. });
+            let waits = |commands: Arc<Commands>| commands.waiting().iter().any(verifies);
+            if partner.comparing || partner.commands.upgrade().is_some_and(waits) {
+                return Err(Error::State(
+                    "the destination is being compared: try again when `weft replica verify` is done; `weft replica suspend` and \
+                     `weft replica resume` end it",
+                ));
+            }
+            Ok(Command::Switch { tag, answer, exclusive: Exclusive::of(core)? })
+        })?;
+        asker.answer().await.unwrap_or(Err(Error::State("the destination was lost meanwhile")))
     }
 
-    async fn command<T>(&self, n: usize, command: Command, answer: Answer<T>) -> Result<T, Error> {
+    /// Leaves a command with the session of destination `n`.
+    fn command(
+        &self,
+        n: usize,
+        command: impl FnOnce(&mut Core) -> Result<Command, Error>,
+    ) -> Result<(), Error> {
         {
             let mut core = self.core();
             let (partner, _) = core.peer(n)?;
-            if !partner.connected || !partner.consistent || partner.again {
-                return Err(Error::State(
-                    "the destination does not follow at present: `weft replica status` says why",
-                ));
+            let follows = partner.connected && partner.consistent && !partner.again;
+            let session = partner.commands.upgrade().filter(|_| follows);
+            let session = session.ok_or(Error::State(DOES_NOT_FOLLOW))?;
+            if session.waiting().len() >= MOST_COMMANDS {
+                return Err(Error::State("other commands wait for this destination already"));
             }
-            partner.commands.push_back(command);
+            let command = command(&mut core)?;
+            session.waiting().push_back(command);
         }
         self.changed.notify();
-        let result = self.changed.until(|| {
-            answer.take().or_else(|| {
-                let mut core = self.core();
-                let gone = core.peer(n).map_or(true, |(partner, _)| !partner.connected);
-                gone.then(|| Err(Error::State("the destination was lost meanwhile")))
-            })
-        });
-        result.await
+        Ok(())
     }
 
-    /// Carries commands out over the link.
-    pub(super) async fn commands(&self, n: usize, link: Link<'_>) -> Result<Infallible, End> {
+    /// From now on destination `n` has a session that carries commands out, as long as the result lives.
+    pub(super) fn accept_commands(&self, n: usize) -> Result<Arc<Commands>, Error> {
+        let commands = Arc::new(Commands::default());
+        self.core().peer(n)?.0.commands = Arc::downgrade(&commands);
+        Ok(commands)
+    }
+
+    /// Carries commands out over the link, until the destination is ready to take over.
+    pub(super) async fn carry_out(
+        &self,
+        n: usize,
+        link: Link<'_>,
+        commands: &Commands,
+    ) -> Result<Ready<'_>, End> {
         loop {
             let command = self.changed.until(|| {
                 let mut core = self.core();
-                core.peer(n).map_or(None, |(partner, _)| partner.commands.pop_front())
+                let (partner, _) = core.peer(n).ok()?;
+                let command = commands.waiting().pop_front()?;
+                partner.comparing = matches!(command, Command::Verify { .. });
+                Some(command)
             });
             match command.await {
                 Command::Verify { repair, answer } => {
-                    if let Ok((partner, _)) = self.core().peer(n) {
-                        partner.comparing = true;
-                    }
-                    let compared = self.compare_all(n, link, repair).await;
+                    let compared = {
+                        let compared = pin!(self.compare_all(n, link, repair));
+                        match select(compared, pin!(answer.unwanted())).await {
+                            Either::Left((compared, _)) => Some(compared),
+                            Either::Right(_) => None,
+                        }
+                    };
                     match compared {
-                        // It is remembered before anybody is told: what differs does so after a restart, too.
-                        Ok(verified) => {
+                        Some(Ok(verified)) => {
+                            // It is remembered before anybody is told: what differs does so after a restart, too.
                             let found = verified.clone();
                             let remembered = self.persist(|state| {
                                 if let Some(Some(peer)) = state.peers.get_mut(n) {
@@ -254,68 +290,26 @@ impl Source {
                                 }
                             });
                             answer.give(remembered.await.map(|()| verified));
-                            // From here on the session may end, and this with it: what is to be repaired is copied in another one.
-                            if let Ok((partner, _)) = self.core().peer(n) {
-                                partner.comparing = false;
-                            }
                         }
-                        Err(end) => {
+                        Some(Err(end)) => {
                             answer.give(Err(Error::State("the comparison was interrupted")));
                             return Err(end);
                         }
+                        None => {}
+                    }
+                    // From here on the session may end, and this with it: what is to be repaired is copied in another one.
+                    if let Ok((partner, _)) = self.core().peer(n) {
+                        partner.comparing = false;
                     }
                 }
-                Command::Switch { tag, answer } => answer.give(self.exchange(n, link, tag).await),
+                Command::Switch { tag, answer, exclusive } => {
+                    if let Some(ready) = self.get_ready(n, link, tag, answer, exclusive).await {
+                        return Ok(ready);
+                    }
+                }
             }
             self.changed.notify();
         }
-    }
-
-    async fn exchange(&self, n: usize, link: Link<'_>, tag: u64) -> Result<(), Error> {
-        if self.space.is_wanted() {
-            return Err(Error::State(
-                "a disk is full here, and writes wait for it, so the roles cannot be exchanged: make room first",
-            ));
-        }
-        let _quiet = Quiet::enter(self)?;
-        let drained = self.changed.until(|| {
-            let mut core = self.core();
-            if let Some(halt) = &core.halted {
-                return Some(Err(Error::Halted(halt.why.clone())));
-            }
-            let idle = core.active.is_empty();
-            let fill = self.log.fill();
-            match core.peer(n) {
-                Err(e) => Some(Err(e)),
-                Ok((partner, _)) => {
-                    let follows = partner.consistent && !partner.again && partner.acked >= fill.last;
-                    (idle && follows).then_some(Ok(fill.last))
-                }
-            }
-        });
-        // Nobody writes meanwhile.
-        let after = rt::timeout(QUIET_FOR, drained).await.map_err(|_| {
-            Error::State(
-                "the destination did not get through what it lacks within 30 s, in which writes waited: the roles are as they were; try \
-                 again when `weft replica status` shows less lag",
-            )
-        })??;
-        self.checkpoint().await?;
-        // It may have been opened anew since, and have lost something: this side would give up for nobody.
-        let report = self.in_time(link.beat()).await?;
-        if !report.consistent || report.last != after {
-            return Err(Error::State(
-                "the destination does not follow at present: `weft replica status` says why",
-            ));
-        }
-        let epoch = self.core().state.era().epoch.saturating_add(1);
-        let era = Era { epoch, tag, after };
-        // First this side gives up, for good: whatever happens then, there are never two.
-        self.core().given_up = true;
-        self.persist(|state| state.role = Role::Destination).await?;
-        let taken = self.in_time(link.take_over(era)).await;
-        self.halt(Phase::Superseded, GIVEN_UP.into(), Some(era));
-        taken.map_err(Error::from)
     }
 
     /// Makes a source that was superseded, or lost the decision in a split, a destination: what only it has will be
@@ -448,32 +442,6 @@ impl Source {
         }
         self.halt(Phase::Suspended, "it was closed".into(), None);
         last
-    }
-}
-
-/// Writes wait until it is dropped. There is one at a time: of two exchanges with different destinations both would find everything
-/// written, and make a source.
-struct Quiet<'a>(&'a Source);
-
-impl<'a> Quiet<'a> {
-    fn enter(source: &'a Source) -> Result<Quiet<'a>, Error> {
-        let mut core = source.core();
-        if core.given_up {
-            return Err(Error::State(GIVEN_UP));
-        }
-        if std::mem::replace(&mut core.quiet, true) {
-            return Err(Error::State(
-                "the roles are being exchanged already, or the source ends: try again when that is done",
-            ));
-        }
-        Ok(Quiet(source))
-    }
-}
-
-impl Drop for Quiet<'_> {
-    fn drop(&mut self) {
-        self.0.core().quiet = false;
-        self.0.changed.notify();
     }
 }
 

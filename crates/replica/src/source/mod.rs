@@ -14,6 +14,7 @@
 
 mod admin;
 mod checkpoint;
+mod exchange;
 mod gone;
 mod growth;
 mod reads;
@@ -22,9 +23,9 @@ mod session;
 mod status;
 mod write;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -143,7 +144,9 @@ struct Core {
     halted: Option<Halt>,
     /// Writes wait: the roles are being exchanged.
     quiet: bool,
-    /// They fail: this side is no source any more.
+    /// Alive as long as somebody wants the roles exchanged, with whichever destination.
+    exchange: Weak<()>,
+    /// Writes fail: this side is no source any more.
     given_up: bool,
     closing: bool,
     /// The volumes are what the log says. Before, nothing leaves the log, and nobody is sent anything.
@@ -221,9 +224,12 @@ struct Partner {
     comparing: bool,
     /// The last record that could not be read from the log for it.
     unreadable: u64,
-    commands: VecDeque<admin::Command>,
+    /// Of its session, which owns them.
+    commands: Weak<admin::Commands>,
     last_error: Option<String>,
     heard_ms: u64,
+    /// When its last session ended, until the next one has begun; 0 otherwise.
+    lost_ms: u64,
     /// Last sequence in its volumes, as it said last.
     applied: u64,
     copied_bytes: u64,
@@ -250,9 +256,10 @@ impl Partner {
             shipping: false,
             comparing: false,
             unreadable: 0,
-            commands: VecDeque::new(),
+            commands: Weak::new(),
             last_error: None,
             heard_ms: 0,
+            lost_ms: 0,
             applied: 0,
             copied_bytes: 0,
             sent_bytes: 0,
@@ -386,6 +393,7 @@ impl Source {
             peers,
             halted,
             quiet: false,
+            exchange: Weak::new(),
             given_up: false,
             closing: false,
             replayed: log.fill().first > log.fill().last,

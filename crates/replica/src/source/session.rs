@@ -19,7 +19,6 @@ use futures_util::stream::FuturesOrdered;
 use weft_machine::rt;
 use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
 
-use super::admin::GIVEN_UP;
 use super::{Halt, Knows, OnLoss, Partner, Source};
 use crate::bitmap::Bitmap;
 use crate::destination::MAX_EPOCHS_AHEAD;
@@ -181,12 +180,12 @@ impl Source {
 
     /// Whether there was a session that has ended.
     fn ended(&self, n: usize) -> bool {
-        let mut had_it = false;
-        if self.core().given_up {
-            self.halt(Phase::Superseded, GIVEN_UP.into(), None);
-        }
+        let (mut had_it, now) = (false, self.side.wall.now_ms());
         if let Ok((partner, _)) = self.core().peer(n) {
             had_it = std::mem::take(&mut partner.connected);
+            if had_it {
+                partner.lost_ms = now;
+            }
             partner.again = false;
             partner.comparing = false;
             partner.maps.iter_mut().for_each(Bitmap::give_up_copies);
@@ -368,22 +367,8 @@ impl Source {
     }
 
     async fn session(self: &Arc<Self>, n: usize, peer: &dyn Peer) -> Result<Infallible, End> {
-        let (hello, first_copy) = {
-            let mut core = self.core();
-            let fill = self.log.fill();
-            let state = core.state.clone();
-            let (_, peer) = core.peer(n)?;
-            let hello = Hello {
-                partnership: state.partnership,
-                first: fill.first,
-                last: fill.durable,
-                synchronous: peer.mode == Mode::Synchronous,
-                adopt: !peer.copied,
-                sizes: state.members.iter().map(|member| member.size).collect(),
-                eras: state.eras,
-            };
-            (hello, !peer.copied)
-        };
+        let hello = self.hello(n)?;
+        let first_copy = hello.adopt;
         let (link, welcome) = self.in_time(Link::hello(peer, hello)).await?;
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.heard_ms = self.side.wall.now_ms();
@@ -395,15 +380,24 @@ impl Source {
             self.until_replayed(n).await;
             return Err(End::Again);
         }
+        // They end with this session, whoever waits for what.
+        let commands = self.accept_commands(n)?;
         let cursor = self.prepare(n, &link, &welcome, first_copy).await?;
-        let stream = pin!(self.stream(n, link, cursor));
-        let copy = pin!(self.resync(n, link));
-        let commands = pin!(self.commands(n, link));
-        let watch = pin!(self.watch(n, link));
-        match select(select(stream, copy), select(commands, watch)).await {
-            Either::Left((Either::Left((end, _)) | Either::Right((end, _)), _)) => end,
-            Either::Right((Either::Left((end, _)) | Either::Right((end, _)), _)) => end,
-        }
+        let ready = {
+            let stream = pin!(self.stream(n, link, cursor));
+            let copy = pin!(self.resync(n, link));
+            let commands = pin!(self.carry_out(n, link, &commands));
+            let watch = pin!(self.watch(n, link));
+            match select(select(stream, copy), select(commands, watch)).await {
+                Either::Left((Either::Left((end, _)) | Either::Right((end, _)), _)) => {
+                    end.map(|never| match never {})
+                }
+                Either::Right((Either::Left((ready, _)), _)) => ready,
+                Either::Right((Either::Right((end, _)), _)) => end.map(|never| match never {}),
+            }
+        };
+        // Nothing else uses the link from here on, or could end this.
+        Err(self.hand_over(n, peer, link, ready?).await)
     }
 
     /// Waits until the volumes are what the log says, or nobody needs that any more.
@@ -473,7 +467,7 @@ impl Source {
             for (map, diverged) in partner.maps.iter_mut().zip(&diverged) {
                 map.mark_all_of(diverged);
             }
-            partner.connected = true;
+            (partner.connected, partner.lost_ms) = (true, 0);
             (partner.greeted, partner.disputed) = (true, false);
             if matches!(partner.phase, Phase::Refused | Phase::SplitBrain | Phase::Superseded) {
                 // It refuses no more: what was to be done about that is done.

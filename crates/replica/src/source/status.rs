@@ -35,6 +35,7 @@ impl Source {
             last: fill.durable,
             applied: core.applied(&fill),
             consistent: true,
+            gave_up: false,
             sizes: state.members.iter().map(|member| member.size).collect(),
             log_bytes: state.layout.log_bytes,
             log_used: fill.used,
@@ -57,11 +58,18 @@ impl Source {
         let remaining: u64 = partner.maps.iter().map(Bitmap::bytes).sum();
         let elapsed = rt::now().since(partner.copy_began).as_secs_f64();
         let rate = if elapsed > 0.0 { partner.copied_bytes as f64 / elapsed } else { 0.0 };
+        // As long as it is only asked anew nothing is decided, and it follows no more.
+        let is_lost = halted.is_none() && partner.lost_ms > 0 && partner.phase.is_connected();
+        let (phase, since_ms) = match is_lost {
+            true => (Phase::WaitingForDestination, partner.lost_ms),
+            false => (halted.unwrap_or(partner.phase), partner.since_ms),
+        };
+        let is_away = phase == Phase::WaitingForDestination;
         PeerStatus {
             name: state.name.clone(),
             mode: Some(state.mode),
-            phase: halted.unwrap_or(partner.phase),
-            since_ms: partner.since_ms,
+            phase,
+            since_ms,
             acknowledged: partner.acked,
             applied: partner.applied,
             bytes_done: partner.copied_bytes,
@@ -77,6 +85,7 @@ impl Source {
             records_sent: partner.records_sent,
             record_bytes_sent: partner.record_bytes_sent,
             heard_ms: partner.heard_ms,
+            lost_ms: if is_away { partner.lost_ms } else { 0 },
             last_error: partner.last_error.clone(),
             verified: state.verified.clone(),
         }

@@ -12,7 +12,7 @@ use weft_machine::{Payload, rt};
 use weft_store::Error as StoreError;
 use weft_store::block::{BlockOp, Medium, Outcome};
 
-use super::admin::GIVEN_UP;
+use super::exchange::GIVEN_UP;
 use super::{Active, Core, Lock, Source};
 use crate::record::{Header, Kind, Record, sum_of};
 use crate::replay;

@@ -1,6 +1,7 @@
 //! Two hosts, their disks and the cable between them, from one seed; and stories of what goes wrong.
 
 mod damage;
+mod exchange;
 mod found;
 mod link;
 mod logs;

@@ -784,6 +784,49 @@ fn two_sources_are_told_and_the_later_one_may_count() {
 }
 
 #[test]
+fn a_destination_whose_session_has_ended_is_not_said_to_follow() {
+    tell(async {
+        let world = pair(start(Mode::Synchronous), First::Copy).await;
+        world.until_follows(0).await;
+        let (source, cut_at) = (world.source(0), rt::now());
+        let peer = || source.status().peers.remove(0);
+        assert_eq!(peer().lost_ms, 0);
+        world.cut();
+        world.until("it is shown", || peer().phase != Phase::ContinuouslyReplicating).await;
+        // The next beat tells; what becomes of writes is decided later.
+        let (shown, peer_lost) = (rt::now().since(cut_at), peer());
+        assert!(shown < Duration::from_secs(3), "{shown:?}");
+        assert!(peer_lost.phase == Phase::WaitingForDestination && peer_lost.lost_ms > 0, "{peer_lost:?}");
+        assert!(!peer_lost.unprotected, "{peer_lost:?}");
+        world.heal();
+        world.until_follows(0).await;
+        assert_eq!(peer().lost_ms, 0);
+    });
+}
+
+#[test]
+fn who_gave_up_has_what_it_had_until_the_other_one_comes() {
+    tell(async {
+        let world = split().await;
+        world.source(0).demote().await.expect("it gives up");
+        world.kill(0);
+        let copy = world.start_destination_as_it_is(0).await;
+        let status = copy.status();
+        assert!(status.gave_up && !status.consistent, "{status:?}");
+        let force = Force { source_alive: true, ..Force::default() };
+        let refused = copy.promote(100, force).await.expect_err("nobody has forced it").to_string();
+        assert!(refused.contains("this side gave up") && !refused.contains("resync"), "{refused}");
+        assert_eq!(world.volumes(0)[0][0], 0xaa);
+        let new = world.source(1);
+        world.add_peer(&new, "the old source", First::Partner).await;
+        world.ship(1, 0, 0);
+        world.until_follows(1).await;
+        assert!(!copy.status().gave_up);
+        world.check_equal(1, 0).await;
+    });
+}
+
+#[test]
 fn two_sources_are_told_and_the_earlier_one_may_count() {
     tell(async {
         let world = split().await;

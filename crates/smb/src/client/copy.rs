@@ -11,6 +11,7 @@ use weft_wire::smb2::ioctl::CtlCode;
 
 use super::error::Error;
 use super::file::File;
+use super::tree::OpenOptions;
 
 /// One piece of a copy, and how many a request may name: what Windows allows, and so everybody (3.3.3).
 const CHUNK_BYTES: u32 = 1 << 20;
@@ -53,6 +54,21 @@ impl File {
             };
         }
         Ok(())
+    }
+
+    /// Gives the file at `to`, in the same share, its content and its time of last write. That file keeps everything else:
+    /// its identity, links, owner, ACL, attributes and streams. The server copies by itself where it can.
+    ///
+    /// # Errors
+    /// As [`File::copy_from`] and [`super::Tree::open`].
+    pub async fn overwrite(&self, to: &str) -> Result<(), Error> {
+        let target = self.tree().open(to, OpenOptions::write()).await?;
+        let found = self.stat().await?;
+        target.copy_from(self, found.len).await?;
+        target.set_len(found.len).await?;
+        target.flush().await?;
+        target.set_times(None, Some(found.modified)).await?;
+        target.close().await
     }
 
     async fn copy_through_us(&self, source: &File, from: u64, len: u64) -> Result<(), Error> {

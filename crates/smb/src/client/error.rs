@@ -112,6 +112,11 @@ impl Error {
         matches!(self.status(), Some(NtStatus::ACCESS_DENIED | NtStatus::CANNOT_DELETE))
     }
 
+    /// Whether somebody else has the file open, in a way that keeps us out, or deletes it at this moment.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self.status(), Some(NtStatus::SHARING_VIOLATION | NtStatus::DELETE_PENDING))
+    }
+
     /// Whether the name does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(

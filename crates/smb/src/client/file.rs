@@ -31,7 +31,7 @@ use super::link::{Permit, Reply};
 use super::payload::{self, Protector};
 use super::region::Region;
 use super::session::{Again, CREDIT_BYTES};
-use super::tree::{Stat, TreeCore};
+use super::tree::{Stat, Tree, TreeCore, wire_path};
 
 const TOO_MUCH: Error = Error::Violation("READ: more bytes than were asked for");
 
@@ -513,6 +513,25 @@ impl File {
             ..Default::default()
         };
         self.set_info(FileClass::BASIC, |out| info.emit(out)).await
+    }
+
+    /// Renames or moves it within the share; it must be open for deleting. Without `replace` an existing target fails with
+    /// STATUS_OBJECT_NAME_COLLISION.
+    pub async fn rename(&self, to: &str, replace: bool) -> Result<(), Error> {
+        let name = wire_path(to)?;
+        let rename = fscc::file::Rename { replace_if_exists: replace, root_directory: 0, name };
+        self.set_info(FileClass::RENAME, |out| rename.emit(out)).await
+    }
+
+    /// Removes its name when the last handle is closed; it must be open for deleting.
+    pub async fn remove(&self) -> Result<(), Error> {
+        let disposition = fscc::file::Disposition { delete_pending: true };
+        self.set_info(FileClass::DISPOSITION, |out| disposition.emit(out)).await
+    }
+
+    /// The share that it is in.
+    pub(super) fn tree(&self) -> Tree {
+        Tree::of(self.0.tree.clone())
     }
 
     /// A control code on this file.

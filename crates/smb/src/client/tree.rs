@@ -130,6 +130,19 @@ impl OpenOptions {
         OpenOptions { disposition: CreateDisposition::Create, ..Self::write() }
     }
 
+    /// A file for new content: made if it does not exist, for reading, writing, renaming and deleting. Nobody else writes,
+    /// renames or deletes it meanwhile. `empty`: what is in it is dropped.
+    pub fn draft(empty: bool) -> OpenOptions {
+        let disposition = if empty { CreateDisposition::OverwriteIf } else { CreateDisposition::OpenIf };
+        let write = Self::write();
+        OpenOptions {
+            access: write.access | AccessMask::DELETE,
+            share: ShareAccess::READ,
+            disposition,
+            ..write
+        }
+    }
+
     /// A CREATE of nothing but these.
     pub(super) fn request(self, name: String) -> create::Request {
         create::Request {
@@ -270,6 +283,11 @@ impl Tree {
         File::new(self.0.clone(), response.file, response.summary.into(), kept)
     }
 
+    /// The share that a file is in.
+    pub(super) fn of(core: Rc<TreeCore>) -> Tree {
+        Tree(core)
+    }
+
     pub(super) fn core(&self) -> &Rc<Core> {
         &self.0.core
     }
@@ -403,10 +421,7 @@ impl Tree {
     async fn delete(&self, path: &str, options: CreateOptions) -> Result<(), Error> {
         let access = AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES;
         let file = self.open(path, OpenOptions { options, ..OpenOptions::anything(access) }).await?;
-        let deleted = file.set_info(FileClass::DISPOSITION, |out| {
-            fscc::file::Disposition { delete_pending: true }.emit(out)
-        });
-        let deleted = deleted.await;
+        let deleted = file.remove().await;
         // The name goes with the handle.
         file.close().await?;
         deleted
@@ -423,27 +438,11 @@ impl Tree {
     /// Renames or moves within the share. Without `replace` an existing target fails with
     /// STATUS_OBJECT_NAME_COLLISION.
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), Error> {
-        let name = wire_path(to)?;
         let access = AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES;
         let file = self.open(from, OpenOptions::anything(access)).await?;
-        let rename = fscc::file::Rename { replace_if_exists: replace, root_directory: 0, name };
-        let renamed = file.set_info(FileClass::RENAME, |out| rename.emit(out)).await;
+        let renamed = file.rename(to, replace).await;
         file.close().await?;
         renamed
-    }
-
-    /// Gives the file `to` the content and the time of last write of `from`. It keeps everything else: its identity, links,
-    /// owner, ACL, attributes and streams. The server copies by itself where it can.
-    pub async fn overwrite(&self, from: &str, to: &str) -> Result<(), Error> {
-        let source = self.open(from, OpenOptions::read()).await?;
-        let target = self.open(to, OpenOptions::write()).await?;
-        let found = source.opened_as();
-        target.copy_from(&source, found.len).await?;
-        target.set_len(found.len).await?;
-        target.flush().await?;
-        target.set_times(None, Some(found.modified)).await?;
-        target.close().await?;
-        source.close().await
     }
 
     /// How much space there is.

@@ -6,8 +6,9 @@
 //!
 //! Operation: a message is handled as far as it goes without waiting, before the next one is looked at; what has to
 //! wait joins the others in flight. Answers to a batch of messages leave together. When as many requests are in
-//! flight or unsent as the client may have credits, no more is received: a client that does not read its answers
-//! waits, and memory does not grow.
+//! flight or unsent as the client may have credits, or unsent answers take [`MAX_UNSENT_BYTES`], no more is received: a client
+//! that does not read its answers waits, and memory does not grow. A long answer has its bytes from the pool, in a part that all
+//! connections of its address share, from before it is made until the network has taken it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -18,15 +19,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use weft_machine::{LogLimit, Source, rt};
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{Buf, LogLimit, Source, rt};
 use weft_transport::{Channel, Error, Message, Outgoing, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
 use super::about::Asked;
 use super::clients::Ticket;
-use super::context::OpContext;
+use super::context::{OpContext, Reply};
 use super::credits::Window;
 pub(crate) use super::negotiate::Negotiated;
 use super::notices::{Mailbox, Notice};
@@ -46,8 +49,12 @@ const UNACKNOWLEDGED_LOOKS: u32 = 20;
 const UNACKNOWLEDGED_PAUSE: Duration = Duration::from_millis(150);
 /// Messages handled before their answers leave.
 const BATCH: usize = 64;
-/// Batches without a pause before other tasks of this core get a turn.
+/// Batches without a pause before other tasks of this core get a turn, if no clock says so earlier.
 const BATCHES_IN_A_ROW: usize = 4;
+
+/// Bytes in memory that may be unsent while requests are received: READs of an encrypted session are among them, and the medium
+/// should not wait for the next.
+const MAX_UNSENT_BYTES: usize = 256 << 10;
 
 /// State of a connection that outlives a request.
 pub(crate) struct Connection {
@@ -86,6 +93,10 @@ pub(crate) struct Connection {
     forged: Cell<u32>,
     /// Interim responses sent so far.
     interims: Cell<u64>,
+    /// How often an answer has waited for room.
+    waits: Cell<u64>,
+    /// Answers that were made before there was room for them.
+    homeless: Cell<usize>,
     ended: Cell<Option<&'static str>>,
     /// For whoever wants to know why a client does not use RDMA.
     pub(super) asked: Cell<Asked>,
@@ -95,6 +106,7 @@ pub(crate) struct Connection {
 struct Unsent {
     taken: Sending,
     fallback: Vec<Header>,
+    _held: Vec<Bytes>,
 }
 
 type Inflight = FuturesUnordered<LocalBoxFuture<'static, ()>>;
@@ -121,6 +133,8 @@ impl Connection {
             half_open: Rc::default(),
             forged: Cell::new(0),
             interims: Cell::new(0),
+            waits: Cell::new(0),
+            homeless: Cell::new(0),
             ended: Cell::new(None),
             asked: Cell::default(),
             server,
@@ -324,13 +338,57 @@ impl Connection {
         }
     }
 
+    /// Room for an answer of at most so many bytes, as soon as there is some.
+    pub(super) async fn room(&self, len: usize) -> Box<Buf> {
+        let pool = self.channel.answers().unwrap_or_else(|| self.server.config.pool.clone());
+        let len = len.min(MAX_BUF);
+        let room = match pool.try_alloc(len) {
+            Some(room) => room,
+            None => {
+                self.waits.set(self.waits.get().wrapping_add(1));
+                pool.alloc(len).await
+            }
+        };
+        Box::new(room)
+    }
+
+    /// How often an answer has waited for room.
+    pub(super) fn waits(&self) -> u64 {
+        self.waits.get()
+    }
+
+    /// Brings a long answer into its room. Where its operation could not tell how long it would be, it waits for room here, and
+    /// nothing is received meanwhile.
+    pub(super) async fn settle_in(&self, reply: &mut Reply) {
+        struct Homeless<'a>(&'a Cell<usize>);
+        impl Drop for Homeless<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get().saturating_sub(1));
+            }
+        }
+        let room = match reply.room.take() {
+            Some(room) => room,
+            None => {
+                self.homeless.set(self.homeless.get().saturating_add(1));
+                let _homeless = Homeless(&self.homeless);
+                self.room(reply.message.len()).await
+            }
+        };
+        reply.put_into(*room);
+    }
+
+    /// Whether the client has to read before it is received from.
+    fn is_full(&self) -> bool {
+        self.homeless.get() > 0 || self.channel.unsent_bytes() > MAX_UNSENT_BYTES
+    }
+
     /// Queues a message of answers.
     pub(super) fn send(&self, ready: Ready) {
         let taken = self.channel.send(ready.outgoing);
         if taken.is_taken() {
             return;
         }
-        self.unsent.borrow_mut().push(Unsent { taken, fallback: ready.fallback });
+        self.unsent.borrow_mut().push(Unsent { taken, fallback: ready.fallback, _held: ready.held });
     }
 
     /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
@@ -351,7 +409,7 @@ impl Connection {
             },
             false => message,
         };
-        self.send(Ready { outgoing: Outgoing::bytes(message), fallback: Vec::new() });
+        self.send(outgoing::short(Outgoing::bytes(message)));
         async_id
     }
 
@@ -423,6 +481,7 @@ impl Connection {
                     tracing::debug!(peer = %self.peer, "connection drained");
                     return;
                 }
+                Event::Received(Ok(Some(_))) if self.channel.has_ended() => return,
                 Event::Received(Ok(Some(message))) => {
                     self.batch(message, inflight, most).await;
                     receiving = None;
@@ -451,6 +510,7 @@ impl Connection {
             if self.is_ended() {
                 return;
             }
+            rt::yield_if_due().await;
         }
     }
 
@@ -469,8 +529,14 @@ impl Connection {
             self.deliver(inflight);
             progress = true;
         }
-        while let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx) {
+        // What is in flight is not carried out for nobody.
+        while !self.channel.has_ended()
+            && let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx)
+        {
             progress = true;
+            if rt::turn_is_over() {
+                break;
+            }
         }
         if self.is_ended() {
             return Poll::Ready(Event::Ended);
@@ -480,10 +546,14 @@ impl Connection {
         }
         if draining {
             *receiving = None;
-            return if inflight.is_empty() { Poll::Ready(Event::Drained) } else { Poll::Pending };
+            let left = !inflight.is_empty() && !self.channel.has_ended();
+            return if left { Poll::Pending } else { Poll::Ready(Event::Drained) };
         }
-        if inflight.len() >= most {
+        if !self.channel.has_ended() && (inflight.len() >= most || self.is_full()) {
             *receiving = None;
+        } else if rt::turn_is_over() {
+            // A request in flight has used it up.
+            cx.waker().wake_by_ref();
         } else if let Poll::Ready(received) =
             receiving.get_or_insert_with(|| self.channel.recv()).as_mut().poll(cx)
         {
@@ -516,7 +586,13 @@ impl Connection {
             }
             handled = handled.saturating_add(1);
             let held = inflight.len().saturating_add(self.unsent.borrow().len());
-            if handled == BATCH || held >= most || self.is_ended() {
+            if handled == BATCH
+                || held >= most
+                || self.is_ended()
+                || self.channel.has_ended()
+                || self.is_full()
+                || rt::turn_is_over()
+            {
                 break;
             }
             next = self.channel.try_recv();
@@ -562,7 +638,7 @@ impl Connection {
             Err(Error::Io(e)) if !fallback.is_empty() && !self.is_ended() => {
                 tracing::warn!(peer = %self.peer, "a READ failed: {e}");
                 let outgoing = outgoing::unreadable(fallback);
-                self.send(Ready { outgoing, fallback: Vec::new() });
+                self.send(outgoing::short(outgoing));
             }
             // The receiving side learns of it as well, and says why.
             Err(e) => tracing::debug!(peer = %self.peer, "an answer was not sent: {e}"),

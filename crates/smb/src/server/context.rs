@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::Payload;
-use weft_transport::{Channel, Segment, Stag};
+use weft_machine::{Buf, Payload};
+use weft_transport::{Channel, SHORT_ANSWER, Segment, Stag};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
@@ -141,6 +141,15 @@ impl OpContext {
         self.connection.max_inline()
     }
 
+    /// Room for an answer of at most so many bytes, to be asked for before it is made, and before anything that others wait for is
+    /// held; see [`Reply::room`].
+    pub async fn room(&self, len: usize) -> Option<Box<Buf>> {
+        match len > SHORT_ANSWER {
+            true => Some(Box::pin(self.connection.room(len)).await),
+            false => None,
+        }
+    }
+
     /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
     /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. In a
     /// compound it does nothing but for the last request, and for a CREATE (3.3.5.2.7, note 266): there the operation answers
@@ -187,6 +196,9 @@ pub(crate) struct Reply {
     pub status: NtStatus,
     /// [`HEADER_LEN`] bytes that the core fills in, then the body. Offsets in the body count from byte 0 of this.
     pub message: Vec<u8>,
+    /// Where a long `message` goes until the network has taken it: memory of the part of the pool that all answers to the client's
+    /// address share. In a box, because short answers have none.
+    pub room: Option<Box<Buf>>,
     /// Payload of a READ, not read yet when it is a file range: it follows `message` on the wire, or goes into
     /// `segments`.
     pub payload: Option<Payload>,
@@ -213,12 +225,30 @@ impl Reply {
         Reply {
             status: NtStatus::SUCCESS,
             message,
+            room: None,
             payload: None,
             segments: Vec::new(),
             transform: None,
             invalidate: None,
             compress: false,
         }
+    }
+
+    /// Whether `message` has to be in a room, and is not.
+    pub(super) fn is_long(&self) -> bool {
+        self.message.len() > HEADER_LEN + SHORT_ANSWER && self.payload.is_none()
+    }
+
+    /// Moves the end of `message`, all that the room holds, into it.
+    pub(super) fn put_into(&mut self, mut room: Buf) {
+        // The core writes the header in front.
+        let at = self.message.len().saturating_sub(room.capacity()).max(HEADER_LEN);
+        let Some((head, tail)) = self.message.split_at_checked(at) else { return };
+        room.set_len(tail.len());
+        room.copy_from_slice(tail);
+        self.payload = Some(Payload::Chain(vec![room.freeze()]));
+        // A truncated vector would keep its memory.
+        self.message = head.to_vec();
     }
 }
 

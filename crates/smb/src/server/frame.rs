@@ -171,12 +171,15 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
             return Err("limit reached: requests in a compound");
         }
         chain.last = members.is_empty();
-        let answered = match answers.is_empty() || !chain.last {
+        let answered = match answers.is_empty() {
             true => request(connection, &mut chain, message).await?,
-            false => Box::pin(last_of_several(connection, &mut chain, message, &mut answers)).await?,
+            false => Box::pin(behind_others(connection, &mut chain, message, &mut answers)).await?,
         };
         answers.extend(answered);
         chain.index = chain.index.saturating_add(1);
+        if !chain.last {
+            rt::yield_if_due().await;
+        }
         if connection.is_ended() {
             // What was answered so far still goes out: a bad signature is told before the connection closes.
             break;
@@ -188,21 +191,23 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     send(connection, answers, chain.sealed.as_deref()).await
 }
 
-/// The last request of a compound. When it tells the client to wait, the answers to the others do not wait with it.
-async fn last_of_several(
+/// A request of a compound behind others. When it, the last, tells the client to wait, the answers to the others do not wait with
+/// it; nor when it waits for room: what they hold is what it may be waiting for.
+async fn behind_others(
     connection: &Rc<Connection>,
     chain: &mut Chain,
     message: Bytes,
     answers: &mut Vec<Answered>,
 ) -> Result<Option<Answered>, Reason> {
-    let sealed = chain.sealed.clone();
+    let (sealed, last) = (chain.sealed.clone(), chain.last);
+    let waits = || (connection.waits(), if last { connection.interims() } else { 0 });
     let mut request = pin!(request(connection, chain, message));
     loop {
         let answered = poll_fn(|cx| {
-            let before = connection.interims();
+            let before = waits();
             match request.as_mut().poll(cx) {
                 Poll::Ready(answered) => Poll::Ready(Some(answered)),
-                Poll::Pending if connection.interims() != before => Poll::Ready(None),
+                Poll::Pending if waits() != before => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
             }
         });
@@ -327,7 +332,13 @@ async fn request(
     }
     let mut step =
         Step { sign: None, hash: None, session_id: header.session_id, id: header.id, async_id: None };
-    let answer = carry_out(connection, chain, &header, message, related, &mut step).await?;
+    let mut answer = carry_out(connection, chain, &header, message, related, &mut step).await?;
+    if let Ok(reply) = &mut answer
+        && reply.is_long()
+        && step.hash.is_none()
+    {
+        Box::pin(connection.settle_in(reply)).await;
+    }
     let status = match &answer {
         Ok(reply) => reply.status,
         Err(failure) => failure.status,

@@ -228,6 +228,23 @@ impl Piece {
 pub(super) struct Ready {
     pub outgoing: Outgoing,
     pub fallback: Vec<Header>,
+    /// Rooms of answers that were encrypted or compressed: their address goes on being charged for them.
+    pub held: Vec<Bytes>,
+}
+
+/// A message without payload.
+pub(super) fn short(outgoing: Outgoing) -> Ready {
+    Ready { outgoing, fallback: Vec::new(), held: Vec::new() }
+}
+
+/// What answers hold of the pool.
+fn rooms(pieces: &[Piece]) -> Vec<Bytes> {
+    let chains = pieces.iter().filter(|piece| piece.segments.is_empty()).map(|piece| &piece.payload);
+    let bytes = chains.filter_map(|payload| match payload {
+        Some(Payload::Chain(chain)) => Some(chain),
+        _ => None,
+    });
+    bytes.flatten().cloned().collect()
 }
 
 const PAD: [u8; 8] = [0; 8];
@@ -277,7 +294,7 @@ pub(super) fn at_once(answered: Answered, max_message: usize) -> Ready {
     };
     let mut parts = Vec::with_capacity(2);
     let invalidate = piece.into_parts(&[], &mut parts);
-    Ready { outgoing: Outgoing { parts, invalidate, ..Outgoing::default() }, fallback }
+    Ready { outgoing: Outgoing { parts, invalidate, ..Outgoing::default() }, fallback, held: Vec::new() }
 }
 
 async fn message(
@@ -288,8 +305,9 @@ async fn message(
 ) -> Result<Ready, SealError> {
     let compression = compression.filter(|_| pieces.iter().any(|piece| piece.compress));
     if let Some(session) = sealed {
+        let held = rooms(&pieces);
         let outgoing = Box::pin(seal(pieces, session, compression, pool)).await?;
-        return Ok(Ready { outgoing, fallback: Vec::new() });
+        return Ok(Ready { held, ..short(outgoing) });
     }
     let count = pieces.len();
     let mut outgoing = Outgoing { parts: Vec::with_capacity(count.saturating_mul(2)), ..Outgoing::default() };
@@ -310,7 +328,7 @@ async fn message(
         }
     }
     if let Some(bytes) = compression.and_then(|agreed| squeezed(agreed, &pieces)) {
-        return Ok(Ready { outgoing: Outgoing::bytes(bytes), fallback: Vec::new() });
+        return Ok(Ready { held: rooms(&pieces), ..short(Outgoing::bytes(bytes)) });
     }
     if !fallback.is_empty() {
         // One message, one fate.
@@ -321,7 +339,7 @@ async fn message(
         let invalidate = piece.into_parts(pad, &mut outgoing.parts);
         outgoing.invalidate = outgoing.invalidate.or(invalidate);
     }
-    Ok(Ready { outgoing, fallback })
+    Ok(Ready { outgoing, fallback, held: Vec::new() })
 }
 
 /// The message compressed, where that makes it shorter; all of it is in memory.

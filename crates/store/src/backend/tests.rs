@@ -11,6 +11,7 @@ use crate::vfs::*;
 
 mod appends;
 mod beside;
+mod claimed;
 mod descriptors;
 mod identity;
 mod large_streams;

@@ -597,7 +597,22 @@ impl Vfs {
 
     /// All named streams of a file or directory.
     pub async fn streams(&self, base: NodeId) -> Result<Vec<StreamEntry>, Error> {
-        self.streams.list(&*self.backend, base).await
+        let mut all = Vec::new();
+        self.streams_while(base, |stream| {
+            all.push(stream);
+            true
+        })
+        .await?;
+        Ok(all)
+    }
+
+    /// Its named streams in order, until `each` wants no more.
+    pub async fn streams_while(
+        &self,
+        base: NodeId,
+        each: impl FnMut(StreamEntry) -> bool,
+    ) -> Result<(), Error> {
+        self.streams.list(&*self.backend, base, each).await
     }
 
     /// Whether a file or directory has any named stream; what cannot have one has none.

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::lock::MutexGuard as Alone;
+use weft_machine::file::busy;
 use weft_machine::{File, FileRange, Payload, Pool};
 
 use super::sink::{Put, Sink};
@@ -228,6 +229,7 @@ impl OpenFile {
             None => self.begin(0, || 0).await?,
         };
         let before = self.footprint();
+        let _claim = busy::shared_of(self.file()).await.map_err(Error::from)?;
         let appended = self.file().append(bytes, |end| {
             self.require_write(end, len).map_err(|e| Refused::Store(e.into()))?;
             if let Some(quota) = self.quota() {
@@ -258,6 +260,7 @@ impl OpenFile {
                     self.heard(before, self.may_grow(offset, len))?;
                 }
                 self.mark();
+                let _claim = busy::shared_of(&self.file).await?;
                 let placed = put(&self.file, offset).transpose()?.is_some();
                 self.heard(before, Ok(placed))?
             }
@@ -367,8 +370,13 @@ impl OpenFile {
 
     /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
     /// Everything between is a hole. What lies past the end of the file is neither.
-    pub fn data_ranges(&self, offset: u64, len: u64, max: usize) -> Result<(Vec<Range<u64>>, bool), Error> {
-        Ok(self.file().data_ranges(offset, len, max)?)
+    pub async fn data_ranges(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> Result<(Vec<Range<u64>>, bool), Error> {
+        Ok(self.file().data_ranges(offset, len, max).await?)
     }
 
     /// Copies at most `len` bytes of `source` from `from` to `at` here; fewer only where the source ends. The kernel

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use futures_util::lock::MutexGuard as Alone;
+use weft_machine::rt;
 
 use super::depot::{self, Kept};
 use super::stream::{self, Stream, get, gone, is_full, lock, names, remove, set};
@@ -74,21 +75,27 @@ impl Streams {
         if Streams::is_stream(node) { Ok(self.find(node)?.base) } else { Ok(node) }
     }
 
-    /// All streams of a file, in the order of their names.
-    pub(super) async fn list(&self, backend: &dyn Backend, base: NodeId) -> Result<Vec<StreamEntry>, Error> {
-        let mut entries = Vec::new();
+    /// The streams of a file, in the order of their names, until `each` wants no more.
+    pub(super) async fn list(
+        &self,
+        backend: &dyn Backend,
+        base: NodeId,
+        mut each: impl FnMut(StreamEntry) -> bool,
+    ) -> Result<(), Error> {
         for name in names(backend, base).await? {
+            rt::yield_if_due().await;
             let extent = match self.known(base, &name).filter(|stream| stream.content().is_some()) {
                 Some(stream) => stream.extent().await,
                 None => stream::extent(backend, base, &name).await,
             };
             match extent {
-                Ok(extent) => entries.push(StreamEntry { name, size: extent.size }),
+                Ok(extent) if each(StreamEntry { name, size: extent.size }) => {}
+                Ok(_) => break,
                 Err(Error::NoXattr | Error::Stale) => {}
                 Err(e) => return Err(e),
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     /// Whether a file has any.

@@ -7,9 +7,11 @@
 //! is told, whichever protocol it came by.
 //!
 //! Cost: while nothing is watched, one atomic load per change. A change is told to whoever watches its directory, and looks at no
-//! other watch; watches of whole trees make every change cost a walk up to the root.
+//! other watch; watches of whole trees make every change cost a walk up to the root. All watches of a directory share one path,
+//! which is only put together if one of them has room for it.
 
 use std::any::Any;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
-use weft_machine::Charge;
 use weft_machine::budget::Holder;
+use weft_machine::{Charge, rt};
 
 use super::own::Own;
 use super::stream::Stream;
@@ -37,6 +39,8 @@ pub const MAX_QUEUED: usize = 4096;
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// What a change takes beside its path.
 const CHANGE_BYTES: usize = 64;
+/// The longest path that is told: no client of Windows can take a longer one, and a tree has a path for each folder on the way.
+const MAX_PATH_BYTES: usize = 32 << 10;
 /// How deep below a watched tree a change is still seen.
 const MAX_DEPTH: usize = 1024;
 
@@ -125,7 +129,7 @@ pub struct Change {
     /// What happened.
     pub action: Action,
     /// To which path below the watched directory, `/` between names.
-    pub path: Vec<u8>,
+    pub path: Arc<[u8]>,
 }
 
 /// What a watch has seen since it was asked last.
@@ -163,18 +167,19 @@ struct Queued {
 }
 
 impl Queued {
-    /// Whether that is something new.
-    fn push(&mut self, change: Change, held: &Charge) -> bool {
+    /// Whether that is something new. The path is charged to each who has it, though they share it.
+    fn push(&mut self, told: &Told<'_>, held: &Charge) -> bool {
         // A file that is written to again says nothing new.
-        let same = change.action == Action::Modified && self.changes.back() == Some(&change);
-        if self.overflowed || same {
+        let said = |last: &Change| last.action == Action::Modified && told.is_at(&last.path);
+        if self.overflowed || told.event.action == Action::Modified && self.changes.back().is_some_and(said) {
             return false;
         }
-        let bytes = CHANGE_BYTES.saturating_add(change.path.len());
+        let bytes = CHANGE_BYTES.saturating_add(told.len);
         let all = self.bytes.saturating_add(bytes);
-        if self.changes.len() < MAX_QUEUED && all <= MAX_QUEUED_BYTES && held.grow(bytes).is_ok() {
+        let fits = self.changes.len() < MAX_QUEUED && all <= MAX_QUEUED_BYTES && told.len <= MAX_PATH_BYTES;
+        if fits && held.grow(bytes).is_ok() {
             self.bytes = all;
-            self.changes.push_back(change);
+            self.changes.push_back(Change { action: told.event.action, path: told.path().clone() });
         } else {
             self.empty(held);
             self.overflowed = true;
@@ -204,11 +209,11 @@ impl Queue {
     }
 
     /// Adds all of them before anybody can take one.
-    fn push(&self, changes: impl Iterator<Item = Change>) {
+    fn push<'a>(&self, changes: impl Iterator<Item = &'a Told<'a>>) {
         let mut queued = self.queued();
         let mut any = false;
-        for change in changes {
-            any |= queued.push(change, &self.held);
+        for told in changes {
+            any |= queued.push(told, &self.held);
         }
         drop(queued);
         if any {
@@ -261,24 +266,75 @@ struct Registered {
 }
 
 impl Registered {
-    /// The event, as this watch tells it; `above` are the directories above the event's.
-    fn sees(&self, event: &Event<'_>, above: &Above) -> Option<Change> {
+    /// Whether an event is one that this watch, of its directory or of one above, asks for.
+    fn sees(&self, told: &Told<'_>) -> bool {
         #[cfg(test)]
         tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
-        if !self.filter.intersects(event.what) {
-            return None;
-        }
-        let mut path = Vec::new();
-        if self.dir != event.dir {
-            // above[0] is (parent of dir, name of dir in it), and so on.
-            let at = above.iter().position(|(parent, _)| *parent == self.dir).filter(|_| self.recursive)?;
-            for (_, part) in above.get(..=at)?.iter().rev() {
-                path.extend_from_slice(part);
+        self.filter.intersects(told.event.what) && (self.recursive || told.below.is_empty())
+    }
+}
+
+/// An event as those tell it who watch one directory, or the tree below it.
+struct Told<'a> {
+    event: &'a Event<'a>,
+    /// The directories between, from the event's own up to the one in the watched directory, each with its name.
+    below: &'a [(NodeId, Vec<u8>)],
+    /// Bytes of the path.
+    len: usize,
+    path: OnceCell<Arc<[u8]>>,
+    /// What this was compared with last, and whether they are equal: queues that say the same share it.
+    compared: RefCell<Option<(Arc<[u8]>, bool)>>,
+}
+
+impl<'a> Told<'a> {
+    /// `None` where the event is neither in `dir` nor below it; `above` are the directories above the event's.
+    fn to(dir: NodeId, (event, above): &'a (Event<'a>, Above)) -> Option<Told<'a>> {
+        let below = match dir == event.dir {
+            true => &[][..],
+            // above[0] is (parent of the event's directory, its name there), and so on.
+            false => above.get(..=above.iter().position(|(parent, _)| *parent == dir)?)?,
+        };
+        let len = below.iter().fold(event.name.len(), |len, (_, name)| len + name.len() + 1);
+        Some(Told { event, below, len, path: OnceCell::new(), compared: RefCell::default() })
+    }
+
+    fn path(&self) -> &Arc<[u8]> {
+        self.path.get_or_init(|| {
+            #[cfg(test)]
+            tests::PATHS.with(|paths| paths.set(paths.get() + 1));
+            let mut path = Vec::with_capacity(self.len);
+            for (_, name) in self.below.iter().rev() {
+                path.extend_from_slice(name);
                 path.push(b'/');
             }
+            path.extend_from_slice(self.event.name);
+            path.into()
+        })
+    }
+
+    fn is_at(&self, path: &Arc<[u8]>) -> bool {
+        if path.len() != self.len {
+            return false;
         }
-        path.extend_from_slice(event.name);
-        Some(Change { action: event.action, path })
+        let mut compared = self.compared.borrow_mut();
+        match &*compared {
+            Some((last, equal)) if Arc::ptr_eq(last, path) => *equal,
+            _ => compared.insert((path.clone(), self.is_spelled(path))).1,
+        }
+    }
+
+    /// Whether a path is this one, which is not put together for that.
+    fn is_spelled(&self, path: &[u8]) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
+        let Some(mut rest) = path.strip_suffix(self.event.name) else { return false };
+        for (_, name) in self.below {
+            match rest.strip_suffix(b"/").and_then(|rest| rest.strip_suffix(&name[..])) {
+                Some(before) => rest = before,
+                None => return false,
+            }
+        }
+        rest.is_empty()
     }
 }
 
@@ -410,10 +466,11 @@ impl Watches {
         dirs.dedup();
         for dir in dirs {
             let Some(watched) = by_dir.get(&dir) else { continue };
-            let happened_here = events.iter().any(|(event, _)| event.dir == dir);
+            let told: Vec<_> = events.iter().filter_map(|event| Told::to(dir, event)).collect();
+            let happened_here = told.iter().any(|told| told.below.is_empty());
             let plain = watched.plain.by_id.values().filter(|_| happened_here);
             for watch in watched.trees.by_id.values().chain(plain) {
-                watch.queue.push(events.iter().filter_map(|(event, above)| watch.sees(event, above)));
+                watch.queue.push(told.iter().filter(|told| watch.sees(told)));
             }
         }
     }
@@ -538,6 +595,7 @@ impl Witness {
             if above.len() == MAX_DEPTH {
                 break;
             }
+            rt::yield_if_due().await;
         }
         above
     }
@@ -582,6 +640,9 @@ mod tests {
     thread_local! {
         /// How often a watch has looked at an event.
         pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
+        /// Paths that were put together, and comparisons with paths that were told before.
+        pub(super) static PATHS: Cell<usize> = const { Cell::new(0) };
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
     #[test]
@@ -605,7 +666,10 @@ mod tests {
         assert_eq!(LOOKS.get() - before, near.len() * 2);
         let told = |(_, queue, ..): &(u64, Arc<Queue>, u64, bool)| {
             let changes = queue.take().changes;
-            changes.into_iter().map(|change| String::from_utf8(change.path).unwrap()).collect::<Vec<_>>()
+            changes
+                .into_iter()
+                .map(|change| String::from_utf8(change.path.to_vec()).unwrap())
+                .collect::<Vec<_>>()
         };
         assert_eq!(near.each_ref().map(told).concat(), ["x", "y", "x", "y", "c/x", "c/y", "b/c/x", "b/c/y"]);
         assert!(far.iter().all(|watch| told(watch).is_empty()));
@@ -613,5 +677,36 @@ mod tests {
             watches.remove(id, NodeId(dir), recursive);
         }
         assert!(!watches.any() && !watches.any_tree() && watches.by_dir().is_empty());
+    }
+
+    /// Nine hundred folders deep, and a thousand watches of the tree's root: a WRITE may not cost a path for each of them.
+    #[test]
+    fn watches_of_a_tree_share_one_path_and_a_queue_that_says_it_already_needs_none() {
+        let (watches, budget) = (Arc::new(Watches::default()), Budget::new(usize::MAX));
+        let queues: Vec<_> = (0..1000)
+            .map(|_| {
+                let queue = Arc::new(Queue::new(budget.charge(Source::Local, 0).unwrap()));
+                let (dir, filter) = (NodeId::ROOT, What::ALL);
+                let registered = Registered { dir, recursive: true, filter, queue: queue.clone() };
+                watches.add(registered).unwrap();
+                queue
+            })
+            .collect();
+        let counts = |levels: u64| {
+            let above = (1..=levels).rev().map(|level| (NodeId(level), vec![b'n'; 250])).collect();
+            let dir = NodeId(levels + 1);
+            let event = Event { what: What::WRITTEN, action: Action::Modified, dir, name: b"f" };
+            let before = (PATHS.get(), COMPARED.get());
+            watches.tell(&[(event, above)]);
+            (PATHS.get() - before.0, COMPARED.get() - before.1)
+        };
+        assert_eq!(NodeId::ROOT, NodeId(1));
+        assert_eq!(counts(100), (1, 0), "all have it in common");
+        assert_eq!(counts(100), (0, 1), "nothing new, which is found once");
+        assert_eq!(counts(900), (0, 0), "too long to be told");
+        assert!(queues.iter().all(|queue| queue.take().overflowed));
+        assert_eq!(counts(100), (1, 0), "whoever has listed the tree anew is told again");
+        watches.lost(None);
+        assert_eq!(counts(100), (0, 0), "nobody who has to list the tree anew is told");
     }
 }

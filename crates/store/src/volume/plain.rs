@@ -211,11 +211,7 @@ impl Plain {
         match self.medium {
             // There is no asking a device.
             Medium::Device => Ok(vec![Extent { len, hole: false }]),
-            Medium::Ram => extents(&self.file, offset, len, max),
-            Medium::File => {
-                let file = self.file.clone();
-                rt::blocking(move || extents(&file, offset, len, max)).await
-            }
+            Medium::Ram | Medium::File => extents(&self.file, offset, len, max).await,
         }
     }
 }
@@ -362,8 +358,8 @@ fn write_direct(file: &File, offset: u64, data: &[Bytes]) -> io::Result<()> {
 }
 
 /// Data and holes by turns.
-fn extents(file: &File, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
-    let (ranges, all) = file.data_ranges(offset, len, max)?;
+async fn extents(file: &File, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
+    let (ranges, all) = file.data_ranges(offset, len, max).await?;
     let mut extents = Vec::new();
     let mut at = offset;
     for range in ranges {

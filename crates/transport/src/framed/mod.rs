@@ -412,6 +412,14 @@ impl<F: Framing> Channel for Framed<F> {
         self.0.tx.borrow().sender.outstanding()
     }
 
+    fn unsent_bytes(&self) -> usize {
+        self.0.tx.borrow().sender.outstanding_bytes()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.tx.borrow().ended.is_some()
+    }
+
     fn waits_for_memory(&self) -> bool {
         self.0.receiver.borrow().waits_for_memory()
     }

@@ -127,6 +127,7 @@ impl Sender {
         }
         let head = F::emit(len).ok_or(Error::Misuse("message longer than its header can say"))?;
         self.items.push_back(Item::Head(head));
+        let fresh_before = self.fresh_bytes;
         let mut load_budget = LOAD_BYTES;
         for part in parts {
             let fill = fill::<F>(&part);
@@ -151,7 +152,7 @@ impl Sender {
             }
             self.push_bytes(Bytes::from_static(fill));
         }
-        let number = self.sent.number();
+        let number = self.sent.number(self.fresh_bytes.saturating_sub(fresh_before));
         self.items.push_back(Item::End(number));
         self.queued_bytes = self.queued_bytes.saturating_add(HEADER_LEN).saturating_add(len);
         self.bytes = self.bytes.saturating_add(len as u64);
@@ -175,6 +176,11 @@ impl Sender {
     /// Messages that the stream has not taken yet.
     pub(super) fn outstanding(&self) -> usize {
         usize::try_from(self.sent.outstanding()).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes in memory of these.
+    pub(super) fn outstanding_bytes(&self) -> usize {
+        self.sent.outstanding_bytes()
     }
 
     /// Whether nothing is queued.

@@ -547,8 +547,10 @@ fn a_peer_that_does_not_read_makes_senders_wait() {
         let waited = rt::timeout(Duration::from_secs(60), &mut sends).await;
         assert!(waited.is_err(), "the messages went nowhere, yet were taken");
         assert!(a.backlog() >= 7);
+        assert!(a.unsent_bytes() >= 7 << 20, "{} bytes wait", a.unsent_bytes());
         let (sent, _) = futures_util::join!(sends, read_exactly(&peer, 8 * ((1 << 20) + 4)));
         assert!(sent.into_iter().all(|sent| sent.is_ok()));
+        assert_eq!(a.unsent_bytes(), 0);
     });
 }
 

@@ -117,6 +117,9 @@ struct Receiver {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Outgoing>,
+    /// Bytes in memory of those, and of the one that is on its way.
+    waiting_bytes: usize,
+    writing_bytes: usize,
     /// Messages that were queued, and those that the medium took.
     pushed: u64,
     taken: u64,
@@ -294,10 +297,12 @@ impl Inner {
             };
             let mut queue = self.queue.borrow_mut();
             queue.taken = queue.taken.saturating_add(1);
+            queue.writing_bytes = 0;
             if let Err(e) = sent {
                 tracing::debug!(peer = %self.peer, "under TLS: {e}");
                 queue.ended = Some(Ending::Io(std::io::ErrorKind::BrokenPipe));
                 queue.waiting.clear();
+                queue.waiting_bytes = 0;
             }
             queue.senders.drain(..).for_each(Waker::wake);
         }
@@ -310,7 +315,11 @@ impl Inner {
     fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
         let mut queue = self.queue.borrow_mut();
         match queue.waiting.pop_front() {
-            Some(message) => Poll::Ready(Some(message)),
+            Some(message) => {
+                queue.writing_bytes = message.memory_bytes();
+                queue.waiting_bytes = queue.waiting_bytes.saturating_sub(queue.writing_bytes);
+                Poll::Ready(Some(message))
+            }
             None if queue.closing || queue.ended.is_some() => Poll::Ready(None),
             None => {
                 queue.writer = Some(cx.waker().clone());
@@ -409,6 +418,7 @@ impl Channel for Secured {
         if queue.closing {
             return Sending::answered(Err(Error::Closed));
         }
+        queue.waiting_bytes = queue.waiting_bytes.saturating_add(outgoing.memory_bytes());
         queue.waiting.push_back(outgoing);
         queue.pushed = queue.pushed.saturating_add(1);
         let number = queue.pushed;
@@ -433,6 +443,15 @@ impl Channel for Secured {
     fn backlog(&self) -> usize {
         let queue = self.0.queue.borrow();
         queue.pushed.saturating_sub(queue.taken) as usize
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.queue.borrow().ended.is_some()
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        let queue = self.0.queue.borrow();
+        queue.waiting_bytes.saturating_add(queue.writing_bytes)
     }
 
     fn cork(&self, _on: bool) {}

@@ -98,6 +98,8 @@ enum Ready {
 /// The state of one send, shared with its future.
 #[derive(Default)]
 struct Sent {
+    /// Of the message, in memory.
+    bytes: usize,
     outcome: Cell<Option<Result<(), Error>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -536,7 +538,7 @@ impl Channel for RpcRdma {
     }
 
     fn send(&self, message: Outgoing) -> Sending {
-        let sent = Rc::new(Sent::default());
+        let sent = Rc::new(Sent { bytes: message.memory_bytes(), ..Sent::default() });
         {
             let state = &mut *self.0.state.borrow_mut();
             let shape = match &state.role {
@@ -571,6 +573,18 @@ impl Channel for RpcRdma {
         let state = self.0.state.borrow();
         // A call that is being prepared waits for its buffers, and so do all behind it.
         state.preparing.is_some() || !state.waiting.is_empty()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.state.borrow().ended.is_some()
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        let state = self.0.state.borrow();
+        let unsent = state.unsent.iter().map(|unsent| &unsent.sent);
+        let preparing = state.preparing.iter().map(|preparing| &preparing.sent);
+        let all = state.sends.iter().map(|(_, sent)| sent).chain(preparing).chain(unsent);
+        all.fold(0, |sum, sent| sum.saturating_add(sent.bytes))
     }
 
     /// Sends are not gathered: each is one work request, and the provider gathers what it can.

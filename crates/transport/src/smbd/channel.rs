@@ -329,7 +329,7 @@ impl Channel for Smbd {
             Ok(loaded) => loaded,
             Err(e) => return Sending::answered(Err(Error::Io(e))),
         };
-        let number = state.sent.number();
+        let number = state.sent.number(outgoing.memory_bytes());
         if loaded && state.loading.is_empty() {
             core.relay.mute(true);
             core.submit(state, number, outgoing);
@@ -353,6 +353,14 @@ impl Channel for Smbd {
 
     fn waits_for_memory(&self) -> bool {
         self.0.state.borrow().waits_for_memory()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.state.borrow().ended.is_some()
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.0.state.borrow().sent.outstanding_bytes()
     }
 
     fn cork(&self, _on: bool) {

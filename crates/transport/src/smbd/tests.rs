@@ -383,6 +383,7 @@ async fn a_reader_that_does_not_read_makes_the_sender_wait(net: Net) {
     let sends: Vec<_> = (0..700).map(|i| a.send(Outgoing::bytes(pattern(3000, i)))).collect();
     rt::sleep(Duration::from_millis(50)).await;
     assert!(a.backlog() >= 700 - 2 * 256, "{} messages wait", a.backlog());
+    assert!(a.unsent_bytes() >= a.backlog(), "{} bytes wait", a.unsent_bytes());
     for i in 0..700 {
         assert!(next(&b).await == pattern(3000, i));
     }

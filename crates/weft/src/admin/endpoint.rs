@@ -12,10 +12,11 @@ use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{Either, LocalBoxFuture, select};
 use serde_json::Value;
 use weft_machine::{Stream, rt};
 
@@ -27,8 +28,9 @@ const MOST_CONNECTIONS: usize = 16;
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Carries a request out; an error is a sentence for the user.
-pub(crate) type Handler = Rc<dyn Fn(Request) -> LocalBoxFuture<'static, Result<Value, String>>>;
+/// Carries a request out; an error is a sentence for the user. The stop tells that whoever asked has hung up: what only waits ends
+/// then, what has begun to change something goes on.
+pub(crate) type Handler = Rc<dyn Fn(Request, Stop) -> LocalBoxFuture<'static, Result<Value, String>>>;
 
 /// A socket that nobody is heard at yet.
 pub(crate) struct Endpoint(unix::PathListener);
@@ -121,7 +123,15 @@ async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
     loop {
         while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = received.drain(..=end).collect();
-            let answer = answer(&line, handler).await;
+            let hung_up = Stop::default();
+            let answering = pin!(answer(&line, handler, hung_up.clone()));
+            let answer = match select(answering, pin!(hangs_up(stream, &mut received))).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(((), answering)) => {
+                    hung_up.stop();
+                    answering.await
+                }
+            };
             let mut bytes = serde_json::to_vec(&answer)?;
             bytes.push(b'\n');
             stream.send_all(&[bytes.into()]).await?;
@@ -129,19 +139,35 @@ async fn talk(stream: &Stream, handler: &Handler) -> io::Result<()> {
         if received.len() > MAX_REQUEST {
             return Err(io::Error::other("a request without an end"));
         }
-        let mut chunk = [0; 4096];
-        let mut into = [IoSliceMut::new(&mut chunk)];
-        let n = rt::timeout(IDLE, stream.recv(&mut into)).await??;
-        if n == 0 {
+        if rt::timeout(IDLE, receive(stream, &mut received)).await?? == 0 {
             return Ok(());
         }
-        received.extend_from_slice(chunk.get(..n).unwrap_or_default());
     }
 }
 
-async fn answer(line: &[u8], handler: &Handler) -> Answer {
+/// Appends what comes next; how many bytes, 0 at the end.
+async fn receive(stream: &Stream, received: &mut Vec<u8>) -> io::Result<usize> {
+    let mut chunk = [0; 4096];
+    let mut into = [IoSliceMut::new(&mut chunk)];
+    let n = stream.recv(&mut into).await?;
+    received.extend_from_slice(chunk.get(..n).unwrap_or_default());
+    Ok(n)
+}
+
+/// Returns when the other end has hung up. Requests that come meanwhile are kept for later, as far as there is room.
+async fn hangs_up(stream: &Stream, received: &mut Vec<u8>) {
+    while received.len() <= MAX_REQUEST {
+        match receive(stream, received).await {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return,
+        }
+    }
+    std::future::pending().await
+}
+
+async fn answer(line: &[u8], handler: &Handler, hung_up: Stop) -> Answer {
     match serde_json::from_slice::<Request>(line) {
-        Ok(request) => match handler(request).await {
+        Ok(request) => match handler(request, hung_up).await {
             Ok(value) => Answer::Ok(value),
             Err(why) => Answer::Error(why),
         },
@@ -158,15 +184,23 @@ mod tests {
     use super::*;
 
     fn echo() -> Handler {
-        Rc::new(|request| Box::pin(async move { Ok(serde_json::to_value(request).unwrap()) }))
+        Rc::new(|request, _| Box::pin(async move { Ok(serde_json::to_value(request).unwrap()) }))
     }
 
     /// Runs a server on a state directory while `client` talks to it on a thread.
     fn with_server<T: Send + 'static>(state: &Path, client: impl FnOnce() -> T + Send + 'static) -> T {
+        with_handler(state, echo(), client)
+    }
+
+    fn with_handler<T: Send + 'static>(
+        state: &Path,
+        handler: Handler,
+        client: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         rt::block_on(async {
             let endpoint = Endpoint::bind(state).unwrap();
             let stop = Stop::default();
-            let serving = rt::spawn(endpoint.serve(echo(), stop.clone()));
+            let serving = rt::spawn(endpoint.serve(handler, stop.clone()));
             let said = rt::blocking(client).await;
             stop.stop();
             serving.await;
@@ -236,6 +270,31 @@ mod tests {
         });
         assert!(lines[0].starts_with("{\"error\":\"this server does not know"), "{}", lines[0]);
         assert_eq!(lines[1], "{\"ok\":{\"do\":\"status\"}}");
+    }
+
+    #[test]
+    fn a_request_that_waits_is_told_when_whoever_asked_has_hung_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_owned();
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        let handler: Handler = Rc::new(move |_, hung_up| {
+            let ended = ended.clone();
+            Box::pin(async move {
+                let waited = hung_up.or(std::future::pending::<()>()).await;
+                ended.send(waited).unwrap();
+                Ok(Value::Null)
+            })
+        });
+        let told = with_handler(dir.path(), handler, move || {
+            let socket = state.join("run").join(format!("{}.sock", std::process::id()));
+            let stream = unix::connect(&socket).unwrap();
+            // What is asked next does not count as hanging up.
+            (&stream).write_all(b"{\"do\":\"status\"}\n{\"do\":").unwrap();
+            let early = has_ended.try_recv();
+            drop(stream);
+            (early, has_ended.recv_timeout(Duration::from_secs(60)))
+        });
+        assert_eq!(told, (Err(std::sync::mpsc::TryRecvError::Empty), Ok(None)));
     }
 
     #[test]

@@ -169,6 +169,9 @@ pub(crate) struct Group {
     /// The source of this copy does not know the partnership any more, where it says so.
     #[serde(default)]
     pub partner_removed: Option<String>,
+    /// What to type where all sides are copies, and nobody serves it.
+    #[serde(default)]
+    pub no_source: Option<String>,
     /// Where the pictures of an open test failover are served: NBD URIs.
     #[serde(default)]
     pub test_failover: Vec<String>,

@@ -189,6 +189,8 @@ pub(super) struct Opened {
     share: Rc<Share>,
     path: String,
     writes: bool,
+    /// How it is opened again, by its name.
+    by_name: OpenOptions,
     /// As it was found.
     first: Stat,
     /// With the number of the session that it is of.
@@ -212,6 +214,7 @@ impl Opened {
             share: share.clone(),
             path: path.to_owned(),
             writes: options != OpenOptions::read(),
+            by_name: OpenOptions { disposition: OpenOptions::read().disposition, ..options },
             first: file.opened_as(),
             now: RefCell::new((number.get(), file)),
             renewing: Mutex::default(),
@@ -260,8 +263,7 @@ impl Opened {
             Err(e) if e.is_loss() => return Ok(Err(e)),
             Err(e) => {
                 tracing::debug!("{} is opened by its name: {e}", self.path);
-                let options = if self.writes { OpenOptions::write() } else { OpenOptions::read() };
-                match life.tree.open_kept(&self.path, options).await {
+                match life.tree.open_kept(&self.path, self.by_name).await {
                     Ok(file) => self.check(&lost, file)?,
                     Err(e) if e.is_loss() => return Ok(Err(e)),
                     Err(e) => return Err(e.into()),

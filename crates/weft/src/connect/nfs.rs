@@ -7,12 +7,13 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
-use weft_machine::Stream;
 use weft_machine::net::{CONNECT_LIMIT, SourcePort, may_reserve};
+use weft_machine::{Stream, random};
 use weft_nfs::client::{
     Attributes, AuthSys, Credential, Error, File, FileType, MAX_LINES, Mount, Options, SetAttributes,
     SetTime, Status, Time, v4,
@@ -23,15 +24,20 @@ use weft_wire::mount::MountStatus;
 
 use super::reach;
 use super::{
-    Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteEntry, RemoteFile, RemoteFolder, RemoteStat, let_in,
+    Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
+    RemoteStat, UNDER_WAY, let_in,
 };
 use crate::Failure;
+use crate::partial::partial_name;
 use crate::providers;
+use crate::transfer::join;
 use crate::url::{NfsVersion, Url};
 use crate::when::When;
 
 /// One READ and WRITE of a copy from file to file.
 const BLOCK_BYTES: u64 = 1 << 20;
+/// How long nobody has written to a partial file that no command is at work on.
+const DAY_SECS: u64 = 86_400;
 /// Of them outstanding at a time.
 const QUEUE_DEPTH: usize = 8;
 
@@ -362,18 +368,45 @@ impl RemoteFolder for Export {
         async move { Ok(either!(&self.mount, mount => mount.remove(path).await)?) }.boxed_local()
     }
 
-    fn replace<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+    fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
         async move {
-            match either!(&self.mount, mount => mount.stat(to).await) {
-                // Its other names must see the new content, and so must the owner that we cannot give the new one.
-                Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
-                    note!("weft: {to} is written in place: it has other names, or an owner or mode that cannot be kept");
-                    return self.overwrite(from, to).await;
-                }
-                Err(e) if e.status() != Some(Status::NOENT) => return Err(e.into()),
-                _ => {}
+            let held = match &self.mount {
+                Mounted::V3(mount) => match mount.stat(path).await {
+                    // Nobody says whether a command is at work on it, but that would write.
+                    Ok(found) if is_recent(when(found.mtime)) => return Ok(false),
+                    found => found.map(|_| None),
+                },
+                Mounted::V4(mount) => mount.open_alone(path).await.map(Some),
+            };
+            let held = match held {
+                Err(e) if e.is_in_use() || e.status() == Some(Status::NOENT) => return Ok(false),
+                held => held?,
+            };
+            let removed = self.remove(path).await;
+            if let Some(held) = held {
+                held.close().await?;
             }
-            Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
+            removed.map(|()| true)
+        }
+        .boxed_local()
+    }
+
+    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+        async move {
+            let (path, file) = match tag {
+                Some(tag) => {
+                    let path = beside(&target, tag);
+                    (path.clone(), self.resumed(&path).await?)
+                }
+                None => {
+                    let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
+                    let path = beside(&target, &format!(".{:016x}", u64::from_le_bytes(bytes)));
+                    (path.clone(), self.new_file(&path).await?)
+                }
+            };
+            let file = Rc::new(NfsFile(file));
+            let draft = NfsDraft { export: self, path, target, resumed: tag.is_some(), file };
+            Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
     }
@@ -419,7 +452,135 @@ impl RemoteFolder for Export {
     }
 }
 
+/// A partial file for new content of `target`.
+fn beside(target: &str, tag: &str) -> String {
+    let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
+    join(folder, &partial_name(name, tag))
+}
+
+/// Says what it means that somebody else has a file open.
+fn in_use(e: Error) -> Failure {
+    if e.is_in_use() {
+        format!("{UNDER_WAY}, or was killed within the lease that the server gives its clients ({e})").into()
+    } else {
+        e.into()
+    }
+}
+
+/// A partial file, open.
+///
+/// Nobody finds one without a tag: its name is random, because version 3 has no opens that would keep others out. One with a tag
+/// keeps them out by version 4's share reservation. By version 3 several commands may write it; the tag names one version of one
+/// source, so they write the same bytes, and nobody cuts it off.
+struct NfsDraft<'a> {
+    export: &'a Export,
+    path: String,
+    target: String,
+    resumed: bool,
+    file: Rc<dyn RemoteFile>,
+}
+
+impl RemoteDraft for NfsDraft<'_> {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn target(&self) -> &str {
+        &self.target
+    }
+
+    fn file(&self) -> &Rc<dyn RemoteFile> {
+        &self.file
+    }
+
+    fn replace(&self) -> Answer<'_, ()> {
+        async move {
+            if self.resumed {
+                let replaced = self.export.replace(&self.path, &self.target).await;
+                let closed = self.file.close().await;
+                return replaced.and(closed);
+            }
+            // Some servers rename no file that is open.
+            self.file.close().await?;
+            self.export.replace(&self.path, &self.target).await
+        }
+        .boxed_local()
+    }
+
+    fn discard(&self) -> Answer<'_, ()> {
+        async move {
+            // Before it is removed: the space of a file that somebody has open does not come back.
+            if let Err(e) = self.file.close().await {
+                tracing::debug!("closing {}: {e}", self.path);
+            }
+            self.export.remove(&self.path).await
+        }
+        .boxed_local()
+    }
+}
+
 impl Export {
+    /// Makes a file of a name that nobody else has.
+    async fn new_file(&self, path: &str) -> Result<File, Failure> {
+        let set = SetAttributes::default();
+        let made = match &self.mount {
+            Mounted::V3(mount) => mount.create_new(path, set).await,
+            Mounted::V4(mount) => mount.create_guarded(path, set).await,
+        };
+        match made {
+            // This very call has made it, and its first answer was lost.
+            Err(e) if e.status() == Some(Status::EXIST) => self.resumed(path).await,
+            made => Ok(made?),
+        }
+    }
+
+    /// Makes a file, or opens one with what is in it.
+    async fn resumed(&self, path: &str) -> Result<File, Failure> {
+        let set = SetAttributes::default();
+        match &self.mount {
+            Mounted::V3(mount) => Ok(mount.create(path, set).await?),
+            Mounted::V4(mount) => mount.create_alone(path, set).await.map_err(in_use),
+        }
+    }
+
+    /// Puts `from` in the place of `to`, which keeps its mode and owner.
+    async fn replace(&self, from: &str, to: &str) -> Result<(), Failure> {
+        match either!(&self.mount, mount => mount.stat(to).await) {
+            // Its other names must see the new content, and so must the owner that we cannot give the new one.
+            Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
+                note!(
+                    "weft: {to} is written in place: it has other names, or an owner or mode that cannot be kept"
+                );
+                return self.overwrite_alone(from, to).await;
+            }
+            Err(e) if e.status() != Some(Status::NOENT) => return Err(e.into()),
+            _ => {}
+        }
+        Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
+    }
+
+    /// Overwrites `to` while no other command does: two of them would mix their contents. A file beside it says that one is
+    /// at it. Version 4 keeps that open, and the server closes it for one that was killed; by version 3 it stays then.
+    async fn overwrite_alone(&self, from: &str, to: &str) -> Result<(), Failure> {
+        let marker = beside(to, "");
+        let set = SetAttributes::default();
+        let turn = match &self.mount {
+            Mounted::V3(mount) => match mount.create_new(&marker, set).await {
+                Err(e) if e.status() == Some(Status::EXIST) => {
+                    let left = format!("{UNDER_WAY}, or was killed: then remove {marker}");
+                    return Err(left.into());
+                }
+                made => made?,
+            },
+            Mounted::V4(mount) => mount.create_alone(&marker, set).await.map_err(in_use)?,
+        };
+        let overwritten = self.overwrite(from, to).await;
+        // The next one comes when this is closed, and makes it anew.
+        let removed = self.remove(&marker).await;
+        turn.close().await?;
+        overwritten.and(removed)
+    }
+
     /// Gives a file the mode and owner of another; false where the server does not let us.
     async fn take_attributes(&self, path: &str, of: &Attributes) -> Result<bool, Failure> {
         let ours = either!(&self.mount, mount => mount.stat(path).await)?;
@@ -490,6 +651,11 @@ impl Export {
     }
 }
 
+/// Whether a time is within a day from now: as far as clocks may differ.
+fn is_recent(time: When) -> bool {
+    When::from(SystemTime::now()).secs.abs_diff(time.secs) < DAY_SECS
+}
+
 fn when(time: Time) -> When {
     When { secs: i64::from(time.seconds), nanos: time.nseconds }
 }
@@ -521,6 +687,10 @@ impl RemoteFile for NfsFile {
 
     fn flush(&self) -> Answer<'_, ()> {
         async move { Ok(self.0.commit().await?) }.boxed_local()
+    }
+
+    fn set_len(&self, len: u64) -> Answer<'_, ()> {
+        async move { Ok(self.0.set_len(len).await?) }.boxed_local()
     }
 
     fn close(&self) -> Answer<'_, ()> {

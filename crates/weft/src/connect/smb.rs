@@ -24,11 +24,13 @@ use super::lasting::{Opened, Share};
 use super::links::{self, Through};
 use super::reach::authority;
 use super::{
-    Agreed, Answer, Dial, Medium, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare, RemoteStat,
-    SMB_DIRECT_PORT, let_in,
+    Agreed, Answer, Dial, Medium, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
+    RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
 };
 use crate::Failure;
 use crate::args::Transport;
+use crate::partial::partial_name;
+use crate::transfer::join;
 use crate::url::Url;
 use crate::when::When;
 
@@ -200,37 +202,6 @@ impl SmbShare {
         Ok(spelling::to_wire(&self.path.of(path)?).into_owned())
     }
 
-    async fn rename(&self, from: &str, to: &str) -> Result<(), Failure> {
-        let rename = async || {
-            let renamed = self.share.with_knowing(async |tree, again| {
-                match tree.rename(from, to, true).await {
-                    // Carried out, and the connection lost before the answer came.
-                    Err(e) if again && e.is_not_found() && found(tree.stat(to).await)?.is_some() => Ok(()),
-                    other => other,
-                }
-            });
-            renamed.await
-        };
-        self.despite_read_only(to, rename().await, rename).await
-    }
-
-    /// Copies the content of `from` into `to` on the server, so that `to` keeps all that it has, and removes `from`.
-    async fn overwrite(&self, from: &str, to: &str) -> Result<(), Failure> {
-        let copy = async || self.share.with(async |tree| tree.overwrite(from, to).await).await;
-        match copy().await {
-            Err(e) if refused(&e) => {
-                if !self.share.with(async |tree| tree.set_read_only(to, false).await).await? {
-                    return Err(e);
-                }
-                let copied = copy().await;
-                self.share.with(async |tree| tree.set_read_only(to, true).await).await?;
-                copied?;
-            }
-            done => done?,
-        }
-        self.share.with_knowing(async |tree, again| gone(tree.remove(from).await, again)).await
-    }
-
     /// Tries again when what is at `path` was read-only, as `mv -f` and `rm -f` see it: who may change the folder may
     /// replace what is in it.
     async fn despite_read_only(
@@ -339,22 +310,32 @@ impl RemoteFolder for SmbShare {
         .boxed_local()
     }
 
-    fn replace<'a>(&'a self, from: &'a str, to: &'a str) -> Answer<'a, ()> {
+    fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
         async move {
-            let (from, to) = (&self.on_wire(from)?, &self.on_wire(to)?);
-            if self.share.with(async |tree| found(tree.stat(to).await)).await?.is_none() {
-                return self.rename(from, to).await;
-            }
-            match self.overwrite(from, to).await {
-                // Nobody may write to it, and who may change the folder may replace it.
-                Err(e) if refused(&e) => {
-                    note!(
-                        "weft: {to} cannot be written to: it is replaced, and loses its owner and permissions"
-                    );
-                    self.rename(from, to).await
-                }
-                done => done,
-            }
+            let path = &self.on_wire(path)?;
+            let options =
+                OpenOptions { disposition: OpenOptions::read().disposition, ..OpenOptions::draft(false) };
+            let removed = self.share.with(async |tree| {
+                let file = match tree.open(path, options).await {
+                    Err(e) if e.is_in_use() || e.is_not_found() => return Ok(false),
+                    opened => opened?,
+                };
+                let removed = file.remove().await;
+                file.close().await?;
+                removed.map(|()| true)
+            });
+            removed.await
+        }
+        .boxed_local()
+    }
+
+    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+        async move {
+            let path = beside(&target, tag);
+            let handle = Rc::new(alone(&self.share, &self.on_wire(&path)?, tag.is_none()).await?);
+            let file = handle.clone();
+            let draft = SmbDraft { folder: self, path, target, resumed: tag.is_some(), handle, file };
+            Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
     }
@@ -424,6 +405,134 @@ fn refused(e: &Failure) -> bool {
     e.downcast_ref::<Error>().is_some_and(Error::is_protected)
 }
 
+/// The partial file that new content of `target` is written to. Every command gives it the same name, so the server lets one of
+/// them in at a time, and the next one takes over what a killed one has left.
+fn beside(target: &str, tag: Option<&str>) -> String {
+    let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
+    join(folder, &partial_name(name, tag.unwrap_or_default()))
+}
+
+/// Opens a partial file so that nobody else writes to it.
+async fn alone(share: &Rc<Share>, path: &str, empty: bool) -> Result<SmbFile, Failure> {
+    match Opened::new(share, path, OpenOptions::draft(empty)).await {
+        Err(e) if e.downcast_ref::<Error>().is_some_and(Error::is_in_use) => Err(UNDER_WAY.into()),
+        opened => Ok(SmbFile(RefCell::new(Some(Rc::new(opened?))))),
+    }
+}
+
+/// A partial file, open.
+struct SmbDraft<'a> {
+    folder: &'a SmbShare,
+    path: String,
+    target: String,
+    /// Its name has a tag: other commands may write other partial files for the same target.
+    resumed: bool,
+    handle: Rc<SmbFile>,
+    /// The same.
+    file: Rc<dyn RemoteFile>,
+}
+
+impl SmbDraft<'_> {
+    async fn put_in_place(&self) -> Result<(), Failure> {
+        let (share, to) = (&self.folder.share, &self.folder.on_wire(&self.target)?);
+        if share.with(async |tree| found(tree.stat(to).await)).await?.is_none() {
+            return self.rename(to).await;
+        }
+        match self.overwrite(to).await {
+            // Nobody may write to it, and who may change the folder may replace it.
+            Err(e) if refused(&e) => {
+                note!("weft: {to} cannot be written to: it is replaced, and loses its owner and permissions");
+                self.rename(to).await
+            }
+            done => done,
+        }
+    }
+
+    async fn rename(&self, to: &str) -> Result<(), Failure> {
+        let share = &self.folder.share;
+        let rename = async || {
+            let losses = share.losses();
+            match self.handle.file()?.with(async |file| file.rename(to, true).await).await {
+                // Carried out, and the connection lost before the answer came.
+                Err(e) if share.losses() > losses && is_not_found(&e) => {
+                    match share.with(async |tree| found(tree.stat(to).await)).await? {
+                        Some(_) => Ok(()),
+                        None => Err(e),
+                    }
+                }
+                renamed => renamed,
+            }
+        };
+        self.folder.despite_read_only(to, rename().await, rename).await
+    }
+
+    /// Copies its content into `to` on the server, so that `to` keeps all that it has, and removes it.
+    async fn overwrite(&self, to: &str) -> Result<(), Failure> {
+        let share = &self.folder.share;
+        // Two that overwrite one file would mix their contents.
+        let turn = match self.resumed {
+            true => Some(alone(share, &self.folder.on_wire(&beside(&self.target, None))?, true).await?),
+            false => None,
+        };
+        let copied = self.copy_into(to).await;
+        if let Some(turn) = turn {
+            turn.remove().await?;
+        }
+        copied?;
+        self.handle.remove().await
+    }
+
+    async fn copy_into(&self, to: &str) -> Result<(), Failure> {
+        let share = &self.folder.share;
+        let copy = async || self.handle.file()?.with(async |file| file.overwrite(to).await).await;
+        match copy().await {
+            Err(e) if refused(&e) => {
+                if !share.with(async |tree| tree.set_read_only(to, false).await).await? {
+                    return Err(e);
+                }
+                let copied = copy().await;
+                share.with(async |tree| tree.set_read_only(to, true).await).await?;
+                copied
+            }
+            done => done,
+        }
+    }
+}
+
+impl RemoteDraft for SmbDraft<'_> {
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn target(&self) -> &str {
+        &self.target
+    }
+
+    fn file(&self) -> &Rc<dyn RemoteFile> {
+        &self.file
+    }
+
+    fn replace(&self) -> Answer<'_, ()> {
+        async move {
+            let replaced = self.put_in_place().await;
+            // It is durable since it was flushed.
+            if let Err(e) = self.file.close().await {
+                tracing::debug!("closing {}: {e}", self.path);
+            }
+            replaced
+        }
+        .boxed_local()
+    }
+
+    fn discard(&self) -> Answer<'_, ()> {
+        self.handle.remove().boxed_local()
+    }
+}
+
+fn is_not_found(e: &Failure) -> bool {
+    e.downcast_ref::<Error>().is_some_and(Error::is_not_found)
+}
+
 /// `None` when there is nothing.
 fn found(stat: Result<Stat, Error>) -> Result<Option<Stat>, Error> {
     match stat {
@@ -448,6 +557,19 @@ impl SmbFile {
     ) -> Result<Rc<dyn RemoteFile>, Failure> {
         let opened = Opened::new(share, path, options).await?;
         Ok(Rc::new(SmbFile(RefCell::new(Some(Rc::new(opened))))))
+    }
+
+    /// Removes and closes it, by its handle: its name may be somebody else's by now.
+    async fn remove(&self) -> Result<(), Failure> {
+        let Some(opened) = self.0.borrow_mut().take() else { return Ok(()) };
+        let removed = opened.with(async |file| file.remove().await).await;
+        // The name goes with the handle.
+        let closed = opened.with(async |file| file.close().await).await;
+        match removed.and(closed) {
+            // After a connection was lost.
+            Err(e) if is_not_found(&e) => Ok(()),
+            removed => removed,
+        }
     }
 
     fn file(&self) -> Result<Rc<Opened>, Failure> {
@@ -480,6 +602,10 @@ impl RemoteFile for SmbFile {
 
     fn flush(&self) -> Answer<'_, ()> {
         async move { self.file()?.with(async |file| file.flush().await).await }.boxed_local()
+    }
+
+    fn set_len(&self, len: u64) -> Answer<'_, ()> {
+        async move { self.file()?.with(async |file| file.set_len(len).await).await }.boxed_local()
     }
 
     fn is_anew(&self) -> bool {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, File};
+use weft_machine::{Buf, File, Pool};
 use weft_transport::{
     Access, Channel, Error, Exposed, Kind, Limits, Message, Outgoing, Peer, Security, Segment, Sending,
     Traffic,
@@ -60,6 +60,15 @@ impl Channel for Placed {
     fn backlog(&self) -> usize {
         self.channel.backlog()
     }
+    fn unsent_bytes(&self) -> usize {
+        self.channel.unsent_bytes()
+    }
+    fn has_ended(&self) -> bool {
+        self.channel.has_ended()
+    }
+    fn answers(&self) -> Option<Pool> {
+        Some(self.member.answers.clone())
+    }
     fn unacknowledged(&self) -> usize {
         self.channel.unacknowledged()
     }
@@ -89,7 +98,7 @@ impl Channel for Placed {
 #[cfg(test)]
 mod tests {
     use weft_machine::buf::MAX_BUF;
-    use weft_machine::{Listener, Pool, Stream, rt};
+    use weft_machine::{Listener, Stream, rt};
     use weft_transport::record;
 
     use super::super::memory::Memory;

@@ -3,7 +3,8 @@
 //! Before its peer is known a connection takes from the strangers' share, of which each source has a part, so that one address
 //! keeps nobody else from logging on. A known peer's messages come out of the pool; on RDMA connections, which hold receives,
 //! messages on their way in and payload that is pulled, out of a part of it that all connections of the source share. An RDMA
-//! connection takes what it holds along when its peer becomes known.
+//! connection takes what it holds along when its peer becomes known. Long answers have a part of the pool of their own: all
+//! together hold so little that what has to be received, or read to be sent, never waits for clients that do not read their answers.
 //! Owns: the shares of each source that is connected. Does not: count connections.
 
 use std::cell::Cell;
@@ -16,9 +17,13 @@ use weft_machine::{Peer, Pool, Source};
 /// of them are served beside one that means harm.
 const PART: usize = 4;
 
+/// The part of the pool that long answers may hold, until the network has taken them.
+const ANSWERS_PART: usize = 2;
+
 /// The shares, by source.
 pub(crate) struct Memory {
     pool: Pool,
+    answers: Pool,
     strangers: Pool,
     sources: Mutex<Sources>,
 }
@@ -35,6 +40,7 @@ struct Sources {
 struct Shares {
     strangers: Pool,
     rdma: Pool,
+    answers: Pool,
     members: usize,
 }
 
@@ -44,6 +50,8 @@ pub(super) struct Member {
     source: Source,
     /// Where its buffers come from while its peer is a stranger.
     pub(super) strangers: Pool,
+    /// Where the bytes of long answers come from.
+    pub(super) answers: Pool,
     rdma: Option<Rdma>,
 }
 
@@ -66,7 +74,8 @@ enum Known {
 impl Memory {
     pub(crate) fn new(pool: &Pool, strangers: &Pool) -> Arc<Memory> {
         let (pool, strangers) = (pool.clone(), strangers.clone());
-        Arc::new(Memory { pool, strangers, sources: Mutex::default() })
+        let answers = pool.share(pool.limit_bytes() / ANSWERS_PART);
+        Arc::new(Memory { pool, answers, strangers, sources: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Sources> {
@@ -86,10 +95,16 @@ impl Memory {
         let shares = sources.known.entry(source).or_insert_with(|| Shares {
             strangers: Memory::part(&self.strangers),
             rdma: Memory::part(&self.pool),
+            answers: match source {
+                // It runs as the server's user, see `join_rdma`.
+                Source::Local => self.answers.clone(),
+                _ => Memory::part(&self.answers),
+            },
             members: 0,
         });
         shares.members += 1;
-        Member { memory: self.clone(), source, strangers: shares.strangers.clone(), rdma: None }
+        let (strangers, answers) = (shares.strangers.clone(), shares.answers.clone());
+        Member { memory: self.clone(), source, strangers, answers, rdma: None }
     }
 
     /// A connection of `peer` by RDMA begins. A process of this host is not limited: it runs as the server's user.
@@ -111,7 +126,10 @@ impl Sources {
         let Sources { known, left } = self;
         left.retain(|source| {
             let Some(shares) = known.get(source).filter(|shares| shares.members == 0) else { return false };
-            let holds = shares.strangers.in_use_bytes() > 0 || shares.rdma.in_use_bytes() > 0;
+            // What this host's own answers hold is not of a share that would be forgotten.
+            let own = if *source == Source::Local { None } else { Some(&shares.answers) };
+            let held = [Some(&shares.strangers), Some(&shares.rdma), own];
+            let holds = held.into_iter().flatten().any(|share| share.in_use_bytes() > 0);
             if !holds {
                 known.remove(source);
             }
@@ -204,6 +222,30 @@ mod tests {
         assert!(known(&memory, "10.0.0.1:4").rdma().try_alloc(16 << 20).is_some());
         drop(known(&memory, "10.0.0.9:1"));
         assert_eq!(memory.lock().known.len(), 1, "nothing is kept of who holds nothing");
+    }
+
+    #[test]
+    fn answers_of_an_address_that_nobody_reads_leave_room_for_those_of_others_and_for_requests() {
+        let (pool, memory) = memory(32 * MAX_BUF);
+        let join = |addr: &str| memory.join(Peer::Tcp(addr.parse().unwrap()));
+        let all =
+            |member: &Member| std::iter::from_fn(|| member.answers.try_alloc(1 << 20)).collect::<Vec<_>>();
+        // Of 16 buffers, an address has four, however many connections it has.
+        let greedy = ["10.0.0.1:1", "10.0.0.1:2"].map(join);
+        let mut held = all(&greedy[0]);
+        assert_eq!((held.len(), all(&greedy[1]).len()), (4 * 16, 0));
+        let more: Vec<_> = (2..9).map(|n| join(&format!("10.0.0.{n}:1"))).collect();
+        held.extend(more.iter().flat_map(all));
+        assert_eq!(held.len(), 16 * 16, "half of the pool, by however many addresses");
+        assert!(pool.try_alloc(MAX_BUF).is_some());
+        // What a connection left behind counts, until it is taken.
+        drop(greedy);
+        assert!(all(&join("10.0.0.1:3")).is_empty());
+        drop(held);
+        assert_eq!(all(&join("10.0.0.1:3")).len(), 4 * 16);
+        drop(more);
+        drop(join("10.0.0.9:1"));
+        assert_eq!(memory.lock().known.len(), 0, "nothing is kept of who holds nothing");
     }
 
     #[test]

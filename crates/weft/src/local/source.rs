@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -21,6 +22,8 @@ pub(crate) struct Source {
     pub(crate) size: u64,
     /// Last write.
     pub(crate) modified: When,
+    /// Its number in its file system.
+    pub(crate) inode: u64,
 }
 
 impl Source {
@@ -50,8 +53,9 @@ impl Source {
     }
 
     fn of(file: File, shown: PathBuf) -> Result<Source, Fault> {
-        let looked = file.metadata().and_then(|kind| Ok((kind.len(), When::from(kind.modified()?))));
-        let (size, modified) = looked.map_err(|e| Fault::here(&shown, &e))?;
-        Ok(Source { file, shown, size, modified })
+        let looked =
+            file.metadata().and_then(|kind| Ok((kind.len(), When::from(kind.modified()?), kind.ino())));
+        let (size, modified, inode) = looked.map_err(|e| Fault::here(&shown, &e))?;
+        Ok(Source { file, shown, size, modified, inode })
     }
 }

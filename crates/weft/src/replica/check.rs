@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::args::ReplicaCheck;
 use crate::doctor::{Report, Verdict};
 use crate::out::Console;
-use crate::serve::replica::check::{Measured, There, look, measure};
+use crate::serve::replica::check::{Measured, There, Unknown, look, measure};
 use crate::transfer::CLIENT_BUFFERS;
 use crate::volume::human;
 
@@ -45,7 +45,11 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     })?;
     let port = format!("port {}", address.port);
     match &there {
-        Err(e) => {
+        Err(Unknown::Refused(why)) => {
+            report.ok(port, logs_on(&address.user));
+            report.fail("their log", why, "mend that on that host");
+        }
+        Err(Unknown::Unreachable(e)) => {
             let remedy = match e.contains("STATUS_LOGON_FAILURE") {
                 true => {
                     "weft replica check --user USER, as that host's weft serve has it; WEFT_PASSWORD is that user's"
@@ -57,7 +61,7 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
             report.fail(port, e, remedy);
         }
         Ok(there) => {
-            report.ok(port, format!("{} logs on, and replicas are welcome", address.user));
+            report.ok(port, logs_on(&address.user));
             report.ok("their log", log(there.log_bytes_per_second, there.log_ms));
             volumes(&mut report, there);
         }
@@ -86,6 +90,10 @@ pub(super) fn run(state: &Path, args: ReplicaCheck) -> Result<ExitCode, Failure>
     Ok(if mode.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn logs_on(user: &str) -> String {
+    format!("{user} logs on, and replicas are welcome")
+}
+
 fn log(rate: f64, ms: f64) -> String {
     format!("{}/s durably, {ms:.2} ms for 8 KiB", human(rate as u64))
 }
@@ -109,6 +117,12 @@ fn volumes(report: &mut Report, there: &There) {
             }
             None => report.ok(name, format!("{size}, empty")),
         }
+    }
+    for (name, why) in &there.refused {
+        let remedy = format!(
+            "on that host: weft volume create {name}, and weft serve --volume {name} --nbd --replica"
+        );
+        report.fail(format!("volume {name}"), why, &remedy);
     }
 }
 
@@ -225,8 +239,21 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_is_not_served_is_the_reason_and_not_the_port() {
+        let refused =
+            vec![("nosuch".to_owned(), "volume \"nosuch\" is not served with --replica here".to_owned())];
+        let there = There { log_bytes_per_second: 2e8, log_ms: 2.0, volumes: Vec::new(), refused };
+        let mut report = Report::default();
+        report.ok("port 4450", logs_on("alice"));
+        volumes(&mut report, &there);
+        assert_eq!(judge(&mut report, Some(&there), Some(&measured(0.5))), None);
+        assert!(report.verdict.because.ends_with("because of volume nosuch"), "{}", report.verdict.because);
+    }
+
+    #[test]
     fn the_round_trip_decides_and_the_slowest_part_is_named() {
-        let there = There { log_bytes_per_second: 2e8, log_ms: 2.0, volumes: Vec::new() };
+        let there =
+            There { log_bytes_per_second: 2e8, log_ms: 2.0, volumes: Vec::new(), refused: Vec::new() };
         let mut report = Report::default();
         assert_eq!(judge(&mut report, Some(&there), Some(&measured(0.5))), Some("sync"));
         assert!(

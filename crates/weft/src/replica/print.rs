@@ -35,6 +35,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     if let Some(why) = &group.partner_removed {
         writeln!(out, "  there     {why}")?;
     }
+    if let Some(why) = &group.no_source {
+        writeln!(out, "  nobody    {why}")?;
+    }
     if !group.test_failover.is_empty() {
         let (uris, end) = (group.test_failover.join(" "), format!("weft replica test-failover {name} --end"));
         match engine["picture_ended"].as_str() {
@@ -59,7 +62,11 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
         number(engine, "epoch"),
         number(engine, "last"),
         number(engine, "applied"),
-        if engine["consistent"] == Value::Bool(false) { "; the copy is of no single moment yet" } else { "" }
+        match (&engine["consistent"], &engine["gave_up"]) {
+            (_, Value::Bool(true)) => "; this side gave up, and has what it had then",
+            (Value::Bool(false), _) => "; the copy is of no single moment yet",
+            _ => "",
+        }
     )?;
     if engine["full"] == Value::Bool(true) && opening(group).is_none() {
         writeln!(
@@ -110,7 +117,7 @@ fn peer(out: &mut impl Write, group: &Group, peer: &Value, link: Option<&Link>) 
         0 => String::new(),
         left => format!(" · NumOfBytesRemaining {left}"),
     };
-    writeln!(out, "  {direction:<4}      {name}, {mode}: {}{left}", progress(peer))?;
+    writeln!(out, "  {direction:<4}      {name}, {mode}: {}{}{left}", progress(peer), lost(peer, now_ms()))?;
     let alert = if peer["lag_alert"] == Value::Bool(true) { " (more than tolerable)" } else { "" };
     let missing = missing(is_source, peer);
     writeln!(
@@ -179,7 +186,9 @@ fn missing(is_source: bool, peer: &Value) -> String {
 /// What to type at a copy whose source is lost. One that may be no state that the source ever had, or lacks what that has
 /// answered, is refused without force, which says what it costs: its source is better.
 fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
-    let (lacks, word) = match engine["consistent"] == Value::Bool(false) {
+    let is = |key: &str, value| engine[key] == Value::Bool(value);
+    let (lacks, word) = match is("consistent", false) {
+        true if is("gave_up", true) => ("of a side that gave up".to_owned(), Objection::Resync.word()),
         true => ("in the middle of a resync".to_owned(), Objection::Resync.word()),
         false => match missing(false, peer) {
             lacks if lacks.is_empty() => {
@@ -191,6 +200,12 @@ fn if_lost(name: &str, engine: &Value, peer: &Value) -> String {
     format!(
         ": this copy is {lacks}, and can be made the source by --failover --force={word} alone; start the source again if you can"
     )
+}
+
+/// Since when there is no connection, where there was one.
+fn lost(peer: &Value, now_ms: u64) -> String {
+    let lost_ms = peer["lost_ms"].as_u64().filter(|ms| *ms > 0);
+    lost_ms.map_or(String::new(), |ms| format!(", connection lost {} ago", age(ms, now_ms)))
 }
 
 /// How long a copy has not heard of its source, where that is what it waits for.
@@ -286,7 +301,7 @@ pub(crate) struct Brief {
 
 /// A line for each partner of a group; one for a group that has none, or has stopped.
 pub(crate) fn brief(group: &Group) -> Vec<Brief> {
-    let Group { name, role, stopped, partner_stopped, test_failover, engine, links, .. } = group;
+    let Group { name, role, stopped, partner_stopped, no_source, test_failover, engine, links, .. } = group;
     let peers = engine["peers"].as_array().map_or(&[][..], Vec::as_slice);
     let opening = opening(group);
     if let Some(why) = opening.filter(|_| peers.is_empty()) {
@@ -319,8 +334,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         let follows = peer["phase"] == "ContinuouslyReplicating";
         Brief {
             line: format!(
-                "{name}, {role}: {mode} {direction} {partner}, {}, lag {}{}, {seconds:.1} s{by}{unprotected}",
+                "{name}, {role}: {mode} {direction} {partner}, {}{}, lag {}{}, {seconds:.1} s{by}{unprotected}",
                 progress(peer),
+                lost(peer, now_ms()),
                 missing(is_source, peer),
                 human(bytes)
             ),
@@ -354,6 +370,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
             care: true,
             no_rdma: None,
         });
+    }
+    if let Some(why) = no_source {
+        all.push(Brief { line: format!("{name}: {why}"), care: true, no_rdma: None });
     }
     if let Some(why) = opening {
         all.push(Brief {
@@ -434,6 +453,7 @@ mod tests {
             stopped: None,
             partner_stopped: None,
             partner_removed: None,
+            no_source: None,
             test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),
@@ -625,6 +645,22 @@ mod tests {
                 text.contains(&format!("this copy is {why}, and")) && !text.contains("if it is lost"),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_connection_that_was_lost_is_told_with_its_age() {
+        let peer = |phase: &str| json!({ "name": "other:vol1", "phase": phase, "lost_ms": 1_000_000 });
+        assert_eq!(lost(&peer("WaitingForDestination"), 1_003_000), ", connection lost 3 s ago");
+        assert_eq!(lost(&json!({ "lost_ms": 0 }), 1_003_000), "");
+        for (role, phase) in [("source", "WaitingForDestination"), ("destination", "WaitingForSource")] {
+            let group = group(role, json!({ "role": role, "peers": [peer(phase)] }), Vec::new());
+            let mut out = Vec::new();
+            groups(&mut out, std::slice::from_ref(&group)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(text.contains(", connection lost "), "{text}");
+            let told = &brief(&group)[0];
+            assert!(told.care && told.line.contains(", connection lost "), "{}", told.line);
         }
     }
 

@@ -477,6 +477,7 @@ mod tests {
             stopped: None,
             partner_stopped: None,
             partner_removed: None,
+            no_source: None,
             test_failover: Vec::new(),
             in_memory: false,
             policy: Default::default(),

@@ -142,6 +142,12 @@ pub enum Request {
         /// The session.
         session: u64,
     },
+    /// The roles are about to be exchanged: everything that the destination has logged is in its volumes when it answers, durable,
+    /// and its journal could be written. It stays what it is. Older versions do not know this request.
+    Prepare {
+        /// The session.
+        session: u64,
+    },
     /// The destination is the source from now on, under this era. Durable.
     TakeOver {
         /// The session.
@@ -411,6 +417,10 @@ impl Request {
                 9
             }
             Request::Status => 10,
+            Request::Prepare { session } => {
+                put_words(&mut body, &[*session]);
+                12
+            }
             Request::Beat { session } => {
                 put_words(&mut body, &[*session]);
                 11
@@ -466,6 +476,7 @@ impl Request {
             9 => Request::TakeOver { session: r.u64()?, era: Era::take(r)? },
             10 => Request::Status,
             11 => Request::Beat { session: r.u64()? },
+            12 => Request::Prepare { session: r.u64()? },
             _ => return Err(Malformed::Field("the kind of request")),
         };
         r.end()?;

@@ -40,6 +40,7 @@ fn requests() -> Vec<Request> {
         Request::TakeOver { session: 7, era },
         Request::Status,
         Request::Beat { session: 7 },
+        Request::Prepare { session: 7 },
     ]
 }
 

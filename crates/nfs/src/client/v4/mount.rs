@@ -11,7 +11,7 @@ use weft_machine::{random, rt};
 use weft_transport::{Channel, Traffic};
 use weft_wire::nfs4::{
     Attributes as Values, Bitmap, Create, CreateHow, CreateType, Fattr, FileType, Handle, LinkText, Op,
-    Readdir, ReaddirOk, Rename, Setattr, Stateid, Status, Text, Verifier, attr, opnum,
+    Readdir, ReaddirOk, Rename, Setattr, Stateid, Status, Text, Verifier, attr, opnum, share,
 };
 use weft_wire::xdr::Malformed;
 
@@ -170,24 +170,45 @@ impl Mount {
     /// Opens an existing file, to read, or to read and write.
     pub async fn open(&self, path: &str, write: bool) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
-        Ok(File::of_v4(Opened::open(&self.client, &dir, name, write, None).await?))
+        let access = if write { share::BOTH } else { share::READ };
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, (access, 0), None).await?))
+    }
+
+    /// Opens an existing file to write, and nobody else may until it is closed: see [`Mount::create_alone`].
+    pub async fn open_alone(&self, path: &str) -> Result<File, Error> {
+        let (dir, name) = self.place(path).await?;
+        let shared = (share::BOTH, share::WRITE);
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, shared, None).await?))
     }
 
     /// Makes a file, or opens one that exists; `set.size` of 0 truncates it.
     pub async fn create(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
-        self.create_how(path, CreateHow::Unchecked(changes(&set))).await
+        self.create_how(path, 0, CreateHow::Unchecked(changes(&set))).await
+    }
+
+    /// The same, and nobody else may open it to write until it is closed (RFC 8881 9.7).
+    ///
+    /// # Errors
+    /// Where somebody has it open to write, or so that others may not: see [`Error::is_in_use`].
+    pub async fn create_alone(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
+        self.create_how(path, share::WRITE, CreateHow::Unchecked(changes(&set))).await
+    }
+
+    /// Makes a file that must not exist.
+    pub async fn create_guarded(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
+        self.create_how(path, share::WRITE, CreateHow::Guarded(changes(&set))).await
     }
 
     /// Makes a file that must not exist, unless this very call made it before (RFC 8881 18.16.3, EXCLUSIVE4_1): so also
     /// where the server restarts over it.
     pub async fn create_new(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         let verifier: Verifier = random::bytes()?;
-        self.create_how(path, CreateHow::Exclusive41(verifier, changes(&set))).await
+        self.create_how(path, 0, CreateHow::Exclusive41(verifier, changes(&set))).await
     }
 
-    async fn create_how(&self, path: &str, how: CreateHow) -> Result<File, Error> {
+    async fn create_how(&self, path: &str, deny: u32, how: CreateHow) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
-        Ok(File::of_v4(Opened::open(&self.client, &dir, name, true, Some(how)).await?))
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, (share::BOTH, deny), Some(how)).await?))
     }
 
     /// Makes a directory.

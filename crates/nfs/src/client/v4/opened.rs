@@ -40,6 +40,8 @@ pub(crate) struct Opened {
     stateid: Cell<Stateid>,
     /// Bits of [`share`].
     access: u32,
+    /// Of them, what others may not have meanwhile (RFC 8881 9.7).
+    deny: u32,
     owner: Opaque,
     /// The owner's number.
     number: u64,
@@ -56,17 +58,16 @@ impl Opened {
         client: &Rc<Client>,
         dir: &[Op],
         name: Text,
-        write: bool,
+        (access, deny): (u32, u32),
         how: OpenHow,
     ) -> Result<Rc<Opened>, Error> {
         client.close_forgotten(false).await?;
-        let access = if write { share::BOTH } else { share::READ };
         let (number, owner) = client.new_owner();
         let open = |how| {
             Op::Open(Open {
                 seqid: 0,
                 access: access | share::WANT_NO_DELEG,
-                deny: 0,
+                deny,
                 // The session says whose (RFC 8881 18.16.3).
                 owner: Owner { client: 0, owner: owner.clone() },
                 how,
@@ -88,6 +89,7 @@ impl Opened {
             handle,
             stateid: Cell::new(ok.stateid),
             access,
+            deny,
             owner,
             number,
             reopening: Mutex::default(),
@@ -109,7 +111,8 @@ impl Opened {
             Back::Anew => share::WANT_NO_DELEG,
         };
         let owner = Owner { client: 0, owner: self.owner.clone() };
-        let open = Open { seqid: 0, access: self.access | wish, deny: 0, owner, how: None, claim };
+        let (access, deny) = (self.access | wish, self.deny);
+        let open = Open { seqid: 0, access, deny, owner, how: None, claim };
         vec![Op::Putfh(self.handle), Op::Open(open)]
     }
 

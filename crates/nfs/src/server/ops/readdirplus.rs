@@ -1,5 +1,6 @@
 //! READDIRPLUS. Spec: RFC 1813 3.3.17.
 
+use weft_machine::rt;
 use weft_wire::nfs3::{AttrOnly, EntryPlus, Name, Outcome, ReaddirplusArgs, ReaddirplusOk};
 
 use super::readdir::{EMPTY_LISTING, Found, fit, listing, names};
@@ -38,6 +39,7 @@ pub(in crate::server) async fn readdirplus(
             let enters = names.enters;
             let mut handles = Vec::with_capacity(names.found.len());
             for found in &names.found {
+                rt::yield_if_due().await;
                 let handle = match enters {
                     true => cx.handle(dir.number, found.attr.node).await.ok(),
                     false => None,

@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use weft_machine::{Payload, Time, rt};
+use weft_machine::{Buf, Payload, Time, rt};
 use weft_store::NodeId;
-use weft_transport::{Part, To};
+use weft_transport::{Part, SHORT_ANSWER, To};
 use weft_wire::nfs4::{
     Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, Stateid, Status, UpTo, Xdr, opnum,
 };
@@ -27,6 +27,8 @@ use crate::server::duplicates::MAX_ANSWER;
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
+/// The longest result of an operation that is neither a listing nor payload: an extended attribute's.
+const LONGEST_RESULT: usize = 64 << 10;
 /// The longest reply that is kept without being asked for; a slot is charged for as much.
 const MAX_UNASKED: usize = 128;
 
@@ -55,7 +57,11 @@ pub(super) struct Compound<'a> {
     next: u32,
     /// Something was carried out that must not be again, and that no owner's number protects.
     changes: bool,
+    /// The operation that has ended costs next to nothing, whatever it was asked for.
+    was_short: bool,
     pub reply: Body,
+    /// For a reply that becomes long.
+    room: Option<Box<Buf>>,
     /// Longest reply.
     limit: usize,
 }
@@ -78,6 +84,8 @@ pub(super) struct Body {
     pub tail: Encoder,
     /// Bytes in `done`.
     before: usize,
+    /// Of these, without payload.
+    results_before: usize,
 }
 
 impl Body {
@@ -94,12 +102,18 @@ impl Body {
 
     fn end(&mut self, payload: Payload, to: To) {
         let fill = pad(payload.len());
+        self.results_before = self.results_len();
         self.before = self.len().saturating_add(payload.len()).saturating_add(fill);
         self.done.push((std::mem::take(&mut self.tail), payload, to));
     }
 
     pub fn len(&self) -> usize {
         self.before.saturating_add(self.tail.len())
+    }
+
+    /// The same without payload.
+    fn results_len(&self) -> usize {
+        self.results_before.saturating_add(self.tail.len())
     }
 
     /// Where in `tail` the next operation's result begins: its status, behind the number.
@@ -120,7 +134,7 @@ impl Body {
         if !self.tail.is_empty() {
             parts.push(Part::Bytes(self.tail.into_bytes()));
         }
-        Results::Parts(parts)
+        Results::Parts(parts, None)
     }
 }
 
@@ -182,7 +196,9 @@ pub(in crate::server) async fn compound(
         index: 0,
         next: opnum::ILLEGAL,
         changes: false,
+        was_short: true,
         reply,
+        room: None,
         limit: cx.limits.max_message.min((cx.max_payload() as usize).saturating_add(SMALL * 64)),
     };
     let status = loop {
@@ -192,6 +208,9 @@ pub(in crate::server) async fn compound(
         let next = compound.step(&mut d).await;
         compound.index = compound.index.saturating_add(1);
         match next {
+            Next::Ended(Status::OK) if compound.index < head.count && !compound.was_short => {
+                rt::yield_if_due().await;
+            }
             Next::Ended(Status::OK) => {}
             Next::Ended(status) => break status,
             Next::Replayed(kept) => {
@@ -202,7 +221,7 @@ pub(in crate::server) async fn compound(
             }
         }
     };
-    let Compound { mut reply, turn, index, changes, .. } = compound;
+    let Compound { mut reply, turn, index, changes, room, .. } = compound;
     let first = reply.head();
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
@@ -223,7 +242,7 @@ pub(in crate::server) async fn compound(
     {
         duplicates.keep(duplicates.question(number, &tag, &all), reply.tail.copy_from(start));
     }
-    Ok(reply.into_results())
+    Ok(reply.into_results().within(room))
 }
 
 impl<'a> Compound<'a> {
@@ -255,6 +274,17 @@ impl<'a> Compound<'a> {
         {
             return self.failed(number, status);
         }
+        // The way to a READ's or a WRITE's file: no look at the clock for these.
+        self.was_short = matches!(
+            op,
+            Op::Sequence(_)
+                | Op::Putfh(_)
+                | Op::Putrootfh
+                | Op::Savefh
+                | Op::Restorefh
+                | Op::Getfh
+                | Op::Read(_)
+        );
         let (parts, at) = (self.reply.done.len(), self.reply.tail.len());
         self.next = self.peek_op(d);
         let status = match op {
@@ -269,7 +299,12 @@ impl<'a> Compound<'a> {
                 }
                 Err(status) => return self.failed(number, status),
             },
-            op => self.run(number, op).await,
+            op => match self.may_be_long(&op) {
+                Some(more) if !Box::pin(self.make_room(more)).await => {
+                    return self.failed(number, Status::DELAY);
+                }
+                _ => self.run(number, op).await,
+            },
         };
         if let Some(status) = self.overflow() {
             // What has grown too long is a listing or data; nothing that changed anything is that long.
@@ -279,11 +314,37 @@ impl<'a> Compound<'a> {
                 self.reply.tail = self.reply.done.swap_remove(parts).0;
                 self.reply.done.truncate(parts);
                 self.reply.tail.truncate(at);
-                self.reply.before = 0;
+                (self.reply.before, self.reply.results_before) = (0, 0);
             }
             return self.failed(number, status);
         }
         Next::Ended(status)
+    }
+
+    /// By how much the operation may lengthen a reply that is long already, or becomes so.
+    fn may_be_long(&self, op: &Op) -> Option<usize> {
+        match op {
+            Op::Readdir(args) => {
+                Some((args.maxcount.min(self.cx.server.limits.max_listing) as usize).saturating_add(SMALL))
+            }
+            _ if self.reply.results_len() > SHORT_ANSWER => Some(LONGEST_RESULT),
+            _ => None,
+        }
+    }
+
+    /// Makes sure that there is room for the reply with so much more. False: others have it, and the client asks for the rest again.
+    /// Nobody waits who holds some, so that two who need more do not wait for each other.
+    async fn make_room(&mut self, more: usize) -> bool {
+        let len = self.reply.results_len().saturating_add(more);
+        match &self.room {
+            None => self.room = self.cx.answers.room(len).await,
+            Some(room) if room.capacity() >= len => {}
+            Some(_) => match self.cx.answers.try_room(len) {
+                Some(room) => self.room = Some(room),
+                None => return false,
+            },
+        }
+        true
     }
 
     fn peek_op(&self, d: &Decoder) -> u32 {

@@ -21,4 +21,4 @@ pub(super) use close::{clear_lapsed, close_open, sweep};
 pub(super) use compound::compound;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -77,7 +77,11 @@ pub(super) async fn set_zero_data(request: &Request, open: &Open) -> Result<Outp
 }
 
 /// [MS-FSA] 2.1.5.10.22.
-pub(super) fn allocated_ranges(request: &Request, open: &Open, sparse: bool) -> Result<Output, Failure> {
+pub(super) async fn allocated_ranges(
+    request: &Request,
+    open: &Open,
+    sparse: bool,
+) -> Result<Output, Failure> {
     if open.kind != Kind::File {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
@@ -88,7 +92,7 @@ pub(super) fn allocated_ranges(request: &Request, open: &Open, sparse: bool) -> 
     let Some(file) = &open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
     let room = request.max_output_response as usize / Extent::LEN;
     let (ranges, all) = if sparse {
-        file.data_ranges(wanted.offset, wanted.len, room)?
+        file.data_ranges(wanted.offset, wanted.len, room).await?
     } else {
         // What is not sparse is allocated from end to end.
         let end = file.len()?.min(end);

@@ -56,6 +56,7 @@ pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
             | CtlCode::PIPE_WAIT
             | CtlCode::WEFT_ENDPOINTS
     );
+    let room = cx.room(request.max_output_response as usize).await;
     let output = if on_no_file { on_connection(cx, &request)?.into() } else { on_file(cx, &request).await? };
     let Output { status, bytes: output } = output;
     if output.len() > request.max_output_response as usize {
@@ -65,6 +66,7 @@ pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
     reply.status = status;
     let file = if on_no_file { FileId::RELATED } else { cx.file_id(request.file) };
     Response { code: request.code, file, output: output.into() }.emit(&mut reply.message);
+    reply.room = room;
     Ok(reply)
 }
 
@@ -186,7 +188,7 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         CtlCode::SET_ZERO_DATA => holes::set_zero_data(request, &open).await,
         CtlCode::QUERY_ALLOCATED_RANGES => {
             let sparse = holes::sparse(&open).await?;
-            holes::allocated_ranges(request, &open, sparse)
+            holes::allocated_ranges(request, &open, sparse).await
         }
         CtlCode::WEFT_EXCHANGE => exchange(request, &open).await,
         CtlCode::FILE_LEVEL_TRIM => holes::trim(request, &open).await,

@@ -62,6 +62,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     let Some(mut writer) = Writer::new(request.class, limit) else {
         return Err(unlisted(request.class).into());
     };
+    let room = cx.room(limit).await;
     let mut scan = open.scan.lock().await;
     if request.class == FileClass::POSIX && !cx.connection.negotiated().posix {
         return Err(NtStatus::INVALID_INFO_CLASS.into());
@@ -83,7 +84,7 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     if writer.is_empty() {
         return Err(if first { NtStatus::NO_SUCH_FILE } else { NtStatus::NO_MORE_FILES }.into());
     }
-    Ok(reply(NtStatus::SUCCESS, writer.finish()))
+    Ok(Reply { room, ..reply(NtStatus::SUCCESS, writer.finish()) })
 }
 
 fn reply(status: NtStatus, buffer: Vec<u8>) -> Reply {
@@ -204,10 +205,6 @@ impl Scan {
                 return Ok(None);
             }
             self.fetch(open, who).await?;
-            if self.ready.is_empty() {
-                // A pattern that little matches is compared with a whole directory in one request: others have their turn.
-                rt::yield_now().await;
-            }
         }
     }
 
@@ -257,6 +254,7 @@ impl Scan {
         self.cookie = entries.last().map_or(self.cookie, |last| last.cookie);
         self.ready.expect(entries.len());
         for Entry { name, attr, beside, cookie } in entries {
+            rt::yield_if_due().await;
             let shown = path::from_store(&name);
             let here = pattern.matches(&shown) && self.link(&shown).is_none();
             if here && may_see(vfs, &attr, who).await? {

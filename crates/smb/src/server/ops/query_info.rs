@@ -15,7 +15,7 @@ use weft_wire::smb2::fscc::file::{self, NetworkOpen};
 use weft_wire::smb2::fscc::filesystem as fs;
 use weft_wire::smb2::fscc::{self, FileClass, FsClass};
 use weft_wire::smb2::query_info::{InfoType, Request, Response, SecurityInformation};
-use weft_wire::smb2::{Dialect, NtStatus};
+use weft_wire::smb2::{Dialect, NtStatus, utf16};
 
 use super::create::volume_id;
 use super::opens::{self, ChangeTime, Open};
@@ -33,6 +33,8 @@ const MODE: CreateOptions = CreateOptions(
         | CreateOptions::NO_INTERMEDIATE_BUFFERING.0
         | CreateOptions::DELETE_ON_CLOSE.0,
 );
+/// What an entry of FileStreamInformation takes beside its name ([MS-FSCC] 2.4.44).
+const STREAM_BYTES: usize = 24;
 /// How deep a directory may lie for its path to be told.
 const MAX_DEPTH: usize = 1024;
 
@@ -65,8 +67,9 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let limit = request.output_buffer_length as usize;
+    let room = cx.room(limit).await;
     let mut info = match request.info_type {
-        InfoType::FILE => file_info(cx, &open, FileClass(request.class), &request.input).await?,
+        InfoType::FILE => file_info(cx, &open, FileClass(request.class), &request.input, limit).await?,
         InfoType::FILESYSTEM => fs_info(cx, &open, FsClass(request.class)).await?,
         InfoType::SECURITY => {
             let wanted = SecurityInformation(request.additional_information);
@@ -94,11 +97,18 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
     let mut reply = Reply::with_capacity(info.bytes.len().saturating_add(8));
     reply.status = if cut { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS };
     Response { buffer: info.bytes.into() }.emit(&mut reply.message);
+    reply.room = room;
     Ok(reply)
 }
 
 /// 3.3.5.20.1.
-async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) -> Result<Info, Failure> {
+async fn file_info(
+    cx: &OpContext,
+    open: &Open,
+    class: FileClass,
+    input: &[u8],
+    limit: usize,
+) -> Result<Info, Failure> {
     let needs_attributes =
         [FileClass::BASIC, FileClass::ALL, FileClass::NETWORK_OPEN, FileClass::ATTRIBUTE_TAG];
     if needs_attributes.contains(&class) {
@@ -138,7 +148,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, input: &[u8]) 
         }
         FileClass::ATTRIBUTE_TAG => Info::fixed(|out| facts.attribute_tag().emit(out)),
         FileClass::STREAM => {
-            let streams = facts.streams().await?;
+            let streams = facts.streams(limit).await?;
             Info::variable(32, |out| file::Stream::emit_list(&streams, out))
         }
         FileClass::COMPRESSION => Info::fixed(|out| facts.compression().emit(out)),
@@ -282,19 +292,26 @@ impl Facts<'_> {
         }
     }
 
-    /// The data of a file first, then the streams by name.
-    async fn streams(&self) -> Result<Vec<file::Stream>, Failure> {
+    /// The data of a file first, then the streams by name: as many as take `limit` bytes, and one that shows that there are more.
+    async fn streams(&self, limit: usize) -> Result<Vec<file::Stream>, Failure> {
         let vfs = &self.open.vfs;
         let base = vfs.base(self.open.node);
         let mut streams = Facts { attr: &vfs.getattr(base).await?, ..*self }.data();
-        for stream in vfs.streams(base).await? {
-            let Ok(name) = String::from_utf8(stream.name) else { continue };
+        // The first entry, which is cut where it does not fit, beside them.
+        let mut room = limit;
+        let named = vfs.streams_while(base, |stream| {
+            let Ok(name) = String::from_utf8(stream.name) else { return true };
+            let name = format!(":{name}:$DATA");
+            let fits = room > 0;
+            room = room.saturating_sub(utf16::encoded_len(&name).saturating_add(STREAM_BYTES));
             streams.push(file::Stream {
                 size: stream.size,
                 allocation_size: stream.size.next_multiple_of(8),
-                name: format!(":{name}:$DATA"),
+                name,
             });
-        }
+            fits
+        });
+        named.await?;
         Ok(streams)
     }
 

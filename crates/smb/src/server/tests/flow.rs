@@ -1,10 +1,14 @@
 //! Credits, requests that wait, and clients that do not read.
 
+use weft_machine::buf::MAX_BUF;
 use weft_machine::rt;
+use weft_machine::sim::turns_of_others;
 use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::fscc::FileClass;
+use weft_wire::smb2::fscc::directory;
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::lock::{self, Element};
-use weft_wire::smb2::{Command, FileId, HEADER_LEN, Header, Id, NtStatus, cancel, echo};
+use weft_wire::smb2::{Command, FileId, HEADER_LEN, Header, Id, NtStatus, cancel, echo, query_directory};
 
 use super::harness::*;
 
@@ -115,6 +119,123 @@ fn a_client_that_does_not_read_waits() {
     });
 }
 
+/// A folder whose listing is longer than a request of one credit may ask for.
+async fn long_folder(client: &mut Client) -> FileId {
+    for i in 0..150 {
+        let file = client.open(&format!("{i:0200}"), CreateOptions::NONE).await;
+        client.close(file).await;
+    }
+    client.open("", CreateOptions::DIRECTORY_FILE).await
+}
+
+fn listing(dir: FileId) -> query_directory::Request {
+    query_directory::Request {
+        class: FileClass::ID_BOTH_DIRECTORY,
+        flags: query_directory::Flags::RESTART_SCANS,
+        file_index: 0,
+        file: dir,
+        output_buffer_length: 1 << 16,
+        pattern: "*".into(),
+    }
+}
+
+/// Of 60 listings of 64 KiB that nobody reads, as many are made as a connection may have unsent, and their bytes are the pool's.
+#[test]
+fn long_answers_that_nobody_reads_are_few_and_lie_in_the_pool() {
+    story(async {
+        let world = World::new();
+        for (sign, seal) in [(false, false), (true, false), (false, true)] {
+            let mut client = world.client().await;
+            let dir = long_folder(&mut client).await;
+            (client.sign, client.seal) = (sign, seal);
+            while client.credits - client.next_id < 60 {
+                assert!(client.is_served().await);
+            }
+            client.wire.stalled.set(true);
+            for _ in 0..60 {
+                let request = client.request(Command::QueryDirectory, |out| listing(dir).emit(out));
+                client.send(request);
+            }
+            rt::sleep(Duration::from_secs(1)).await;
+            let unread = client.wire.unread_bytes();
+            assert!((200_000..400_000).contains(&unread), "{unread} bytes of answers");
+            assert!(client.wire.unreceived() >= 50, "{} requests left", client.wire.unreceived());
+            let held = world.pool.in_use_bytes();
+            assert!(held >= unread, "{held} of {unread} bytes are the pool's");
+            client.wire.release();
+            for _ in 0..60 {
+                let (header, bytes) = client.recv().await.unwrap();
+                assert_eq!(header.status, NtStatus::SUCCESS);
+                let buffer = query_directory::Response::parse(&bytes).unwrap().buffer;
+                assert!(directory::parse(FileClass::ID_BOTH_DIRECTORY, &buffer).unwrap().len() > 100);
+            }
+            assert!(client.is_served().await);
+            assert_eq!(world.pool.in_use_bytes(), 0);
+            client.wire.hang_up();
+        }
+    });
+}
+
+/// What waits for room when its client has gone is not carried out for nobody.
+#[test]
+fn listings_of_a_client_that_has_gone_are_not_made() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        let dir = long_folder(&mut client).await;
+        let room = world.pool.share(MAX_BUF);
+        client.wire.room.replace(Some(room.clone()));
+        let taken = room.try_alloc(MAX_BUF).unwrap();
+        client.wire.stalled.set(true);
+        for _ in 0..20 {
+            let request = client.request(Command::QueryDirectory, |out| listing(dir).emit(out));
+            client.send(request);
+        }
+        let request = client.request(Command::Echo, |out| echo::Request.emit(out));
+        client.send(request);
+        rt::sleep(Duration::from_secs(1)).await;
+        assert_eq!(client.wire.unreceived(), 0);
+        let before = SENT.get();
+        client.wire.broken.set(true);
+        client.wire.release();
+        client.wire.hang_up();
+        drop(taken);
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(client.wire.closed_by_server.get());
+        assert_eq!((SENT.get() - before, room.in_use_bytes()), (0, 0));
+    });
+}
+
+/// Other connections of its address have all the room that there is: a listing waits, and what needs no room does not.
+#[test]
+fn a_long_answer_waits_for_room_and_keeps_nothing_else_waiting() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        let dir = long_folder(&mut client).await;
+        let room = world.pool.share(MAX_BUF);
+        client.wire.room.replace(Some(room.clone()));
+        let taken = room.try_alloc(MAX_BUF).unwrap();
+        let name = format!("{:0200}", 1);
+        let create =
+            client.request(Command::Create, |out| create_request(&name, CreateOptions::NONE).emit(out));
+        let list = client.request(Command::QueryDirectory, |out| listing(dir).emit(out));
+        let echo = client.request(Command::Echo, |out| echo::Request.emit(out));
+        client.wire.send(link(vec![create, list, echo], false));
+        // The file is open, and its client is told so.
+        let first = client.recv().await.unwrap().0;
+        assert_eq!((first.command, first.status), (Command::Create, NtStatus::SUCCESS));
+        assert!(client.is_served().await);
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(!client.wire.is_answered());
+        drop(taken);
+        let rest = client.recv_all().await.unwrap();
+        let rest: Vec<_> = rest.iter().map(|(header, _)| (header.command, header.status)).collect();
+        assert_eq!(rest, [Command::QueryDirectory, Command::Echo].map(|c| (c, NtStatus::SUCCESS)));
+        assert_eq!(room.in_use_bytes(), 0);
+    });
+}
+
 fn lock_request(file: FileId) -> lock::Request {
     let exclusive = Element { offset: 0, length: 10, flags: lock::Flags::EXCLUSIVE_LOCK };
     lock::Request { sequence: 0, file, locks: vec![exclusive] }
@@ -222,4 +343,28 @@ fn long_requests_of_short_commands_end_the_connection() {
         client.send(request);
         client.assert_closed().await;
     });
+}
+
+/// What a request costs depends on what it finds, so none is counted.
+#[test]
+fn others_have_their_turn_between_the_requests_of_a_connection() {
+    let turns = |requests: usize, compound: bool| {
+        turns_of_others(async move {
+            let mut client = World::new().client().await;
+            let echoes = (0..requests).map(|_| client.request(Command::Echo, |out| echo::Request.emit(out)));
+            let echoes: Vec<_> = echoes.collect();
+            match compound {
+                true => client.send(link(echoes, false)),
+                false => echoes.into_iter().for_each(|echo| client.send(echo)),
+            }
+            let mut answered = 0;
+            while answered < requests {
+                answered += client.recv_all().await.unwrap().len();
+            }
+        })
+    };
+    for compound in [false, true] {
+        let (few, many) = (turns(1, compound), turns(15, compound));
+        assert!(many >= few + 4, "{many} and {few}, in a compound: {compound}");
+    }
 }

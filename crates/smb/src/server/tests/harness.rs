@@ -44,7 +44,11 @@ pub(super) struct Wire {
     pub closed_by_server: Cell<bool>,
     /// The medium takes nothing: every send stays pending.
     pub stalled: Cell<bool>,
+    /// It takes nothing any more and says so.
+    pub broken: Cell<bool>,
     stalled_wakers: RefCell<Vec<Waker>>,
+    /// What answers to the client's address may hold; all of the pool where nothing is said.
+    pub room: RefCell<Option<Pool>>,
     /// The next message with a file payload fails as if the file could not be read.
     pub unreadable: Cell<bool>,
     pub max_rdma: Cell<Option<usize>>,
@@ -105,6 +109,7 @@ impl Channel for Pipe {
         wake(&self.0.client_waker);
         let wire = self.0.clone();
         Sending::waiting(poll_fn(move |cx| match wire.stalled.get() {
+            _ if wire.broken.get() => Poll::Ready(Err(Error::Io(io::ErrorKind::ConnectionReset.into()))),
             true => {
                 wire.stalled_wakers.borrow_mut().push(cx.waker().clone());
                 Poll::Pending
@@ -114,6 +119,15 @@ impl Channel for Pipe {
     }
     fn backlog(&self) -> usize {
         0
+    }
+    fn unsent_bytes(&self) -> usize {
+        if self.0.stalled.get() { self.0.unread_bytes() } else { 0 }
+    }
+    fn has_ended(&self) -> bool {
+        self.0.broken.get()
+    }
+    fn answers(&self) -> Option<Pool> {
+        self.0.room.borrow().clone()
     }
     fn unacknowledged(&self) -> usize {
         usize::from(self.0.hole.get())
@@ -151,6 +165,11 @@ impl Wire {
     /// Whether a message waits to be received.
     pub fn is_answered(&self) -> bool {
         !self.answers.borrow().is_empty()
+    }
+
+    /// Bytes in memory of the messages that wait to be received.
+    pub fn unread_bytes(&self) -> usize {
+        self.answers.borrow().iter().map(Outgoing::memory_bytes).sum()
     }
 
     /// Requests that the server has not taken.

@@ -27,6 +27,7 @@ use std::time::Instant;
 use futures_util::future::LocalBoxFuture;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use weft_machine::file::busy::{self, Inode};
 use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::{File, rt};
 
@@ -622,14 +623,35 @@ impl Dir {
         self.dir_fd(dir).is_ok_and(|fd| self.named(&fd, name).1.is_some())
     }
 
-    /// Whether cutting a file off at `size` frees much.
+    /// Whether cutting a file off at `size` may free much: all that it has may lie behind that.
     fn has_much_behind(&self, node: NodeId, size: u64) -> bool {
         let stat = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?));
         stat.is_ok_and(|stat| {
-            stat.kind() == Kind::File
-                && stat.size() > size
-                && stat.allocated().saturating_sub(size) >= MUCH_BYTES
+            let reserved = stat.allocated().saturating_sub(stat.size());
+            let behind = stat.size().saturating_sub(size).saturating_add(reserved);
+            stat.kind() == Kind::File && stat.size() > size && stat.allocated().min(behind) >= MUCH_BYTES
         })
+    }
+
+    /// The files whose inode locks an operation takes on this core, where a worker may have them (see [`busy`]). Only regular
+    /// files are ever claimed.
+    fn locks(&self, op: &Op) -> Vec<Inode> {
+        let named = |dir: &NodeId, name: &[u8]| {
+            self.dir_fd(*dir).ok().and_then(|dir| Inode::named(dir.as_fd(), name).ok())
+        };
+        let locked = match op {
+            Op::Setattr { node, .. }
+            | Op::SetXattr { node, .. }
+            | Op::RemoveXattr { node, .. }
+            | Op::Link { node, .. } => [self.fd(*node).ok().and_then(|fd| Inode::of(&*fd).ok()), None],
+            Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set } if set.size.is_some() => {
+                [named(dir, name), None]
+            }
+            Op::Remove { dir, name } => [named(dir, name), None],
+            Op::Rename { from, from_name, to, to_name, .. } => [named(from, from_name), named(to, to_name)],
+            _ => [None, None],
+        };
+        locked.into_iter().flatten().collect()
     }
 
     /// Cuts a file off where that can be waited for.
@@ -638,7 +660,8 @@ impl Dir {
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
             observer.own().content(node, Instant::now());
         }
-        Ok(rt::lengthy(move || rustix::fs::ftruncate(&file, size)).await?)
+        let inode = Inode::of(&file)?;
+        Ok(busy::lengthy(inode, move || rustix::fs::ftruncate(&file, size)).await?)
     }
 
     /// Makes a file, or cuts off the one that has the name.
@@ -652,6 +675,43 @@ impl Dir {
         match self.submit(Op::Setattr { node: attr.node, set }).await? {
             Outcome::Attr(attr) => Ok(Outcome::Created { attr, created }),
             _ => Err(Error::Invalid),
+        }
+    }
+
+    /// Carries out what is done on this core, and answers the rest.
+    fn begin(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        match op {
+            Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
+            Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
+            Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
+                Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
+                Ok(Looked::Unread { .. }) => {
+                    Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) })
+                }
+                Err(e) => Box::pin(std::future::ready(Err(e))),
+            },
+            Op::Setattr { node, set: SetAttr { size: Some(size), .. } }
+                if self.has_much_behind(node, size) =>
+            {
+                Box::pin(async move {
+                    self.shrink(node, size).await?;
+                    let _claims = busy::shared_of(self.fd(node)?).await?;
+                    self.carry_out(op).map(|done| done.outcome)
+                })
+            }
+            Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }
+                if set.size.is_some() && self.is_large(dir, &name) =>
+            {
+                Box::pin(self.create_emptied(dir, name, set))
+            }
+            op => match self.carry_out(op) {
+                Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
+                    // When this is answered the space is free, unless somebody has the file open.
+                    rt::lengthy(move || ending.close()).await;
+                    Ok(outcome)
+                }),
+                done => Box::pin(std::future::ready(done.map(|done| done.outcome))),
+            },
         }
     }
 
@@ -692,38 +752,17 @@ impl Backend for Dir {
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        match op {
-            Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
-            Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
-            Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
-                Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
-                Ok(Looked::Unread { .. }) => {
-                    Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) })
-                }
-                Err(e) => Box::pin(std::future::ready(Err(e))),
-            },
-            Op::Setattr { node, set: SetAttr { size: Some(size), .. } }
-                if self.has_much_behind(node, size) =>
-            {
-                Box::pin(async move {
-                    self.shrink(node, size).await?;
-                    self.carry_out(op).map(|done| done.outcome)
-                })
-            }
-            Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }
-                if set.size.is_some() && self.is_large(dir, &name) =>
-            {
-                Box::pin(self.create_emptied(dir, name, set))
-            }
-            op => match self.carry_out(op) {
-                Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
-                    // When this is answered the space is free, unless somebody has the file open.
-                    rt::lengthy(move || ending.close()).await;
-                    Ok(outcome)
-                }),
-                done => Box::pin(std::future::ready(done.map(|done| done.outcome))),
-            },
+        let locks = if busy::any() { self.locks(&op) } else { Vec::new() };
+        if locks.is_empty() {
+            return self.begin(op);
         }
+        Box::pin(async move {
+            let claims = busy::shared(locks).await;
+            let begun = self.begin(op);
+            // What locks a file on this core has been done; what is done on a worker claims the file itself.
+            drop(claims);
+            begun.await
+        })
     }
 
     fn observe(

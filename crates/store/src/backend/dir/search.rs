@@ -132,8 +132,8 @@ impl Dir {
             match next {
                 Next::In(parent, before) => {
                     // Where it was seen, so that a large directory is not read for each file in it; elsewhere only if it moved within.
-                    let found = match self.find_in(parent, &wanted, before, FEW)? {
-                        None => self.find_in(parent, &wanted, 0, usize::MAX)?,
+                    let found = match self.find_in(parent, &wanted, before, FEW).await? {
+                        None => self.find_in(parent, &wanted, 0, usize::MAX).await?,
                         found => found,
                     };
                     match found {
@@ -182,7 +182,7 @@ impl Dir {
     }
 
     /// The entry of `dir` that is `wanted`, among about `max` of those behind a position.
-    fn find_in(
+    async fn find_in(
         &self,
         dir: NodeId,
         wanted: &Identity,
@@ -196,7 +196,7 @@ impl Dir {
         let open = sys::open_dir(fd.as_fd())?;
         let mut left = max;
         loop {
-            let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(super::MAX_ENTRIES))?;
+            let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(STEP))?;
             cookie = raw.last().map_or(cookie, |last| last.cookie);
             left = left.saturating_sub(raw.len());
             for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
@@ -210,12 +210,16 @@ impl Dir {
             if end || left == 0 {
                 return Ok(None);
             }
+            rt::yield_now().await;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
 
     #[test]
@@ -244,6 +248,32 @@ mod tests {
         assert_eq!(search.next(13, now), Next::Nowhere);
         assert_eq!(search.next(10, now + MAX_AGE * 2), Next::In(NodeId::ROOT, 5));
         assert_eq!(search.next(13, now + MAX_AGE * 2), Next::Read(NodeId::ROOT, 0));
+    }
+
+    /// A folder may have a million entries, and it is looked through for each file that was moved within it.
+    #[test]
+    fn a_folder_that_is_looked_through_is_read_in_steps_between_which_others_have_their_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        for n in 0..2 * STEP + 1 {
+            std::fs::write(folder.path().join(n.to_string()), b"").unwrap();
+        }
+        let story = async {
+            let dir = Dir::open(folder.path()).unwrap();
+            let nobody = Identity::from_stable(&Stable([7; 24]), &dir.home);
+            let turns = Rc::new(Cell::new(0));
+            let counted = turns.clone();
+            let _other = rt::spawn(async move {
+                loop {
+                    counted.set(counted.get() + 1);
+                    rt::yield_now().await;
+                }
+            });
+            rt::yield_now().await;
+            let before = turns.get();
+            assert!(dir.find_in(NodeId::ROOT, &nobody, 0, usize::MAX).await.unwrap().is_none());
+            assert!(turns.get() >= before + 2);
+        };
+        rt::block_on(story).unwrap();
     }
 
     /// After a restart all connections of a client ask for the same file at once.

@@ -273,7 +273,7 @@ fn the_folder_is_no_clients() {
         // Whoever watches hears of the stream alone.
         fs::write(folder.join("end"), b"").unwrap();
         let mut told = Vec::new();
-        while !told.iter().any(|change: &Change| change.path == b"end") {
+        while !told.iter().any(|change: &Change| *change.path == *b"end") {
             told.extend(watch.next().await.changes);
         }
         assert!(told.iter().all(|change| !change.path.starts_with(b".weft")), "{told:?}");

@@ -23,7 +23,7 @@ async fn until(watch: &Watch, folder: &Path, last: &str) -> Vec<(Action, String)
         let changes = watch.next().await;
         assert!(!changes.overflowed && !changes.ended, "{changes:?}");
         for change in changes.changes {
-            let path = String::from_utf8(change.path).unwrap();
+            let path = String::from_utf8(change.path.to_vec()).unwrap();
             match path.ends_with(last) {
                 true if change.action == Action::Removed => return seen,
                 true => {}

@@ -11,7 +11,7 @@ fn holes_are_made_found_and_filled() {
         put(&vfs, f, 0, &vec![7; 3 << 20]).await.unwrap();
         let open = vfs.open(f, true).await.unwrap();
         open.punch_hole(MIB, MIB).await.unwrap();
-        let (ranges, all) = open.data_ranges(0, u64::MAX, 10).unwrap();
+        let (ranges, all) = open.data_ranges(0, u64::MAX, 10).await.unwrap();
         assert_eq!((ranges, all), (vec![0..MIB, 2 * MIB..3 * MIB], true));
         assert_eq!(open.len().unwrap(), 3 * MIB);
         assert!(vfs.getattr(f).await.unwrap().allocated < 3 * MIB);

@@ -14,7 +14,7 @@ fn shown(changes: Changes) -> Vec<String> {
             Action::RenamedTo => '>',
             Action::StreamAdded | Action::StreamRemoved | Action::StreamModified => ':',
         };
-        format!("{sign}{}", String::from_utf8(change.path).unwrap())
+        format!("{sign}{}", String::from_utf8(change.path.to_vec()).unwrap())
     };
     changes.changes.into_iter().map(show).collect()
 }

@@ -75,6 +75,8 @@ fn unreachable(why: impl fmt::Display) -> peer::Error {
 
 /// Doors of one session; those of earlier ones are closed when more are needed.
 const MOST_DOORS: usize = 64;
+/// What a server answers to a request that it cannot read, as of a later version: UNEXPECTED_IO_ERROR.
+const CANNOT_READ: NtStatus = NtStatus(0xC000_00E9);
 /// Payload between two looks at the counters.
 const REPORT_EVERY: u64 = 16 << 20;
 
@@ -142,9 +144,12 @@ impl Carrier {
     async fn exchange(&self, link: &Rc<Link>, request: &Request) -> Result<Response, peer::Error> {
         let most = u32::try_from(MAX_MESSAGE).unwrap_or(u32::MAX);
         let answer = link.control.ioctl(CtlCode::WEFT_EXCHANGE, request.emit().into(), most).await;
-        let answer = answer.map_err(|e| {
-            self.lose(link);
-            unreachable(e)
+        let answer = answer.map_err(|e| match (e.status(), request) {
+            (Some(CANNOT_READ), Request::Prepare { .. }) => peer::Error::Unknown,
+            _ => {
+                self.lose(link);
+                unreachable(e)
+            }
         })?;
         self.tell(link);
         Response::parse(&answer).map_err(|_| peer::Error::Violation)
@@ -282,11 +287,11 @@ pub(super) async fn ask(address: &Address, pool: &Pool, question: &Ask) -> Resul
 pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> Result<Tell, String> {
     let (host, port) = (&address.host, address.port);
     let joined = join_server(address, pool, true).await.map_err(|e| {
-        let hint = match e.contains("BAD_NETWORK_NAME") || e.contains("share") {
-            true => format!("; start it with: weft serve --volume NAME --replica on {host}"),
-            false => String::new(),
-        };
-        format!("{host}:{port}: {e}{hint}")
+        let said = at(host, port, &e);
+        match lacks_share(&e) {
+            true => format!("{said}; start it with: weft serve --volume NAME --replica on {host}"),
+            false => said,
+        }
     })?;
     let answer = async {
         let door = joined.tree.open(door::SETUP, OpenOptions::write()).await.map_err(|e| e.to_string())?;
@@ -296,9 +301,39 @@ pub(super) async fn exchange(address: &Address, pool: &Pool, question: &Ask) -> 
             door.ioctl(CtlCode::WEFT_EXCHANGE, question.into(), most).await.map_err(|e| e.to_string())?;
         serde_json::from_slice::<Tell>(&answer).map_err(|e| format!("an answer that cannot be read: {e}"))
     };
-    let answer = answer.await.map_err(|e| format!("{host}:{port}: {e}"))?;
+    let answer = answer.await.map_err(|e| at(host, port, &e))?;
     if let Err(e) = joined.session.logoff().await {
         tracing::debug!("while leaving {host}: {e}");
     }
     Ok(answer)
+}
+
+/// An error with the address at which it happened, once.
+fn at(host: &str, port: u16, e: &str) -> String {
+    let address = format!("{host}:{port}");
+    match e.contains(&address) {
+        true => e.to_owned(),
+        false => format!("{address}: {e}"),
+    }
+}
+
+/// Whether the other server is one without `--replica`: the share of the doors is not there. Shared memory is something else.
+fn lacks_share(e: &str) -> bool {
+    e.contains("BAD_NETWORK_NAME") || e.contains("no share ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_told_once_and_replication_is_advised_where_it_is_missing() {
+        assert_eq!(
+            at("10.77.0.9", 4450, "10.77.0.9:4450: No route to host"),
+            "10.77.0.9:4450: No route to host"
+        );
+        assert_eq!(at("10.77.0.9", 4450, "it hung up"), "10.77.0.9:4450: it hung up");
+        assert!(lacks_share("no share weft-replica$ on beta; `weft ls smb://alice@beta` lists the shares"));
+        assert!(!lacks_share("the host offers no shared memory: another machine"));
+    }
 }

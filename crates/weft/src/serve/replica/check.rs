@@ -55,6 +55,18 @@ pub(crate) struct There {
     pub log_ms: f64,
     /// The volumes that were asked for.
     pub volumes: Vec<VolumeThere>,
+    /// Names of those that are not served there, and why.
+    #[serde(skip)]
+    pub refused: Vec<(String, String)>,
+}
+
+/// Why the other server says nothing of its log.
+#[derive(Clone, Debug)]
+pub(crate) enum Unknown {
+    /// It cannot be reached, or nobody is let in.
+    Unreachable(String),
+    /// It has answered that.
+    Refused(String),
 }
 
 /// A volume of the other side.
@@ -70,21 +82,37 @@ pub(crate) struct VolumeThere {
     pub group: Option<String>,
 }
 
-/// Asks the other server what it has.
-pub(crate) async fn look(address: &Address, pool: &Pool, volumes: &[String]) -> Result<There, String> {
-    let look = Ask::Look { volumes: volumes.to_vec(), measure: true };
-    let Tell::Looked { log: Some((log_bytes_per_second, log_ms)), volumes, .. } =
-        carrier::ask(address, pool, &look).await?
-    else {
-        return Err("it answered another question".into());
+/// Asks the other server what it has: for its log, and for each volume by itself, since it refuses a question as a whole.
+pub(crate) async fn look(address: &Address, pool: &Pool, volumes: &[String]) -> Result<There, Unknown> {
+    let ask = async |volumes: Vec<String>, measure| {
+        let told = carrier::exchange(address, pool, &Ask::Look { volumes, measure }).await;
+        match told.map_err(Unknown::Unreachable)? {
+            Tell::Looked { log, volumes, .. } => Ok((log, volumes)),
+            Tell::Error(why) => Err(Unknown::Refused(why.into())),
+            _ => Err(Unknown::Refused("it answered another question".into())),
+        }
     };
-    let volume = |found: Found| VolumeThere {
+    let (Some((log_bytes_per_second, log_ms)), _) = ask(Vec::new(), true).await? else {
+        return Err(Unknown::Refused("it answered another question".into()));
+    };
+    let mut there = There { log_bytes_per_second, log_ms, volumes: Vec::new(), refused: Vec::new() };
+    for name in volumes {
+        match ask(vec![name.clone()], false).await {
+            Ok((_, found)) => there.volumes.extend(found.into_iter().map(volume)),
+            Err(Unknown::Refused(why)) => there.refused.push((name.clone(), why)),
+            Err(unreachable) => return Err(unreachable),
+        }
+    }
+    Ok(there)
+}
+
+fn volume(found: Found) -> VolumeThere {
+    VolumeThere {
         name: found.name.into(),
         size: found.size,
         used: found.used,
         group: found.group.map(String::from),
-    };
-    Ok(There { log_bytes_per_second, log_ms, volumes: volumes.into_iter().map(volume).collect() })
+    }
 }
 
 /// Measures the way there, and this side's log.

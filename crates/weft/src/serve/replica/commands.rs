@@ -20,11 +20,16 @@ use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
 use super::{Replicas, carrier, failover, picture, random};
 use crate::admin::replica::{Command, Create, Differs, Reply};
 use crate::args::replica::Objection;
+use crate::listen::Stop;
 use crate::out::ShellCommand;
 use crate::volume::human;
 
 /// Carries a command out; an error is a sentence that says what to type.
-pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Result<Reply, String> {
+pub(super) async fn carry_out(
+    replicas: &Arc<Replicas>,
+    command: Command,
+    hung_up: &Stop,
+) -> Result<Reply, String> {
     if let Command::Suspend { group, .. }
     | Command::Resume { group, .. }
     | Command::Verify { group, .. }
@@ -50,6 +55,9 @@ pub(super) async fn carry_out(replicas: &Arc<Replicas>, command: Command) -> Res
             Ok(Reply::Done(format!("{} is sent to {name} again", group.name)))
         }
         Command::Switch { group, to, failover, past } => {
+            if failover && !past.contains(&Objection::Alive) {
+                wait_for_silence(replicas, &group, hung_up).await?;
+            }
             switch(replicas, &group, to.as_deref(), failover, &past).await
         }
         Command::Verify { group, to, repair } => {
@@ -172,7 +180,7 @@ fn ask_the_source(group: &Group) -> String {
 }
 
 async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, String> {
-    let _turn = replicas.take_turn()?;
+    let _turn = replicas.take_turn("`weft replica create`")?;
     let name = match (&wanted.group, wanted.volumes.first()) {
         (Some(group), _) => group.clone(),
         (None, Some(volume)) => volume.parse::<GroupName>().map_err(|e| e.to_string())?,
@@ -217,6 +225,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let first = if wanted.seeded { First::Seeded } else { First::Copy };
     // One more destination of a group that is a source already.
     let existing = replicas.groups().get(&name).cloned();
+    let _of_group = existing.as_ref().map(|group| group.take_turn("`weft replica create`")).transpose()?;
     let partnership = match &existing {
         Some(group) => {
             if group.config().volumes != wanted.volumes {
@@ -284,8 +293,8 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
     let made = match carrier::exchange(address, &replicas.pool, &Ask::Join(Box::new(join.clone()))).await {
         Ok(Tell::Error(why)) => return Err(format!("{}: {why}", address.host)),
         // From here on the other server waits for this one.
-        Ok(_) => match existing {
-            Some(group) => add_destination(replicas, &group, &partner, first).await.map(|()| group),
+        Ok(_) => match &existing {
+            Some(group) => add_destination(replicas, group, &partner, first).await.map(|()| group.clone()),
             None => begin(replicas, &name, &wanted, &join, &partner, first).await,
         },
         // And perhaps here: its answer may be lost.
@@ -422,6 +431,24 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Waits until the source of a copy has been silent for as long as it may be, or is heard of. Whoever asked for that gives it up by
+/// hanging up: nothing has changed, and no other command was kept out meanwhile. One that makes it no copy any more ends it.
+async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) -> Result<(), String> {
+    let group = replicas.group(name)?;
+    let _opened = hung_up.or(let_open(&group)).await;
+    // What it is otherwise the command says when it is its turn.
+    let State::Destination(copy) = group.state() else { return Ok(()) };
+    let over =
+        group.engine().until(|state| !matches!(state, State::Destination(now) if Arc::ptr_eq(now, &copy)));
+    let silent = group.engine().let_fall_silent(&copy);
+    if hung_up.or(select(std::pin::pin!(silent), std::pin::pin!(over))).await.is_none() {
+        let name = &group.name;
+        tracing::info!("group {name}: its failover was given up by whoever asked for it: it is a copy still");
+        return Err(format!("{name} is a copy still: whoever asked for the failover has hung up"));
+    }
+    Ok(())
+}
+
 async fn switch(
     replicas: &Arc<Replicas>,
     name: &str,
@@ -430,8 +457,8 @@ async fn switch(
     past: &[Objection],
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    // Two at a time could make two sources.
-    let _turn = replicas.take_turn()?;
+    // Of two at a time one would undo what the other has told the partners.
+    let _turn = group.take_turn(format!("`weft replica switch {name}`"))?;
     let tag = u64::from_le_bytes(random()?);
     let host =
         group.config().partners.first().map(|partner| partner.address.host.clone()).unwrap_or_default();
@@ -495,7 +522,8 @@ async fn remove(
     force: bool,
 ) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    let _turn = replicas.take_turn()?;
+    let _turn = replicas.take_turn(format!("`weft replica remove {name}`"))?;
+    let _of_group = group.take_turn(format!("`weft replica remove {name}`"))?;
     if let State::Source(_) = group.state() {
         let partners: Vec<Partner> = match to {
             None => group.config().partners,
@@ -608,6 +636,14 @@ async fn resolve(
         State::Stopped(stopped) => Some(stopped.cause),
         _ => None,
     };
+    let gives_up = match group.state() {
+        State::Source(source) => source.is_disputed(),
+        State::Stopped(stopped) => stopped.cause == Cause::Split,
+        _ => false,
+    };
+    if gives_up && !keep_here && !force {
+        group.would_follow_nobody(replicas).await?;
+    }
     if let State::Destination(copy) = group.state()
         && !keep_here
         && !force
@@ -673,7 +709,7 @@ async fn test_failover(replicas: &Arc<Replicas>, name: &str, end: bool) -> Resul
 /// Whatever fails in between, volumes are longer than what is replicated of them, and the command can be given again.
 async fn resize(replicas: &Arc<Replicas>, name: &str, wanted: Option<u64>) -> Result<Reply, String> {
     let group = replicas.group(name)?;
-    let _turn = replicas.take_turn()?;
+    let _turn = group.take_turn(format!("`weft replica resize {name}`"))?;
     let source = match group.state() {
         State::Source(source) => source,
         State::Destination(_) => return Err(ask_the_source(&group)),

@@ -262,7 +262,7 @@ impl Items for Doors {
     fn open(&self, node: NodeId, _write: bool) -> Result<OpenFile, Error> {
         let target = self.state().target(node).ok_or(Error::Stale)?;
         let file = OpenFile::new(node, self.0.nothing.clone(), None);
-        Ok(file.through(Arc::new(Door { doors: self.clone(), target })))
+        Ok(file.through(Arc::new(Door { doors: self.clone(), target, session: Mutex::default() })))
     }
 }
 
@@ -270,6 +270,19 @@ impl Items for Doors {
 struct Door {
     doors: Doors,
     target: Target,
+    /// The last one that was claimed through it. It is closed with the connection that it was opened by.
+    session: Mutex<Option<u64>>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let session = self.session.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(session), Target::Control(partnership)) = (session, &self.target)
+            && let Ok(destination) = self.doors.destination(partnership)
+        {
+            destination.connection_ended(session);
+        }
+    }
 }
 
 impl std::fmt::Debug for Door {
@@ -326,12 +339,15 @@ impl Sink for Door {
                 Target::Setup => (self.doors.0.setup)(message).await,
                 Target::Control(partnership) => {
                     let request = Request::parse(&message).map_err(refused)?;
-                    match self.doors.behind(partnership) {
+                    let response = match self.doors.behind(partnership) {
                         Some(behind) => behind.control(request).await,
                         None => Response::Refused(Refusal::Partnership),
+                    };
+                    if let Response::Welcome(welcome) = &response {
+                        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+                        *session = Some(welcome.session);
                     }
-                    .emit()
-                    .into()
+                    response.emit().into()
                 }
                 Target::Measure | Target::Log(..) | Target::Volume(..) => {
                     return Err(Error::NotSupported);

@@ -25,9 +25,6 @@ pub(super) async fn take_over(
     past: &[Objection],
 ) -> Result<(Era, String), String> {
     let passes = |objection| past.contains(&objection);
-    if !passes(Objection::Alive) {
-        group.engine().let_fall_silent(copy).await;
-    }
     let others = group.is_behind(replicas, copy).await;
     let force = Force {
         source_alive: passes(Objection::Alive),
@@ -84,6 +81,12 @@ fn told(name: &str, host: &str, mode: Option<Mode>, objection: &Engines) -> (Obj
                  replica status` here says that it is continuously replicating, and try again"
             );
             (Objection::Behind, why)
+        }
+        Engines::GaveUp => {
+            let why = format!(
+                "{objection}. It has what it had then; what only {host} has is overwritten when that becomes its copy"
+            );
+            (Objection::Resync, why)
         }
         Engines::Inconsistent => {
             (Objection::Resync, format!("{objection}; files and databases in it may be damaged"))

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::future::{LocalBoxFuture, join, join_all};
 use weft_machine::rt;
 use weft_replica::destination;
 use weft_replica::group::{self as engine, Behind, Cause, Host, Stopped, Unusable};
 use weft_replica::journal::{self, Format, Names, Side, Wall};
 use weft_replica::signal::Signal;
 use weft_replica::source::{self, Source};
-use weft_replica::status::{PeerStatus, Phase, Role, Status};
+use weft_replica::status::{PeerStatus, Role, Status};
 use weft_store::block::{Block, BlockOp, Medium, Outcome};
 use weft_store::volume::{Before, Error as VolumeError, Volume, Volumes};
 
@@ -35,7 +35,7 @@ use super::partners::Most;
 use super::picture::Picture;
 use super::setup::{Ask, Join, Tell};
 use super::stopped::{self, Mark, Now, Reason};
-use super::{Absent, Member, Replicas, door, random};
+use super::{Absent, Member, Replicas, Turn, door, random};
 
 pub(super) use engine::State;
 pub(super) use files::undo_beginning;
@@ -61,6 +61,8 @@ pub(super) struct Group {
     memory_is_new: AtomicBool,
     config: Mutex<config::Group>,
     engine: engine::Group,
+    /// One command at a time may change what it is.
+    busy: Mutex<Option<String>>,
     /// Locked until the group ends. `None` where it was not opened yet, or cannot be.
     journal: Mutex<Option<Volume>>,
     links_known: Mutex<HashMap<String, Link>>,
@@ -78,6 +80,8 @@ pub(super) struct Group {
     successor: Mutex<String>,
     /// What this source says of its destinations has changed.
     pub(super) listed: Signal,
+    /// What to type where all sides are copies, as was found out last.
+    no_source: Mutex<Option<String>>,
     /// Counts how often it was stopped, from the time when this life began: above what it said in earlier lives.
     stops: AtomicU64,
 }
@@ -303,7 +307,10 @@ impl Host for Home {
                 rt::spawn(async move { also.watch_holder(&of, &watched).await }).detach();
                 let (also, of, watched) = (group.clone(), replicas.clone(), copy.clone());
                 rt::spawn(async move { also.watch_removed(&of, &watched).await }).detach();
-                rt::spawn(async move { group.find_source(&replicas, &copy).await }).detach();
+                rt::spawn(async move {
+                    join(group.find_source(&replicas, &copy), group.look_for_source(&replicas, &copy)).await
+                })
+                .detach();
             }
         }
     }
@@ -343,6 +350,7 @@ impl Group {
             unusable,
             memory_is_new: AtomicBool::new(false),
             engine: engine::Group::new(&config.name, fronts),
+            busy: Mutex::default(),
             config: Mutex::new(config),
             journal: Mutex::new(journal),
             links_known: Mutex::default(),
@@ -353,6 +361,7 @@ impl Group {
             removed_by: Mutex::default(),
             successor: Mutex::default(),
             listed: Signal::default(),
+            no_source: Mutex::default(),
             stops: AtomicU64::new(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
         })
     }
@@ -540,11 +549,15 @@ impl Group {
         .map_err(|why| format!("the roles are as they were: {why}"))?;
         let switched = async {
             let told = self.tell_of_successor(replicas, to).await?;
-            source.switch(n, tag).await.map_err(|e| format!("{} to {to}: {e}", self.name))?;
+            let switched = source.switch(n, tag).await;
+            switched.map_err(|e| match source.has_given_up() {
+                true => format!("{} to {to}: {e}", self.name),
+                false => format!("{} to {to}: {e}; the roles are as they were", self.name),
+            })?;
             Ok(told)
         };
         let switched = switched.await;
-        if switched.is_err() && source.halted().is_none() {
+        if switched.is_err() && !source.has_given_up() && source.halted().is_none() {
             // Who was told that another source comes is told that none does, as soon as it can be reached.
             let stays = self.change_destinations(replicas, |_| lock(&self.successor).clear());
             if let Err(why) = stays {
@@ -557,6 +570,11 @@ impl Group {
     /// The destination that is about to take this source's place; empty as long as none is.
     pub fn successor(&self) -> String {
         lock(&self.successor).clone()
+    }
+
+    /// The turn of a command that changes what this group is; those of others do not wait for it.
+    pub fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
+        Turn::take(&self.busy, command.into())
     }
 
     /// What the engine says, where it runs.
@@ -700,6 +718,22 @@ impl Group {
         *lock(&self.most) = most;
     }
 
+    /// See [`Group::no_source`].
+    pub fn known_no_source(&self) -> Option<String> {
+        lock(&self.no_source).clone()
+    }
+
+    /// Remembers that all sides are copies, and what to type; or that they are not.
+    pub fn know_no_source(&self, what: Option<String>) {
+        let mut known = lock(&self.no_source);
+        if let Some(why) = &what
+            && known.as_ref() != Some(why)
+        {
+            tracing::error!("group {}: {why}", self.name);
+        }
+        *known = what;
+    }
+
     /// Why it is stopped, and which of its copies has most.
     pub fn why_stopped(&self, stopped: &Stopped) -> String {
         let most = self.known_most();
@@ -758,16 +792,6 @@ impl Group {
 fn has_heard_since(status: &Status, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let said = u64::try_from(now.saturating_sub(age).as_millis()).unwrap_or(u64::MAX);
-    let is_well = |peer: &PeerStatus| {
-        let talks = matches!(
-            peer.phase,
-            Phase::InitialBlockCopy
-                | Phase::SeededCopy
-                | Phase::ReplayingLog
-                | Phase::Resyncing
-                | Phase::ContinuouslyReplicating
-        );
-        talks && peer.heard_ms > said
-    };
+    let is_well = |peer: &PeerStatus| peer.phase.is_connected() && peer.heard_ms > said;
     !status.peers.is_empty() && status.peers.iter().all(is_well)
 }

@@ -17,6 +17,7 @@ mod holder;
 mod kept;
 mod lost;
 pub(crate) mod names;
+mod no_source;
 mod partners;
 mod picture;
 mod removed;
@@ -53,7 +54,7 @@ use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
 use crate::args::Serve;
-use crate::listen::Acceptor;
+use crate::listen::{Acceptor, Stop};
 
 /// Everything that a server replicates.
 pub(super) struct Replicas {
@@ -67,8 +68,8 @@ pub(super) struct Replicas {
     /// Volumes of the command line that are not served.
     absent: Vec<Absent>,
     groups: Mutex<BTreeMap<GroupName, Arc<Group>>>,
-    /// One command at a time may add or remove a group.
-    busy: AtomicBool,
+    /// One command at a time may add or remove a group: what it is called.
+    busy: Mutex<Option<String>>,
     /// Locked while this server becomes a destination.
     joins: AsyncMutex<()>,
     /// One look at volumes at a time.
@@ -178,7 +179,7 @@ impl Replicas {
             members,
             absent: absent.to_vec(),
             groups: Mutex::default(),
-            busy: AtomicBool::new(false),
+            busy: Mutex::default(),
             joins: AsyncMutex::default(),
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
@@ -324,12 +325,9 @@ impl Replicas {
         self.groups().values().find(|group| group.has(volume)).map(|group| group.name.clone())
     }
 
-    /// One command that adds or removes a group at a time.
-    fn take_turn(&self) -> Result<Turn<'_>, String> {
-        match self.busy.swap(true, Ordering::AcqRel) {
-            true => Err("another command is being carried out: try again when it is done".into()),
-            false => Ok(Turn(self)),
-        }
+    /// One command that adds or removes a group at a time. Others are told what it is called.
+    fn take_turn(&self, command: impl Into<String>) -> Result<Turn<'_>, String> {
+        Turn::take(&self.busy, command.into())
     }
 
     /// Answers the server of a source.
@@ -430,7 +428,7 @@ impl Replicas {
 
     /// Becomes a destination.
     async fn join(self: &Arc<Self>, join: Join) -> Result<(), String> {
-        let _turn = self.take_turn()?;
+        let _turn = self.take_turn(format!("`weft replica create` of {}", join.source))?;
         let _joins = self.joins.lock().await;
         let mut members = Vec::new();
         for name in &join.volumes {
@@ -503,7 +501,8 @@ impl Replicas {
                 return Err(format!("group {name} is no destination there"));
             }
         }
-        let _turn = self.take_turn()?;
+        let _turn = self.take_turn(format!("`weft replica remove {name}` of its source"))?;
+        let _of_group = group.take_turn(format!("`weft replica remove {name}` of its source"))?;
         self.note_ended(partnership, volumes);
         self.dissolve(&group, false).await
     }
@@ -528,7 +527,7 @@ impl Replicas {
         if !group.is_destination() {
             return Err(format!("group {} is no destination here", group.name));
         }
-        let _turn = self.take_turn()?;
+        let _turn = group.take_turn(format!("`weft replica resize` of the source of {}", group.name))?;
         group.lend(sizes).await
     }
 
@@ -557,20 +556,36 @@ impl Replicas {
         told::groups(self)
     }
 
-    /// Carries a command out.
+    /// Carries a command out. One that only waits yet is given up when whoever typed it has hung up.
     pub(super) async fn command(
         self: &Arc<Self>,
         command: crate::admin::replica::Command,
+        hung_up: &Stop,
     ) -> Result<Reply, String> {
-        commands::carry_out(self, command).await
+        commands::carry_out(self, command, hung_up).await
     }
 }
 
-struct Turn<'a>(&'a Replicas);
+/// A command's turn, until it is dropped. Nobody waits for one: whoever waits for a command of another host would keep that from
+/// being answered.
+struct Turn<'a>(&'a Mutex<Option<String>>);
+
+impl<'a> Turn<'a> {
+    fn take(busy: &'a Mutex<Option<String>>, command: String) -> Result<Turn<'a>, String> {
+        let mut now = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*now {
+            Some(other) => Err(format!("{other} is being carried out: try again when it is done")),
+            None => {
+                *now = Some(command);
+                Ok(Turn(busy))
+            }
+        }
+    }
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

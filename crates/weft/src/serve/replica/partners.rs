@@ -16,6 +16,7 @@ use weft_replica::status::Role;
 use super::config::Partner;
 use super::destinations::{MOST_NAME, MOST_PARTNERS};
 use super::group::{Group, State};
+use super::no_source::Standing;
 use super::setup::{Ask, Tell};
 use super::{Replicas, carrier, removed};
 use crate::args::replica::Objection;
@@ -35,6 +36,8 @@ pub(super) struct Holds {
     pub part: Part,
     /// What it knows another side to have: it was set back.
     pub known: Option<Known>,
+    /// What it has as a copy, where it is one.
+    pub copy: Option<Standing>,
 }
 
 /// What a side of a group is, with the epoch and the last record of what it has.
@@ -84,7 +87,7 @@ impl Part {
 
 impl From<Part> for Holds {
     fn from(part: Part) -> Holds {
-        Holds { part, known: None }
+        Holds { part, known: None, copy: None }
     }
 }
 
@@ -101,6 +104,7 @@ struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     known_epoch: Option<u64>,
     holder: Said,
+    copy: Option<Standing>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy)]
@@ -133,12 +137,12 @@ impl From<Message> for Holds {
             Word::Ended => Part::Ended,
         };
         let known = Known { epoch: message.known_epoch, last: message.known, holder: message.holder };
-        Holds { part, known: (known.last > 0).then_some(known) }
+        Holds { part, known: (known.last > 0).then_some(known), copy: message.copy }
     }
 }
 
 impl From<Holds> for Message {
-    fn from(Holds { part, known }: Holds) -> Message {
+    fn from(Holds { part, known, copy }: Holds) -> Message {
         let word = match part {
             Part::Source { .. } => Word::Source,
             Part::Copy { .. } => Word::Copy,
@@ -151,7 +155,7 @@ impl From<Holds> for Message {
         let source = matches!(part, Part::Source { .. });
         let (known, known_epoch, holder) =
             known.map_or((0, None, Said::default()), |known| (known.last, known.epoch, known.holder));
-        Message { part: Some(word), epoch, last, source, known, known_epoch, holder }
+        Message { part: Some(word), epoch, last, source, known, known_epoch, holder, copy }
     }
 }
 
@@ -325,7 +329,7 @@ impl Group {
             (Some((epoch, last)), State::Destination(_)) => Part::Copy { epoch, last },
             (Some((epoch, last)), State::Starting | State::Stopped(_)) => Part::Stopped { epoch, last },
         };
-        Holds { part, known }
+        Holds { part, known, copy: self.standing() }
     }
 
     /// Asks all partners what they have. `None` of one that cannot be reached, or does not know the question.
@@ -565,7 +569,8 @@ mod tests {
     #[test]
     fn what_is_known_of_another_side_is_of_the_epoch_that_it_is_said_to_be_of() {
         let known = |epoch| Some(Known { epoch, last: 10, holder: "c".to_owned().into() });
-        let says = |known| words(&[("a", None), ("b", Some(Holds { part: Part::Nothing, known }))], "");
+        let says =
+            |known| words(&[("a", None), ("b", Some(Holds { part: Part::Nothing, known, copy: None }))], "");
         assert_eq!(says(known(Some(1))), [""; 0]);
         assert_eq!(says(known(Some(2))), ["other-has-more"]);
         assert_eq!(says(known(None)), [""; 0], "an older version speaks of the epoch of this copy");
@@ -583,7 +588,7 @@ mod tests {
             Part::Ended,
         ] {
             let known = Some(Known { epoch: Some(2), last: 9, holder: "c".to_owned().into() });
-            let holds = Holds { part, known };
+            let holds = Holds { part, known, copy: None };
             assert_eq!(parsed(&serde_json::to_string(&holds).unwrap()), holds);
         }
         let old = serde_json::to_value(Holds::from(Part::Source { epoch, last })).unwrap();

@@ -13,6 +13,7 @@ use weft_store::volume::{Create, Place, Volumes};
 use super::config::ListNumber;
 use super::partners::Elsewhere;
 use super::*;
+use crate::admin::replica::Command;
 use crate::args::replica::Objection;
 
 const MIB: u64 = 1 << 20;
@@ -59,7 +60,7 @@ impl Host {
             members,
             absent: Vec::new(),
             groups: Mutex::default(),
-            busy: AtomicBool::new(false),
+            busy: Mutex::default(),
             joins: AsyncMutex::default(),
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
@@ -566,7 +567,7 @@ fn a_growth_whose_connection_is_lost_is_known_and_given_back() {
             host.ask_and_go(&json!({"do": "grow", "partnership": PARTNERSHIP, "sizes": [2 * MIB]}), looks)
                 .await;
             rt::yield_now().await;
-            while host.replicas.take_turn().is_err() {
+            while host.replicas.group("db").unwrap().take_turn("a look").is_err() {
                 rt::yield_now().await;
             }
         })
@@ -637,4 +638,82 @@ fn a_group_that_cannot_be_forgotten_keeps_its_volumes_until_it_can() {
     fs::remove_dir(&in_the_way).unwrap();
     host.ask(&leave).unwrap();
     assert!(is_as_it_was());
+}
+
+#[test]
+fn a_failover_that_waits_is_given_up_by_hanging_up_and_keeps_no_other_command_out() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let failover = |past: &[Objection]| Command::Switch {
+        group: "db".into(),
+        to: None,
+        failover: true,
+        past: past.into(),
+    };
+    let (hung_up, stays) = (Stop::default(), Stop::default());
+    rt::block_on(async {
+        let waiting = host.replicas.command(failover(&[]), &hung_up);
+        let mut waiting = std::pin::pin!(waiting);
+        // Its source was not silent for long enough yet.
+        for _ in 0..100 {
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+            rt::yield_now().await;
+        }
+        drop(host.replicas.group("db").unwrap().take_turn("another").expect("nobody is kept out"));
+        hung_up.stop();
+        let given_up = waiting.await.unwrap_err();
+        assert!(given_up.contains("a copy still"), "{given_up}");
+        assert!(host.is_destination("db"));
+
+        // Whoever forces it ends the wait of another one.
+        let waiting = host.replicas.command(failover(&[]), &stays);
+        let mut waiting = std::pin::pin!(waiting);
+        for _ in 0..100 {
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+            rt::yield_now().await;
+        }
+        host.replicas.command(failover(&[Objection::Alive, Objection::Resync]), &stays).await.unwrap();
+        let late = waiting.await.unwrap_err();
+        assert!(late.contains("is the source here"), "{late}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_command_that_has_its_turn_is_named_to_others() {
+    let host = Host::new();
+    let turn = host.replicas.take_turn("`weft replica switch db`").unwrap();
+    let refused = host.join(|_| ()).unwrap_err();
+    assert!(refused.starts_with("`weft replica switch db` is being carried out"), "{refused}");
+    drop(turn);
+    host.join(|_| ()).unwrap();
+}
+
+#[test]
+fn a_group_whose_command_takes_long_keeps_no_other_group_from_its_failover() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let other = |join: &mut Value| {
+        join["partnership"] = json!("cd".repeat(16));
+        join["group"] = json!("other");
+        join["volumes"] = json!(["vol2"]);
+    };
+    host.join(other).unwrap();
+    let failover = |name: &str| {
+        let command = Command::Switch {
+            group: name.into(),
+            to: None,
+            failover: true,
+            past: vec![Objection::Alive, Objection::Resync],
+        };
+        rt::block_on(host.replicas.command(command, &Stop::default())).unwrap()
+    };
+    let db = host.replicas.group("db").unwrap();
+    let _busy = db.take_turn("`weft replica resize db`").unwrap();
+    let refused = failover("db").unwrap_err();
+    assert!(refused.starts_with("`weft replica resize db` is being carried out"), "{refused}");
+    assert!(host.is_destination("db"));
+    let done = failover("other").unwrap();
+    assert!(matches!(done, Reply::Done(_)), "{done:?}");
+    assert!(!host.is_destination("other"));
 }

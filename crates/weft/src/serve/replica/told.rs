@@ -44,6 +44,7 @@ fn told(group: &Group) -> Told {
         stopped,
         partner_stopped,
         partner_removed,
+        no_source: group.no_source(),
         test_failover: group.picture_uris(),
         in_memory: config.in_memory,
         policy: config.policy,

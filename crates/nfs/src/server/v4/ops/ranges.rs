@@ -42,8 +42,8 @@ pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
     if args.offset >= size {
         return Err(Status::NXIO);
     }
-    let (ranges, _) =
-        file.data_ranges(args.offset, size.saturating_sub(args.offset), 1).map_err(|e| status(&e))?;
+    let behind = size.saturating_sub(args.offset);
+    let (ranges, _) = file.data_ranges(args.offset, behind, 1).await.map_err(|e| status(&e))?;
     let first = ranges.first();
     Ok(match args.what {
         DATA => match first {
@@ -100,7 +100,7 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
         return Ok((args.offset >= size, Vec::new()));
     }
     let len = end.saturating_sub(args.offset);
-    let (ranges, all) = file.data_ranges(args.offset, len, MAX_PIECES / 2).map_err(|e| status(&e))?;
+    let (ranges, all) = file.data_ranges(args.offset, len, MAX_PIECES / 2).await.map_err(|e| status(&e))?;
     if !all {
         end = ranges.last().map_or(end, |last| last.end.min(end));
     }

@@ -3,6 +3,7 @@
 //! "." and ".." are not listed and cookies 0, 1 and 2 are special: the store's own cookies are moved up by two. They
 //! stay valid as long as the directory, so the verifier is always zero.
 
+use weft_machine::rt;
 use weft_store::{Attr, Kind, NodeId};
 use weft_wire::nfs4::{Bitmap, Entry, Readdir, ReaddirOk, Status, Verifier, attr};
 use weft_wire::xdr::pad;
@@ -109,6 +110,7 @@ async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page)
         for entry in entries {
             behind = entry.cookie;
             let cookie = behind.checked_add(OWN_COOKIES).ok_or(Status::SERVERFAULT)?;
+            rt::yield_if_due().await;
             if !page.add(found(c, dir, args, entry.name, cookie, &entry.attr).await?) {
                 return Ok(false);
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weft_machine::rt;
-use weft_machine::sim::Sim;
+use weft_machine::sim::{Sim, turns_of_others};
 use weft_transport::{Channel, Error, Message, Outgoing, Sending, Ticket, Traffic};
 
 use super::*;
@@ -258,4 +258,31 @@ impl Live {
     pub async fn close(&self, handle: Handle, stateid: Stateid) {
         assert_eq!(self.at(handle, Op::Close(Close { seqid: 0, stateid })).await.status, Status::OK);
     }
+}
+
+/// What an operation costs depends on what it finds, so none is counted.
+#[test]
+fn others_have_their_turn_between_the_operations_of_a_compound() {
+    let turns = turns_of_others(async {
+        let connection = Connection::new(&server());
+        let mut ops = vec![Op::Putrootfh];
+        ops.extend((0..100).map(|_| Op::Access(1)));
+        let answer = connection.compound(0, &ops).await;
+        assert_eq!((answer.status, answer.count), (Status::OK, 101));
+    });
+    assert!(turns >= 25, "{turns}");
+}
+
+#[test]
+fn others_have_their_turn_between_the_calls_of_a_connection() {
+    let turns = turns_of_others(async {
+        let connection = Connection::new(&server());
+        for _ in 0..60 {
+            connection.send(call(0, 1, &[Op::Putrootfh]));
+        }
+        for _ in 0..60 {
+            connection.next(1).await;
+        }
+    });
+    assert!(turns >= 15, "{turns}");
 }

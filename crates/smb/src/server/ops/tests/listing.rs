@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use weft_machine::sim::turns_of_others;
 use weft_store::backend::Dir;
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::directory::{self, Entry};
@@ -265,4 +266,25 @@ fn what_changes_between_two_requests_is_listed_as_it_is() {
         let (_, entries) = query(&b, dir, "*", Flags::NONE, 4096).await.unwrap();
         assert_eq!(entries.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), ["new"]);
     });
+}
+
+/// What an entry costs depends on the pattern, and on who may see it.
+#[test]
+fn others_have_their_turn_between_the_entries_of_a_listing() {
+    for pattern in ["*x", "*"] {
+        let turns = turns_of_others(async {
+            let b = Bench::new();
+            b.mkdir("d").await;
+            let file = b.open(&Wish { disposition: CreateDisposition::Create, ..Wish::file("d\\0") }).await;
+            b.close(file.unwrap()).await.unwrap();
+            let d = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b"d", false).await.unwrap().node;
+            let f = b.vfs.lookup(d, b"0", false).await.unwrap().node;
+            for n in 1..300 {
+                b.vfs.link(f, d, n.to_string().as_bytes()).await.unwrap();
+            }
+            let dir = b.open(&Wish::dir("d")).await.unwrap();
+            let _ = query(&b, dir, pattern, Flags::NONE, 1 << 16).await;
+        });
+        assert!(turns >= 75, "{turns}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Named streams, as clients use them.
 
+use weft_machine::sim::turns_of_others;
 use weft_wire::smb2::fscc::FileClass;
 use weft_wire::smb2::fscc::file::{DispositionEx, DispositionFlags, Rename, Stream};
 use weft_wire::smb2::query_info::{self, InfoType};
@@ -232,4 +233,34 @@ fn large_streams_are_written_read_renamed_replaced_and_give_their_space_back() {
         })
         .unwrap();
     }
+}
+
+/// Thousands of streams fit a disk in memory; what is asked again and again is the beginning of their list.
+#[test]
+fn a_list_of_streams_ends_where_the_answer_is_full_and_gives_others_their_turn() {
+    let turns = |limit: u32| {
+        turns_of_others(async move {
+            let b = Bench::new();
+            let new = Wish { disposition: CreateDisposition::Create, ..Wish::file("f") };
+            let file = b.open(&new).await.unwrap();
+            let node = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b"f", false).await.unwrap().node;
+            for n in 0..200 {
+                b.vfs.stream(node, format!("s{n}").as_bytes(), true).await.unwrap();
+            }
+            let request = query_info::Request {
+                info_type: InfoType::FILE,
+                class: FileClass::STREAM.0,
+                output_buffer_length: limit,
+                additional_information: 0,
+                flags: 0,
+                file,
+                input: Bytes::new(),
+            };
+            let reply = b.answer(Command::QueryInfo, |out| request.emit(out)).await.unwrap();
+            let whole = if limit < 4096 { NtStatus::BUFFER_OVERFLOW } else { NtStatus::SUCCESS };
+            assert_eq!(reply.status, whole);
+        })
+    };
+    let (first, all) = (turns(128), turns(65_536));
+    assert!(all >= first + 50, "{first} and {all}");
 }

@@ -3,7 +3,7 @@
 use weft_machine::{Pool, rt};
 use weft_replica::journal::{self, Format, MIN_LOG_BYTES, Names, Side, Wall};
 use weft_replica::record::{Header, Kind};
-use weft_replica::status::Role;
+use weft_replica::status::{Phase, Role};
 use weft_replica::{destination, peer};
 use weft_store::Vfs;
 use weft_store::backend::Shelf;
@@ -63,7 +63,7 @@ async fn doors() -> (Doors, Arc<Destination>) {
 }
 
 fn door(doors: &Doors, target: Target) -> Door {
-    Door { doors: doors.clone(), target }
+    Door { doors: doors.clone(), target, session: Mutex::default() }
 }
 
 fn hello(partnership: [u8; 16], epoch: u64) -> Request {
@@ -167,6 +167,7 @@ fn nothing_comes_before_a_hello() {
                 Request::Checksums { session, member: 0, offset: 0, len: 512, piece: 512, after: 0 },
                 Request::Diverged { session, member: 0, from: 0 },
                 Request::Suspend { session },
+                Request::Prepare { session },
                 Request::TakeOver { session, era },
                 Request::Beat { session },
             ] {
@@ -334,6 +335,32 @@ fn a_digest_tells_no_single_byte() {
             let Response::Digests(digests) = ask(&control, &right).await else { panic!("{right:?}") };
             assert_eq!(digests.len(), count);
         }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_copy_knows_at_once_that_the_connection_of_its_session_has_ended() {
+    rt::block_on(async {
+        let (doors, copy) = doors().await;
+        let source = || copy.status().peers.remove(0);
+        let first = door(&doors, Target::Control(PARTNERSHIP));
+        let Response::Welcome(_) = ask(&first, &hello(PARTNERSHIP, 1)).await else { panic!("it is fresh") };
+        // Its source has come again meanwhile, by another connection.
+        let second = door(&doors, Target::Control(PARTNERSHIP));
+        let Response::Welcome(_) = ask(&second, &hello(PARTNERSHIP, 1)).await else { panic!("the same") };
+        drop(first);
+        assert_eq!((source().lost_ms, source().phase.is_connected()), (0, true));
+        // One that was only asked through ends nothing.
+        drop(door(&doors, Target::Control(PARTNERSHIP)));
+        assert_eq!(source().lost_ms, 0);
+        drop(second);
+        assert!(source().lost_ms > 0 && source().phase == Phase::WaitingForSource, "{:?}", source());
+        // That it lives is another question.
+        assert!(!copy.is_source_silent());
+        let third = door(&doors, Target::Control(PARTNERSHIP));
+        let Response::Welcome(_) = ask(&third, &hello(PARTNERSHIP, 1)).await else { panic!("the same") };
+        assert_eq!((source().lost_ms, source().phase.is_connected()), (0, true));
     })
     .unwrap();
 }

@@ -1,0 +1,321 @@
+//! Which files a worker thread changes now, by calls for which the kernel keeps everybody else from the file.
+//!
+//! fallocate, ftruncate and copies hold the file's inode lock until they end: minutes, where a client has fragmented the
+//! file. A write or a chmod of the same file by any descriptor waits for that lock inside of the kernel, so on a core it
+//! holds up everybody whom the core serves. Therefore these calls claim the file here for as long as they run, and
+//! whoever would take its inode lock looks here first and waits as a task.
+//!
+//! Owns: the claims of this process, by inode. Does not: learn of other processes, nor of calls on the core, which are
+//! short.
+//!
+//! Claims of a file are granted in the order in which they are asked for: a claim alone when all others are gone, shared
+//! ones together. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
+//! granted before its call takes a place among the workers, and claims of two files are taken in the files' order; no
+//! claim waits for one that waits for it. Whoever has asked for a claim has to be polled until it has it, or be dropped.
+//!
+//! Cost: whoever changes a file on a core pays one atomic load while nobody has a claim. It is not told to those who
+//! claim, so a call may begin in the moment between that load and the system call that follows it; a call that has to
+//! reach its worker thread first is seldom as fast.
+
+use std::collections::{BTreeMap, btree_map};
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rustix::fs::{AtFlags, Stat};
+
+use crate::{rt, sim};
+
+/// A file, however many descriptors and names it has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Inode {
+    device: u64,
+    number: u64,
+}
+
+impl Inode {
+    /// That of a descriptor, which may have been opened with O_PATH.
+    pub fn of(fd: impl AsFd) -> io::Result<Inode> {
+        Ok(Inode::from(&rustix::fs::fstat(fd)?))
+    }
+
+    /// That of a name in a directory; a symbolic link's own.
+    pub fn named(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Inode> {
+        Ok(Inode::from(&rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+}
+
+impl From<&Stat> for Inode {
+    fn from(stat: &Stat) -> Inode {
+        Inode { device: stat.st_dev, number: stat.st_ino }
+    }
+}
+
+/// A right to a file; dropping it lets those who wait go on.
+#[derive(Debug)]
+#[must_use = "a claim ends when it is dropped"]
+pub struct Claim {
+    inode: Inode,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// Of a worker whose call locks the file.
+    Alone,
+    /// Of whoever takes the lock for a moment, or reads.
+    Shared,
+}
+
+/// The claims of one file: at least one is granted, unless its table is about to forget it.
+#[derive(Default)]
+struct Claims {
+    granted: Granted,
+    next: u64,
+    /// Those that are not granted, in order.
+    waiting: BTreeMap<u64, (Mode, Waker)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Granted {
+    Alone,
+    Shared(usize),
+}
+
+impl Default for Granted {
+    fn default() -> Granted {
+        Granted::Shared(0)
+    }
+}
+
+impl Claims {
+    /// Grants what can be granted. Answers who is to be woken.
+    fn advance(&mut self) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while let Some(first) = self.waiting.first_entry() {
+            self.granted = match (self.granted, first.get().0) {
+                (Granted::Shared(0), Mode::Alone) => Granted::Alone,
+                (Granted::Shared(n), Mode::Shared) => Granted::Shared(n + 1),
+                _ => break,
+            };
+            woken.push(first.remove().1);
+        }
+        woken
+    }
+
+    fn release(&mut self) {
+        self.granted = match self.granted {
+            Granted::Alone => Granted::Shared(0),
+            Granted::Shared(n) => Granted::Shared(n.saturating_sub(1)),
+        };
+    }
+
+    fn are_none(&self) -> bool {
+        self.granted == Granted::Shared(0) && self.waiting.is_empty()
+    }
+}
+
+/// Files with claims. Written under the lock of [`TABLE`]; whoever sees zero goes on without that.
+static CLAIMED: AtomicUsize = AtomicUsize::new(0);
+static TABLE: Mutex<BTreeMap<Inode, Claims>> = Mutex::new(BTreeMap::new());
+
+// Nothing below panics between two changes of a table.
+fn table() -> MutexGuard<'static, BTreeMap<Inode, Claims>> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends a claim, or what waits for one, by `end`.
+fn end(inode: Inode, end: impl FnOnce(&mut Claims)) {
+    let mut table = table();
+    let btree_map::Entry::Occupied(mut entry) = table.entry(inode) else { return };
+    let claims = entry.get_mut();
+    end(claims);
+    let woken = claims.advance();
+    if claims.are_none() {
+        entry.remove();
+        CLAIMED.fetch_sub(1, Ordering::AcqRel);
+    }
+    drop(table);
+    woken.into_iter().for_each(Waker::wake);
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        end(self.inode, Claims::release);
+    }
+}
+
+/// Waits for a claim, in order.
+struct Claiming {
+    inode: Inode,
+    mode: Mode,
+    number: Option<u64>,
+}
+
+impl Claiming {
+    fn new(inode: Inode, mode: Mode) -> Claiming {
+        Claiming { inode, mode, number: None }
+    }
+}
+
+impl Future for Claiming {
+    type Output = Claim;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Claim> {
+        let (inode, mode) = (self.inode, self.mode);
+        let table = &mut *table();
+        let claims = match table.entry(inode) {
+            btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            btree_map::Entry::Vacant(entry) => {
+                CLAIMED.fetch_add(1, Ordering::AcqRel);
+                entry.insert(Claims::default())
+            }
+        };
+        let number = match self.number {
+            Some(number) => {
+                if let Some((_, waker)) = claims.waiting.get_mut(&number) {
+                    waker.clone_from(cx.waker());
+                }
+                number
+            }
+            None => {
+                let number = claims.next;
+                claims.next += 1;
+                claims.waiting.insert(number, (mode, cx.waker().clone()));
+                // Whom this grants is nobody else.
+                drop(claims.advance());
+                number
+            }
+        };
+        if claims.waiting.contains_key(&number) {
+            self.number = Some(number);
+            return Poll::Pending;
+        }
+        self.number = None;
+        Poll::Ready(Claim { inode })
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        end(self.inode, |claims| {
+            if claims.waiting.remove(&number).is_none() {
+                // It was granted, and nobody fetched it.
+                claims.release();
+            }
+        });
+    }
+}
+
+/// Whether anybody has a claim of any file: one atomic load.
+pub fn any() -> bool {
+    CLAIMED.load(Ordering::Acquire) != 0
+}
+
+/// Whether a worker has this file for itself, so that a system call on it may have to wait.
+pub fn is_locked(fd: impl AsFd) -> bool {
+    any()
+        && Inode::of(fd)
+            .is_ok_and(|inode| table().get(&inode).is_some_and(|claims| claims.granted == Granted::Alone))
+}
+
+/// Claims a file for a call on a worker that locks it; the call holds the claim until it ends. Under simulation such a call
+/// runs at once, and nobody waits for it.
+pub async fn alone(inode: Inode) -> Option<Claim> {
+    if sim::active() {
+        return None;
+    }
+    Some(Claiming::new(inode, Mode::Alone).await)
+}
+
+/// Claims one file alone and another one by `source_mode`.
+async fn both(to: Inode, source: Inode, source_mode: Mode) -> [Option<Claim>; 2] {
+    if sim::active() {
+        return [None, None];
+    }
+    if to == source {
+        return [Some(Claiming::new(to, Mode::Alone).await), None];
+    }
+    let mut claims = [(to, Mode::Alone), (source, source_mode)];
+    claims.sort_by_key(|(inode, _)| *inode);
+    let [first, second] = claims.map(|(inode, mode)| Claiming::new(inode, mode));
+    let first = first.await;
+    [Some(first), Some(second.await)]
+}
+
+/// Waits until no worker has any of these files for itself. While the answer is held none begins: it is for system calls that
+/// take the files' locks on this core, and is held across no other wait.
+pub async fn shared(mut inodes: Vec<Inode>) -> Vec<Claim> {
+    if sim::active() {
+        return Vec::new();
+    }
+    inodes.sort_unstable();
+    inodes.dedup();
+    let mut claims = Vec::new();
+    for inode in inodes {
+        // Where nobody has claimed it there is nothing to wait for, and nobody has to wait for a system call.
+        if table().contains_key(&inode) {
+            claims.push(Claiming::new(inode, Mode::Shared).await);
+        }
+    }
+    claims
+}
+
+/// [`shared`] for one file.
+pub async fn shared_of(fd: impl AsFd) -> io::Result<Vec<Claim>> {
+    if !any() {
+        return Ok(Vec::new());
+    }
+    Ok(shared(vec![Inode::of(fd)?]).await)
+}
+
+/// [`rt::ranged`] for a call that locks the file of `fd`.
+pub async fn ranged<T: Send + 'static>(
+    fd: impl AsFd,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let claim = alone(Inode::of(fd)?).await;
+    Ok(rt::ranged(with(claim, call)).await)
+}
+
+/// [`rt::lengthy`] for a call that locks a file.
+pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let claim = alone(inode).await;
+    rt::lengthy(with(claim, call)).await
+}
+
+/// [`rt::seeking`] in the file of `fd`: whoever writes to it would wait for the seek in the kernel, and seeks of one file take one place.
+pub(super) async fn seeking<T: Send + 'static>(
+    fd: impl AsFd,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let claim = alone(Inode::of(fd)?).await;
+    Ok(rt::seeking(with(claim, call)).await)
+}
+
+/// [`ranged`] for a call that locks the file of `to` and reads `source`; `locks_source` where it locks that as well.
+pub(super) async fn ranged_between<T: Send + 'static>(
+    to: impl AsFd,
+    source: impl AsFd,
+    locks_source: bool,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let mode = if locks_source { Mode::Alone } else { Mode::Shared };
+    let claims = both(Inode::of(to)?, Inode::of(source)?, mode).await;
+    Ok(rt::ranged(with(claims, call)).await)
+}
+
+/// `call` with what it holds until it has ended, also where nobody waits for it any more.
+fn with<T>(held: impl Send + 'static, call: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    move || {
+        let _held = held;
+        call()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::file::{File, FileRange};
+use crate::rt::{Task, block_on, spawn, yield_now};
+
+/// Two descriptors of one file on a disk.
+fn twice() -> (File, File) {
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary file");
+    let again = file.reopen().expect("it is there");
+    (File::from(std::os::fd::OwnedFd::from(file.into_file())), File::from(std::os::fd::OwnedFd::from(again)))
+}
+
+/// A call on a worker that has `file` until the answer is dropped, begun.
+async fn held(file: &File) -> (Task<()>, mpsc::Sender<()>) {
+    let (release, gate) = mpsc::channel();
+    let file = file.clone();
+    let begun = Inode::of(&file).expect("its inode");
+    let call = spawn(async move {
+        let ended = ranged(&file, move || gate.recv().is_err()).await;
+        assert!(ended.expect("its inode"));
+    });
+    while !table().contains_key(&begun) {
+        yield_now().await;
+    }
+    (call, release)
+}
+
+async fn is_pending<F: Future>(future: &mut Pin<&mut F>) -> bool {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
+
+fn run(story: impl Future<Output = ()>) {
+    block_on(story).expect("the loop starts");
+}
+
+#[test]
+fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_go_on() {
+    run(async {
+        let (file, again) = twice();
+        let (call, release) = held(&file).await;
+        let bytes = [Bytes::from_static(b"abc")];
+        let mut write = pin!(again.write_at(0, &bytes));
+        let mut punch = pin!(again.punch_hole(0, 1));
+        assert!(is_pending(&mut write).await);
+        assert!(is_pending(&mut punch).await);
+        // So does who would read back what the call frees.
+        let range = FileRange { file: again.clone(), offset: 0, len: 1 };
+        let mut warm = pin!(range.warm(0, 1));
+        assert!(is_pending(&mut warm).await);
+        assert!(range.mapped().is_none());
+        assert!(is_locked(&again));
+        // The core serves another file, and so do the workers.
+        let (other, _) = twice();
+        assert!(!is_locked(&other));
+        other.write_at(0, &bytes).await.expect("written");
+        other.allocate(0, 8192, false).await.expect("space");
+        assert_eq!(again.len().expect("length"), 0);
+        drop(release);
+        write.await.expect("written");
+        punch.await.expect("a hole");
+        warm.await.expect("read");
+        call.await;
+        assert_eq!(again.len().expect("length"), 3);
+        assert!(!table().contains_key(&Inode::of(&file).expect("its inode")), "nothing is left of it");
+    });
+}
+
+#[test]
+fn those_who_wait_for_a_file_take_no_places_of_workers() {
+    run(async {
+        let (file, again) = twice();
+        let (call, release) = held(&file).await;
+        let running = Arc::new(AtomicUsize::new(0));
+        // More than there are places of any kind.
+        let waiting: Vec<_> = (0..200)
+            .map(|_| {
+                let (again, running) = (again.clone(), running.clone());
+                let count = move || {
+                    let at_once = running.fetch_add(1, Ordering::SeqCst) + 1;
+                    std::thread::yield_now();
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    at_once
+                };
+                spawn(async move { ranged(&again, count).await })
+            })
+            .collect();
+        yield_now().await;
+        assert_eq!(running.load(Ordering::SeqCst), 0, "the first one still has it");
+        let (other, _) = twice();
+        other.allocate(0, 8192, false).await.expect("space");
+        drop(release);
+        for call in waiting {
+            assert_eq!(call.await.expect("its inode"), 1);
+        }
+        call.await;
+    });
+}
+
+#[test]
+fn claims_are_granted_in_order_and_shared_ones_together() {
+    run(async {
+        let (file, _) = twice();
+        let inode = Inode::of(&file).expect("its inode");
+        let first = alone(inode).await;
+        let [mut a, mut b, mut c] =
+            [Mode::Shared, Mode::Shared, Mode::Alone].map(|mode| Box::pin(Claiming::new(inode, mode)));
+        let mut late = Box::pin(Claiming::new(inode, Mode::Shared));
+        for claim in [&mut a, &mut b, &mut c, &mut late] {
+            assert!(is_pending(&mut claim.as_mut()).await);
+        }
+        drop(first);
+        let (a, b) = (a.await, b.await);
+        for claim in [&mut c, &mut late] {
+            assert!(is_pending(&mut claim.as_mut()).await);
+        }
+        drop(a);
+        assert!(is_pending(&mut c.as_mut()).await);
+        drop(b);
+        let c = c.await;
+        assert!(is_pending(&mut late.as_mut()).await);
+        drop(c);
+        drop(late.await);
+        assert!(!table().contains_key(&inode));
+    });
+}
+
+#[test]
+fn whoever_gives_up_waiting_keeps_nobody_from_the_file() {
+    run(async {
+        let (file, _) = twice();
+        let inode = Inode::of(&file).expect("its inode");
+        for is_granted in [false, true] {
+            let first = alone(inode).await;
+            let mut gives_up = Box::pin(Claiming::new(inode, Mode::Alone));
+            let mut next = Box::pin(Claiming::new(inode, Mode::Shared));
+            assert!(is_pending(&mut gives_up.as_mut()).await);
+            assert!(is_pending(&mut next.as_mut()).await);
+            if is_granted {
+                drop(first);
+                drop(gives_up);
+            } else {
+                drop(gives_up);
+                drop(first);
+            }
+            drop(next.await);
+            assert!(!table().contains_key(&inode));
+        }
+    });
+}
+
+#[test]
+fn who_gives_up_lets_those_behind_join_what_is_granted() {
+    run(async {
+        let (file, _) = twice();
+        let inode = Inode::of(&file).expect("its inode");
+        let reads = Claiming::new(inode, Mode::Shared).await;
+        let mut gives_up = Box::pin(Claiming::new(inode, Mode::Alone));
+        let mut joins = Box::pin(Claiming::new(inode, Mode::Shared));
+        assert!(is_pending(&mut gives_up.as_mut()).await);
+        assert!(is_pending(&mut joins.as_mut()).await);
+        drop(gives_up);
+        drop(joins.await);
+        drop(reads);
+        assert!(!table().contains_key(&inode));
+    });
+}
+
+#[test]
+fn a_call_that_nobody_awaits_keeps_its_claim_until_it_ends() {
+    run(async {
+        let (file, again) = twice();
+        let (call, release) = held(&file).await;
+        // Until the worker has it: then the call no longer ends with its future.
+        while rt::tests::BLOCKING_CALLS.get() == 0 {
+            yield_now().await;
+        }
+        drop(call);
+        yield_now().await;
+        let bytes = [Bytes::from_static(b"abc")];
+        let mut write = pin!(again.write_at(0, &bytes));
+        assert!(is_pending(&mut write).await);
+        drop(release);
+        write.await.expect("written");
+    });
+}
+
+#[test]
+fn two_copies_between_two_files_do_not_wait_for_each_other() {
+    run(async {
+        let (a, b) = (twice().0, twice().0);
+        for file in [&a, &b] {
+            file.write_at(0, &[Bytes::from_static(&[7; 8192])]).await.expect("written");
+        }
+        let copies: Vec<_> = (0..100)
+            .map(|i| {
+                let (to, from) = if i % 2 == 0 { (a.clone(), b.clone()) } else { (b.clone(), a.clone()) };
+                spawn(async move { to.copy_from(0, &from, 0, 8192).await })
+            })
+            .collect();
+        for copy in copies {
+            assert_eq!(copy.await.expect("copied"), 8192);
+        }
+    });
+}

@@ -1,0 +1,161 @@
+//! Turns: how long a task may run before the other tasks of its core do.
+//!
+//! A turn begins when a task is polled. Nothing interrupts a task, and requests cost from a microsecond to many milliseconds, so a
+//! count of requests bounds no turn. Whoever works for others therefore looks at the clock ([`turn_is_over`], [`yield_if_due`])
+//! after each request, each operation of a compound request and each entry of a listing.
+//! Owns: the clock of each thread's turn. Does not: bound a single system call; what may take long runs on a worker.
+//!
+//! Cost: a look reads the processor's time-stamp counter and compares. A simulation has turns of any length, because its time
+//! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second look.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The longest turn: two milliseconds at 3 GHz. Slow and fast processors may differ by a factor of two; nothing depends on it.
+#[cfg(target_arch = "x86_64")]
+const TURN_TICKS: u64 = 6_000_000;
+/// The longest turn in nanoseconds.
+#[cfg(not(target_arch = "x86_64"))]
+const TURN_TICKS: u64 = 2_000_000;
+/// Polls for which a task stands back at most, after a turn of as many times the longest.
+const MOST_ROUNDS: u64 = 64;
+
+struct Turn {
+    /// When the task that runs was polled; [`NEVER`] where turns do not end.
+    began: Cell<u64>,
+    /// Changes with every turn.
+    number: Cell<u64>,
+    /// Looks that a turn has left after its time is up: none but in a simulation with short turns.
+    looks_left: Cell<u64>,
+    simulated: Cell<bool>,
+}
+
+/// No time passes before this.
+const NEVER: u64 = u64::MAX;
+
+thread_local! {
+    static TURN: Turn = const {
+        Turn {
+            began: Cell::new(NEVER),
+            number: Cell::new(0),
+            looks_left: Cell::new(0),
+            simulated: Cell::new(false),
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> u64 {
+    // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    crate::clock::Time::monotonic().as_nanos()
+}
+
+/// A task of this thread is about to be polled.
+pub(super) fn begin() {
+    TURN.with(|turn| {
+        turn.began.set(ticks());
+        turn.number.set(turn.number.get().wrapping_add(1));
+    });
+}
+
+/// The same in a simulation.
+pub(crate) fn begin_simulated(short: bool) {
+    TURN.with(|turn| {
+        turn.began.set(if short { 0 } else { NEVER });
+        turn.looks_left.set(1);
+        turn.simulated.set(true);
+        turn.number.set(turn.number.get().wrapping_add(1));
+    });
+}
+
+/// A simulation has ended: the thread has no turns any more.
+pub(crate) fn end_simulated() {
+    TURN.with(|turn| {
+        turn.began.set(NEVER);
+        turn.simulated.set(false);
+    });
+}
+
+impl Turn {
+    /// Ticks since the turn began. None when another processor's counter is behind.
+    fn lasts(&self) -> u64 {
+        ticks().saturating_sub(self.began.get())
+    }
+
+    fn is_over(&self) -> bool {
+        self.lasts() >= TURN_TICKS && self.is_really_over()
+    }
+
+    #[cold]
+    fn is_really_over(&self) -> bool {
+        let left = self.looks_left.get();
+        if self.simulated.get() && left > 0 {
+            self.looks_left.set(left - 1);
+            return false;
+        }
+        true
+    }
+
+    /// For how many polls the task stands back: who has used much lets the others have several turns.
+    fn rounds(&self) -> u64 {
+        if self.simulated.get() { 1 } else { (self.lasts() / TURN_TICKS).clamp(1, MOST_ROUNDS) }
+    }
+}
+
+/// Whether the task that runs has run for so long that it has to let others run. It stays over until the task is polled again.
+#[inline]
+pub fn turn_is_over() -> bool {
+    TURN.with(Turn::is_over)
+}
+
+/// Ends the turn if it [is over](turn_is_over). A task that polls this beside other futures has to ask [`turn_is_over`]
+/// itself: this waits until the whole task has been polled again, once for each full turn that it has used.
+#[inline]
+pub fn yield_if_due() -> YieldIfDue {
+    YieldIfDue { waits: None }
+}
+
+/// See [`yield_if_due`].
+#[derive(Debug)]
+#[must_use = "nothing waits unless it is awaited"]
+pub struct YieldIfDue {
+    waits: Option<Waits>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    /// The turn in which this was polled last.
+    number: u64,
+    rounds: u64,
+}
+
+impl Future for YieldIfDue {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        TURN.with(|turn| match self.waits {
+            None if !turn.is_over() => Poll::Ready(()),
+            waits => {
+                let number = turn.number.get();
+                let mut waits = waits.unwrap_or_else(|| Waits { number, rounds: turn.rounds() });
+                if waits.number != number {
+                    waits = Waits { number, rounds: waits.rounds - 1 };
+                }
+                if waits.rounds == 0 {
+                    return Poll::Ready(());
+                }
+                self.waits = Some(waits);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! What changes a file while a worker has its inode lock.
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::task::Poll;
+
+use weft_machine::file::busy;
+
+use super::*;
+
+/// Whether each of these waits; they end when `release` is dropped.
+async fn all_wait_for(release: mpsc::Sender<()>, waiting: Vec<rt::Task<Result<(), Error>>>) {
+    // They are polled in a turn of their own, and those that have ended stay so.
+    rt::yield_now().await;
+    for (i, task) in waiting.iter().enumerate() {
+        assert!(!task.is_finished(), "{i}");
+    }
+    drop(release);
+    for task in waiting {
+        task.await.unwrap();
+    }
+}
+
+#[test]
+fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    rt::block_on(async {
+        let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+        let f = file(&vfs, ROOT, "f").await.node;
+        let [gone, over] = ["gone", "over"].map(|name| name.as_bytes().to_vec());
+        for name in [&gone, &over] {
+            vfs.link(f, ROOT, name).await.unwrap();
+        }
+        file(&vfs, ROOT, "new").await;
+        put(&vfs, f, 0, &vec![7; 2 << 20]).await.unwrap();
+        let (release, gate) = mpsc::channel();
+        let inode =
+            busy::Inode::named(rustix::fs::CWD, folder.path().join("f").as_os_str().as_encoded_bytes());
+        let inode = inode.unwrap();
+        let call = rt::spawn(busy::lengthy(inode, move || gate.recv().is_err()));
+        let mut begun = Box::pin(busy::shared(vec![inode]));
+        let pending = std::future::poll_fn(|cx| Poll::Ready(begun.as_mut().poll(cx).is_pending()));
+        rt::yield_now().await;
+        assert!(pending.await);
+        // Whoever has asked is polled until it has its claim, or dropped.
+        drop(begun);
+
+        let open = vfs.open(f, true).await.unwrap();
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        let to_it = || (open.clone(), vfs.clone());
+        let ((written, _), (appended, _)) = (to_it(), to_it());
+        let [(_, chmod), (_, cuts), (_, set), (_, removes), (_, renames)] = std::array::from_fn(|_| to_it());
+        let waiting = vec![
+            rt::spawn(async move { written.write(5, &[Bytes::from_static(b"x")]).await }),
+            rt::spawn(async move { appended.append(&Bytes::from_static(b"x"), |_| Ok(())).await }),
+            rt::spawn(async move { chmod.setattr(f, mode).await.map(drop) }),
+            rt::spawn(async move { cuts.setattr(f, cut).await.map(drop) }),
+            rt::spawn(async move { set.set_xattr(f, b"a", b"b", SetXattr::Either).await }),
+            rt::spawn(async move { removes.remove(ROOT, &gone).await }),
+            rt::spawn(async move { renames.rename((ROOT, b"new"), (ROOT, &over), true).await.map(drop) }),
+        ];
+        // The core serves whoever does not need that lock.
+        let other = file(&vfs, ROOT, "other").await.node;
+        put(&vfs, other, 0, b"abc").await.unwrap();
+        assert_eq!(vfs.getattr(f).await.unwrap().size, 2 << 20);
+        all_wait_for(release, waiting).await;
+        assert!(call.await);
+        let attr = vfs.getattr(f).await.unwrap();
+        assert_eq!((attr.mode & 0o777, attr.nlink), (0o600, 1));
+    })
+    .unwrap();
+}
