@@ -985,11 +985,8 @@ class Replica(Hosts):
         there.replica("remove", "vol1")
         self.assertEqual(there.status(), [])
         here.start()
-        # It may be that replication was ended here as well, and this is of a time before.
-        [group] = here.wait_until("stopped")
-        for said in ["nobody there knows this partnership", "`weft replica remove vol1 --force`"]:
-            self.assertIn(said, group["stopped"])
-        here.replica("resolve", "vol1", "--keep", "here")
+        # The copy was removed there, or that server was installed anew: the volume is served all the same.
+        here.wait_until("source")
         here.disk("vol1").write(0, b"b" * 4096)
         [group] = here.wait_for(
             "told", lambda groups: "weft replica remove" in str((groups[0]["engine"] or {}).get("peers", [{}])[0].get("last_error"))
@@ -1025,7 +1022,7 @@ class Replica(Hosts):
         log.hardlink_to(kept)
         here.start()
         [group] = here.wait_until("stopped")
-        self.assertIn("nobody there knows this partnership", group["stopped"])
+        self.assertIn("has ended this partnership", group["stopped"])
         self.assertIn("volumes are left as they are", here.replica("remove", "vol1", check=False).stderr)
         here.replica("remove", "vol1", "--force")
         self.assertEqual(here.disk("vol1").read(0, 4096), b"z" * 4096)

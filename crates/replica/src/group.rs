@@ -100,7 +100,7 @@ impl Behind {
     pub async fn control(&self, request: Request) -> Response {
         match self {
             Behind::Destination(destination) => destination.control(request).await,
-            Behind::Source(source) => source.control(&request),
+            Behind::Source(source) => source.control(&request).await,
             // It may be back in a moment: who asks waits for that, and does not call it lost.
             Behind::Starting => Response::Refused(Refusal::Session),
             Behind::Stopped => Response::Refused(Refusal::Stopped),
@@ -145,7 +145,7 @@ pub enum Cause {
     Split,
     /// It is a source that was set back: a destination has what was written here and is here no more.
     SetBack,
-    /// It was opened as a source, and no destination knows the partnership: it may have been ended.
+    /// It was opened as a source, and a destination says that its source has ended the partnership.
     Over,
     /// A disk is full: it is opened anew until there is room.
     Full,
@@ -535,8 +535,8 @@ impl Group {
             n => format!("{n} records of its log are not applied to them"),
         };
         format!(
-            "{why}. If replication was ended, and what is remembered here is of a time before that (a backup?): `weft replica remove \
-             {name} --force` gives back the volumes as they are; {records}. If it was not, or only the other side has ended it: `weft replica \
+            "{why}. So what is remembered here is of a time before that (a backup?), or this server was stopped in the middle of `weft replica remove`: `weft replica remove \
+             {name} --force` gives back the volumes as they are; {records}. If the volumes were not used since: `weft replica \
              resolve {name} --keep here` goes on with what the log says, NOT PROTECTED until `weft replica create` makes another copy"
         )
     }

@@ -116,15 +116,24 @@ pub(crate) fn parted(by: Era, mine: &[Era], theirs: &[Era]) -> Era {
     Era { after: next.map_or(by.after, |next| by.after.min(next.after)), ..by }
 }
 
+/// The source of a later epoch that has taken over from a source of this history, as told by its own: a copy was promoted, and this
+/// side has been promoted no more since. With the last sequence that both have.
+pub(crate) fn successor(mine: &[Era], theirs: &[Era]) -> Option<Era> {
+    let (i, j) = common(mine, theirs)?;
+    (!promoted(mine, i) && promoted(theirs, j)).then_some(())?;
+    let ends = [mine.get(i.saturating_add(1)), theirs.get(j.saturating_add(1))];
+    let after = ends.into_iter().flatten().fold(u64::MAX, |after, era| after.min(era.after));
+    theirs.last().map(|by| Era { after, ..*by })
+}
+
 /// What a source of one history says to that of another, who takes it for its destination: who came later counts, unless both
-/// went their own way.
+/// went their own way. A [`successor`] is another matter.
 pub(crate) fn refusal(mine: &[Era], theirs: &[Era]) -> Refusal {
     let Some(own) = mine.last().copied() else { return Refusal::Invalid };
     // Of the same partnership, and apart for so many eras that where they part is forgotten.
     let Some((i, j)) = common(mine, theirs) else { return Refusal::SplitBrain(own) };
     if !promoted(mine, i) {
-        // The other knows all of this history but what was lost, and perhaps more: this side learns of it by its own hello,
-        // or is about to give up.
+        // Nobody was promoted: the other is a twin of this side, or an earlier or later opening.
         return Refusal::Inconsistent;
     }
     // What the other wrote behind the point at which this side went on alone, or it did, is missing here.
@@ -224,19 +233,30 @@ mod tests {
         assert_eq!(refusal(&[first, mine], &[first]), Refusal::Fenced(era(2, 20, 5)));
         assert_eq!(refusal(&[first, mine], &[first, theirs]), Refusal::SplitBrain(era(2, 20, 5)));
         assert_eq!(refusal(&[first, mine, era(3, 21, 9)], &[first]), Refusal::Fenced(era(3, 21, 5)));
-        // A rightful successor, before this side knows of it.
-        assert_eq!(refusal(&[first], &[first, theirs]), Refusal::Inconsistent);
         assert_eq!(refusal(&[first], &[first]), Refusal::Inconsistent);
         // One that was opened anew, and had lost the end of its log, is the same source.
         let again = era(1, 11, 4);
         assert_eq!(refusal(&[first, mine], &[first, again]), Refusal::Fenced(era(2, 20, 4)));
         assert_eq!(refusal(&[first, era(1, 11, 6), mine], &[first]), Refusal::Fenced(era(2, 20, 6)));
-        assert_eq!(refusal(&[first, again], &[first, mine]), Refusal::Inconsistent);
         assert_eq!(
             refusal(&[first, mine], &[first, again, era(2, 30, 7)]),
             Refusal::SplitBrain(era(2, 20, 4))
         );
         // Where they part is forgotten.
         assert_eq!(refusal(&[era(40, 1, 9)], &[era(2, 11, 0)]), Refusal::SplitBrain(era(40, 1, 9)));
+    }
+    #[test]
+    fn a_copy_that_was_promoted_is_the_successor_of_a_source_that_was_not() {
+        let (first, again, theirs) = (era(1, 10, 0), era(1, 11, 4), era(2, 30, 7));
+        assert_eq!(successor(&[first], &[first, theirs]), Some(theirs));
+        assert_eq!(successor(&[first], &[first, theirs, era(3, 31, 9)]), Some(era(3, 31, 7)));
+        // This side was opened anew since, and had lost the end of its log.
+        assert_eq!(successor(&[first, again], &[first, theirs]), Some(era(2, 30, 4)));
+        assert_eq!(successor(&[first], &[first]), None);
+        assert_eq!(successor(&[first], &[first, again]), None);
+        // Both were promoted, or this side alone, or they have nothing in common.
+        assert_eq!(successor(&[first, era(2, 20, 5)], &[first, theirs]), None);
+        assert_eq!(successor(&[first, theirs], &[first]), None);
+        assert_eq!(successor(&[first], &[theirs]), None);
     }
 }

@@ -38,7 +38,7 @@ pub use self::admin::{First, PeerConfig};
 use self::reads::FailedReads;
 use crate::bitmap::Bitmap;
 use crate::error::Error;
-use crate::history::{self, same};
+use crate::history::same;
 use crate::journal::{Journal, MIN_LOG_BYTES, Side};
 use crate::log::{Fill, Log};
 use crate::record::MAX_PAYLOAD;
@@ -187,6 +187,17 @@ struct Halt {
     by: Option<Era>,
 }
 
+/// What a destination says of the partnership.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Knows {
+    /// It has a copy.
+    Yes,
+    /// The server knows nothing of it: it was removed there, or that is another server by now.
+    No,
+    /// The source has told it that the partnership is over.
+    Ended,
+}
+
 /// A destination, as the running source knows it.
 #[derive(Debug)]
 struct Partner {
@@ -202,7 +213,7 @@ struct Partner {
     /// It has been asked, since this side was opened, whether this side is its source; or could not be reached.
     greeted: bool,
     /// What it has said last, since this side was opened, of whether it knows the partnership; `None` where it could not be asked.
-    knows: Option<bool>,
+    knows: Option<Knows>,
     /// It has refused this source because both sides were written to.
     disputed: bool,
     maps: Vec<Bitmap>,
@@ -295,7 +306,7 @@ impl Core {
         matches!(&self.halted, Some(Halt { phase: Phase::SetBack, .. }))
     }
 
-    /// No destination knows the partnership, and nobody has decided.
+    /// Destinations were told that the partnership is over, and nobody has decided.
     fn is_over(&self) -> bool {
         matches!(&self.halted, Some(Halt { phase: Phase::Refused, .. }))
     }
@@ -428,29 +439,29 @@ impl Source {
     }
 
     /// What a source answers who takes it for a destination: how it is doing, and that it is none.
-    pub fn control(&self, request: &Request) -> Response {
-        let core = self.core();
-        let fill = self.log.fill();
+    pub async fn control(&self, request: &Request) -> Response {
         match request {
-            Request::Status => Response::Report(Report {
-                epoch: core.state.era().epoch,
-                source: true,
-                consistent: true,
-                last: fill.durable,
-                applied: core.applied(&fill),
-                log_bytes: core.state.layout.log_bytes,
-                log_used: fill.used,
-                applied_ms: 0,
-            }),
-            Request::Hello(hello) if hello.partnership != core.state.partnership => {
+            Request::Status => Response::Report(self.report()),
+            Request::Hello(hello) if hello.partnership != self.core().state.partnership => {
                 Response::Refused(Refusal::Partnership)
             }
-            // It is opened anew in a moment, as a destination.
-            Request::Hello(_) if core.given_up => Response::Refused(Refusal::Session),
-            Request::Hello(_) if core.is_split() => Response::Refused(Refusal::Undecided),
-            Request::Hello(_) if core.is_set_back() || core.is_over() => Response::Refused(Refusal::Stopped),
-            Request::Hello(hello) => Response::Refused(history::refusal(&core.state.eras, &hello.eras)),
+            Request::Hello(hello) => Response::Refused(self.answer_source(hello).await),
             _ => Response::Refused(Refusal::Session),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let core = self.core();
+        let fill = self.log.fill();
+        Report {
+            epoch: core.state.era().epoch,
+            source: true,
+            consistent: true,
+            last: fill.durable,
+            applied: core.applied(&fill),
+            log_bytes: core.state.layout.log_bytes,
+            log_used: fill.used,
+            applied_ms: 0,
         }
     }
 

@@ -17,12 +17,13 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesOrdered;
 use weft_machine::rt;
-use weft_wire::repl::control::{Refusal, Sync, Welcome};
+use weft_wire::repl::control::{Era, Hello, Refusal, Sync, Welcome};
 
-use super::{OnLoss, Partner, Source};
+use super::{Halt, Knows, OnLoss, Partner, Source};
 use crate::bitmap::Bitmap;
+use crate::destination::MAX_EPOCHS_AHEAD;
 use crate::error::Error;
-use crate::history::{lost_nothing, same};
+use crate::history::{self, lost_nothing, same};
 use crate::peer::{self, AHEAD_BYTES, APPEND_BYTES, Link, Peer};
 use crate::record::Record;
 use crate::scan::Damage;
@@ -199,7 +200,7 @@ impl Source {
         let group = &self.config.group;
         match e {
             // Where this side stops for it, its reason says more.
-            peer::Error::Refused(Refusal::Partnership) if self.core().goes_on => format!(
+            peer::Error::Refused(Refusal::Partnership | Refusal::Ended) if self.core().goes_on => format!(
                 "{e}: `weft replica remove {group} --to {name}` ends it here, too, and `weft replica create` begins another"
             ),
             other => other.to_string(),
@@ -212,9 +213,14 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.disputed = split;
         }
-        if matches!(refusal, Refusal::Partnership) {
+        let knows = match refusal {
+            Refusal::Partnership => Some(Knows::No),
+            Refusal::Ended => Some(Knows::Ended),
+            _ => None,
+        };
+        if let Some(knows) = knows {
             // A journal that fails says so itself.
-            let _failed = self.learn_whether_it_knows(n, false).await;
+            let _failed = self.learn_whether_it_knows(n, knows).await;
             return Phase::Refused;
         }
         let own = self.core().state.era();
@@ -233,6 +239,16 @@ impl Source {
             Refusal::SplitBrain(era) => (*era, true),
             _ => return Phase::Refused,
         };
+        // One that has never had a copy of what is here, refuses: this side was decided for, and does not become a copy by itself.
+        let copied = matches!(self.core().state.peers.get(n), Some(Some(state)) if state.copied);
+        let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
+        self.give_way(by, certain || !copied, &format!("{name} says: {refusal}")).await
+    }
+
+    /// The source of this era has taken over, as `told` says: nothing is written here any more. Without a loss this side becomes a copy;
+    /// where writes that were answered here may be missing there, or `decided` says so, somebody has to decide.
+    async fn give_way(&self, by: Era, decided: bool, told: &str) -> Phase {
+        let own = self.core().state.era();
         let split = {
             let core = self.core();
             let fill = self.log.fill();
@@ -242,22 +258,23 @@ impl Source {
                 _ => by.after,
             };
             let peers = || core.peers.iter().zip(&core.state.peers);
-            // What one synchronous destination lacks was answered to nobody, unless it was left out.
+            // What one synchronous destination lacks was answered to nobody, unless it was left out. That one may be another than has
+            // taken over: what it has, and the new source lacks, may have been answered.
             let strict = peers().any(|pair| match pair {
                 (Some(partner), Some(state)) => {
-                    state.mode == Mode::Synchronous && !partner.lone && !state.unprotected
+                    state.mode == Mode::Synchronous
+                        && !partner.lone
+                        && !state.unprotected
+                        && partner.acked <= by.after
                 }
                 _ => false,
             });
-            // One that has never had a copy of what is here, refuses: this side was decided for, and does not become a copy by itself.
-            let copied = matches!(core.state.peers.get(n), Some(Some(state)) if state.copied);
-            certain || !copied || (fill.last > after && !strict)
+            decided || (fill.last > after && !strict)
         };
         let phase = if split { Phase::SplitBrain } else { Phase::Superseded };
-        let name = self.core().peer(n).map(|(_, state)| state.name.clone()).unwrap_or_default();
         let why = match split {
-            true => format!("{name} says: {refusal}; writes that were answered here are missing there"),
-            false => format!("{name} says: {refusal}; this side can become its destination"),
+            true => format!("{told}; writes that were answered here are missing there"),
+            false => format!("{told}; this side can become its destination"),
         };
         self.halt(phase, why, Some(by));
         if split && !same(&by, &own) {
@@ -265,6 +282,35 @@ impl Source {
             let _failed = self.persist(|state| state.promised = by).await;
         }
         phase
+    }
+
+    /// What a source answers to another one that takes it for its destination. A copy that was promoted is believed at once: where
+    /// this side cannot reach it, nothing else would tell it, and both would answer writes.
+    pub(super) async fn answer_source(&self, hello: &Hello) -> Refusal {
+        let own = self.core().state.era();
+        let later = history::successor(&self.core().state.eras, &hello.eras);
+        {
+            let core = self.core();
+            match &core.halted {
+                _ if core.is_split() => return Refusal::Undecided,
+                _ if core.is_set_back() || core.is_over() => return Refusal::Stopped,
+                // It becomes its copy in a moment.
+                Some(Halt { phase: Phase::Superseded | Phase::Suspended, .. }) => return Refusal::Session,
+                _ if core.given_up || core.closing => return Refusal::Session,
+                Some(_) => return Refusal::Stopped,
+                None => {}
+            }
+        }
+        let Some(by) = later else { return history::refusal(&self.core().state.eras, &hello.eras) };
+        if by.epoch.saturating_sub(own.epoch) > MAX_EPOCHS_AHEAD {
+            return Refusal::Invalid;
+        }
+        let copied = self.core().state.peers.iter().flatten().any(|state| state.copied);
+        let told = format!("a copy was promoted, and says that it is the source of epoch {} now", by.epoch);
+        match self.give_way(by, !copied, &told).await {
+            Phase::SplitBrain => Refusal::Undecided,
+            _ => Refusal::Session,
+        }
     }
 
     /// Destination `n` has what this side has no more. Of several the one counts that has most; whether that is this one.
@@ -327,7 +373,7 @@ impl Source {
         if let Ok((partner, _)) = self.core().peer(n) {
             partner.heard_ms = self.side.wall.now_ms();
         }
-        self.learn_whether_it_knows(n, true).await?;
+        self.learn_whether_it_knows(n, Knows::Yes).await?;
         if !self.core().replayed {
             // It knows no other source, and nothing that this side lacks. What it is sent comes from the volumes, too.
             self.greet(n);

@@ -26,6 +26,8 @@ pub enum Side {
     Stopped,
     /// A server that knows nothing of the partnership.
     Stranger,
+    /// A server that was told by its source that the partnership is over.
+    Ended,
     Source(Arc<Source>),
     Destination(Arc<Destination>),
 }
@@ -45,6 +47,8 @@ pub struct Cable {
     /// Counts how often it was cut: what was under way then is lost.
     pub cuts: Cell<u64>,
     pub slowest: Duration,
+    /// What this host says reaches nobody, though it is answered what it is asked.
+    pub muted: RefCell<Option<Rc<Host>>>,
     /// One answer of so many is lost, though the cable is up; 0 for none.
     pub loses_one_in: Cell<u64>,
 }
@@ -58,6 +62,13 @@ pub struct Link {
     /// Of the host that holds it.
     pub life: u64,
     pub pool: Pool,
+}
+
+impl Cable {
+    /// Whether what this host says reaches the others.
+    pub fn carries(&self, from: &Rc<Host>) -> bool {
+        self.up.get() && self.muted.borrow().as_ref().is_none_or(|muted| !Rc::ptr_eq(muted, from))
+    }
 }
 
 impl Link {
@@ -76,7 +87,10 @@ impl Link {
             std::future::pending::<()>().await;
         }
         self.hop().await;
-        if !self.cable.up.get() || self.cable.cuts.get() != cuts || self.from.life.get() != self.life {
+        if !self.cable.carries(&self.from)
+            || self.cable.cuts.get() != cuts
+            || self.from.life.get() != self.life
+        {
             self.hop().await;
             return Err(gone());
         }
@@ -149,10 +163,11 @@ impl Peer for Link {
             let request = Request::parse(&request.emit()).expect("a request");
             let response = self.carry(async move |side| match side {
                 Side::Destination(destination) => destination.control(request).await,
-                Side::Source(source) => source.control(&request),
+                Side::Source(source) => source.control(&request).await,
                 Side::Starting => Behind::Starting.control(request).await,
                 Side::Stopped => Behind::Stopped.control(request).await,
                 Side::Stranger => Response::Refused(Refusal::Partnership),
+                Side::Ended => Response::Refused(Refusal::Ended),
                 Side::Nothing => unreachable!("looked at before"),
             });
             Ok(Response::parse(&response.await?.emit()).expect("a response"))

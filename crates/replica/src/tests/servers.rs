@@ -10,6 +10,7 @@ mod create;
 mod ended;
 mod fronts;
 mod invariants;
+mod one_way;
 mod setback;
 
 use std::cell::{Cell, RefCell};
@@ -480,7 +481,8 @@ impl Servers {
             let peer = status.peers.first();
             peer.is_some_and(|p| !p.unprotected && p.phase == Phase::ContinuouslyReplicating)
         };
-        (self.world.cable.up.get() && follows(&source)).then_some(source)
+        let reached = (0..2).all(|n| self.world.cable.carries(&self.world.nodes[n].host));
+        (reached && follows(&source)).then_some(source)
     }
 
     async fn fail_over(self: &Rc<Self>, n: usize, force: Force) {
@@ -574,7 +576,10 @@ impl Servers {
                 let _died = self.within_life(n, life, self.remove(n, force)).await;
             }
             _ => {
-                self.world.cut();
+                match with_rng(|rng| rng.below(3)) {
+                    0 => self.world.mute(n),
+                    _ => self.world.cut(),
+                }
                 rt::sleep(Duration::from_millis(with_rng(|rng| rng.within(1..=4000)))).await;
                 self.world.heal();
             }

@@ -240,6 +240,7 @@ impl World {
                 up: Cell::new(true),
                 cuts: Cell::new(0),
                 slowest: start.slow_cable,
+                muted: RefCell::default(),
                 loses_one_in: Cell::new(0),
             }),
             pool,
@@ -517,6 +518,12 @@ impl World {
         }
     }
 
+    /// What a host says reaches nobody from now on, as behind a firewall.
+    pub fn mute(&self, n: usize) {
+        self.cable.muted.replace(Some(self.nodes[n].host.clone()));
+        self.cable.cuts.set(self.cable.cuts.get() + 1);
+    }
+
     pub fn cut(&self) {
         self.cable.up.set(false);
         self.cable.cuts.set(self.cable.cuts.get() + 1);
@@ -524,6 +531,7 @@ impl World {
 
     pub fn heal(&self) {
         self.cable.up.set(true);
+        self.cable.muted.replace(None);
     }
 
     /// Starts a task that writes at random until told to stop, or refused.

@@ -166,6 +166,9 @@ pub(crate) struct Group {
     /// Why the other side is stopped, where it says so.
     #[serde(default)]
     pub partner_stopped: Option<String>,
+    /// The source of this copy does not know the partnership any more, where it says so.
+    #[serde(default)]
+    pub partner_removed: Option<String>,
     /// What to type where all sides are copies, and nobody serves it.
     #[serde(default)]
     pub no_source: Option<String>,

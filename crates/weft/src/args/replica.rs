@@ -244,6 +244,8 @@ pub(crate) enum Objection {
     OtherHasMore,
     /// The roles were exchanged: another side is the source by now
     Switched,
+    /// Its source answers, and knows nothing of the partnership: it was removed there
+    Removed,
 }
 
 impl Objection {
@@ -255,6 +257,7 @@ impl Objection {
             Objection::Resync => "resync",
             Objection::OtherHasMore => "other-has-more",
             Objection::Switched => "switched",
+            Objection::Removed => "removed",
         }
     }
 }

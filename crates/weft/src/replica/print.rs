@@ -32,6 +32,9 @@ fn group(out: &mut impl Write, group: &Group) -> io::Result<()> {
     if let Some(why) = &group.partner_stopped {
         writeln!(out, "  there     stopped on the other side: {why}")?;
     }
+    if let Some(why) = &group.partner_removed {
+        writeln!(out, "  there     {why}")?;
+    }
     if let Some(why) = &group.no_source {
         writeln!(out, "  nobody    {why}")?;
     }
@@ -358,6 +361,9 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         );
         all.push(Brief { line, care: true, no_rdma: None });
     }
+    if let Some(why) = &group.partner_removed {
+        all.push(Brief { line: format!("{name}: {why}"), care: true, no_rdma: None });
+    }
     if let Some(why) = partner_stopped {
         all.push(Brief {
             line: format!("{name}: stopped on the other side: {why}"),
@@ -446,6 +452,7 @@ mod tests {
             role: role.into(),
             stopped: None,
             partner_stopped: None,
+            partner_removed: None,
             no_source: None,
             test_failover: Vec::new(),
             in_memory: false,

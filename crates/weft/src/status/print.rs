@@ -176,6 +176,7 @@ mod tests {
             role: "source".into(),
             stopped: None,
             partner_stopped: None,
+            partner_removed: None,
             no_source: None,
             test_failover: Vec::new(),
             in_memory: false,

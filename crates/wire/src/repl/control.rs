@@ -260,6 +260,9 @@ pub enum Refusal {
         /// The last record of that copy.
         copy: u64,
     },
+    /// The partnership is over: its source has told the other side so.
+    #[error("this partnership was ended by its source, which told the other side so")]
+    Ended,
     /// It speaks this version.
     #[error("it speaks version {0}")]
     Version(u16),
@@ -501,6 +504,7 @@ impl Refusal {
             Refusal::Stopped => (14, number(0)),
             Refusal::SetBack { both, copy } => (15, Era { epoch: copy, tag: 0, after: both }),
             Refusal::Lacks { copy } => (16, number(copy)),
+            Refusal::Ended => (17, number(0)),
         }
     }
 
@@ -523,6 +527,7 @@ impl Refusal {
             14 => Refusal::Stopped,
             15 => Refusal::SetBack { both: era.after, copy: era.epoch },
             16 => Refusal::Lacks { copy: era.epoch },
+            17 => Refusal::Ended,
             _ => return Err(Malformed::Field("the reason")),
         })
     }

@@ -77,6 +77,7 @@ fn responses() -> Vec<Response> {
         Refusal::Stopped,
         Refusal::SetBack { both: 206, copy: 691 },
         Refusal::Lacks { copy: 8009 },
+        Refusal::Ended,
     ];
     all.extend(refusals.map(Response::Refused));
     all

@@ -24,6 +24,12 @@ impl Servers {
         self.world.nodes[n].host.side.replace(Runs::Stranger);
     }
 
+    /// A server is told by its source that the partnership is over.
+    fn is_told_of_the_end(&self, n: usize) {
+        self.kill(n);
+        self.world.nodes[n].host.side.replace(Runs::Ended);
+    }
+
     async fn is_written(&self, n: usize, byte: u8) {
         let front = self.running(n).expect("it runs").fronts[0].clone();
         let write = BlockOp::Write { offset: 0, data: vec![Bytes::from(vec![byte; SLOT])], durable: true };
@@ -51,7 +57,7 @@ async fn set_back() -> Rc<Servers> {
     servers.is_written(0, 1).await;
     let then = servers.world.nodes[0].journal.content();
     servers.kill(0);
-    servers.forgets(1);
+    servers.is_told_of_the_end(1);
     let disk = &servers.world.nodes[0].members[0];
     disk.replace(vec![9; disk.content().len()]);
     servers.world.nodes[0].journal.replace(then);
@@ -113,6 +119,30 @@ fn a_source_that_runs_goes_on_when_its_copy_is_removed_and_after_a_restart() {
         servers.kill(0);
         servers.start(0);
         assert!(is_source(&servers.becomes(0, is_source).await), "{}", servers.describe());
+    });
+}
+
+#[test]
+fn a_source_goes_on_unprotected_when_its_copys_server_was_installed_anew_while_it_was_down() {
+    Sim::new(SEED).time_limit(Duration::from_secs(600)).run(async {
+        let servers = Servers::new(false).await;
+        (0..2).for_each(|n| servers.start(n));
+        assert_eq!(servers.settles().await, Some(0), "{}", servers.describe());
+        servers.is_written(0, 1).await;
+        servers.kill(0);
+        servers.forgets(1);
+        for _ in 0..2 {
+            servers.start(0);
+            let State::Source(source) = servers.becomes(0, is_source).await else {
+                panic!("it does not serve its volumes: {}", servers.describe())
+            };
+            servers.is_written(0, 2).await;
+            let peer = source.status().peers.swap_remove(0);
+            assert!(peer.unprotected && peer.phase == Phase::Refused, "{peer:?}");
+            let why = peer.last_error.expect("it says why");
+            assert!(why.contains("has lost its state directory"), "{why}");
+            servers.kill(0);
+        }
     });
 }
 

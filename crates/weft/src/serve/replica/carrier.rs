@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Buf, Payload, Pool, buf};
+use weft_machine::{Buf, Payload, Pool, buf, rt};
 use weft_replica::peer::{self, Peer};
 use weft_replica::record::Record;
 use weft_smb::client::{File, OpenOptions};
@@ -26,6 +26,7 @@ use weft_wire::smb2::ioctl::CtlCode;
 
 use super::config::Address;
 use super::door;
+use super::partners::{ANSWERS_WITHIN, Part};
 use super::setup::{self, Ask, Tell};
 use crate::args::Connect;
 use crate::connect::{Joined, join};
@@ -93,16 +94,25 @@ impl Carrier {
         let joined =
             join_server(&self.address, &self.pool, self.address.encrypt).await.map_err(unreachable)?;
         let name = door::hex(&self.partnership);
-        let control =
-            joined.tree.open(&name, OpenOptions::write()).await.map_err(|e| match e.is_not_found() {
-                true => peer::Error::Refused(Refusal::Partnership),
-                false => unreachable(e),
-            })?;
+        let control = match joined.tree.open(&name, OpenOptions::write()).await {
+            Ok(control) => control,
+            Err(e) if e.is_not_found() => return Err(peer::Error::Refused(self.why_unknown(&name).await)),
+            Err(e) => return Err(unreachable(e)),
+        };
         let doors = RefCell::default();
         let link = Rc::new(Link { joined, control, doors, unreported: Cell::new(0) });
         self.tell(&link);
         *self.link.borrow_mut() = Some(link.clone());
         Ok(link)
+    }
+
+    /// Whether a server without such a door was told that the partnership is over. One of an older version does not say.
+    async fn why_unknown(&self, partnership: &str) -> Refusal {
+        let ask_for = Ask::Holds { partnership: partnership.to_owned() };
+        match rt::timeout(ANSWERS_WITHIN, ask(&self.address, &self.pool, &ask_for)).await {
+            Ok(Ok(Tell::Holds(holds))) if holds.part == Part::Ended => Refusal::Ended,
+            _ => Refusal::Partnership,
+        }
     }
 
     /// Writes the report.

@@ -359,15 +359,7 @@ impl Folder {
     }
 
     fn put(&self, group: &GroupName, path: &Path, content: &[u8]) -> io::Result<()> {
-        let draft = self.draft(group);
-        match fs::remove_file(&draft) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
+        replace(&self.draft(group), path, content)
     }
 
     /// Forgets a group, durably.
@@ -385,6 +377,18 @@ impl Folder {
             folder => folder?.sync_all(),
         }
     }
+}
+
+/// Puts a file in the place of what is there: it is written as `draft`, durably, and renamed.
+pub(super) fn replace(draft: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
+    match fs::remove_file(draft) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(draft, path)
 }
 
 impl Group {

@@ -42,8 +42,21 @@ pub(super) async fn take_over(
     let host = group.config().partners.into_iter().next().map(|partner| partner.address.host);
     let host = host.unwrap_or_else(|| "its source".into());
     let mode = copy.status().peers.first().and_then(|peer| peer.mode);
-    let own = own.iter().map(|objection| told(&group.name, &host, mode, objection));
-    Err(refusal(&group.name, &own.chain(others.objections).collect::<Vec<_>>()))
+    let own = own.iter().map(|objection| told(&group.name, &host, mode, objection)).collect();
+    Err(refusal(&group.name, &each_once(own, others.objections)))
+}
+
+/// What speaks against it, by each word once: a source that was heard of lately need not be said to answer, too.
+fn each_once(
+    mut all: Vec<(Objection, String)>,
+    others: Vec<(Objection, String)>,
+) -> Vec<(Objection, String)> {
+    for (objection, why) in others {
+        if !all.iter().any(|(known, _)| *known == objection) {
+            all.push((objection, why));
+        }
+    }
+    all
 }
 
 /// What speaks against it on this side, with what it costs, and what to do instead.
@@ -102,10 +115,13 @@ mod tests {
     fn all_that_speaks_against_a_failover_is_told_with_the_words_that_pass_over_it() {
         let told = |objection| told("db", "alpha", Some(Mode::Synchronous), &objection);
         let (alive, behind) = (Engines::Alive(Duration::from_millis(1500)), Engines::Behind(3));
-        let one = refusal("db", &[told(behind)]);
+        let one = refusal("db", &each_once(vec![told(behind)], Vec::new()));
         assert!(one.ends_with("that is so: `weft replica switch db --failover --force=behind`"), "{one}");
         let more = (Objection::OtherHasMore, "this copy lacks records 4 to 9; gamma has them".to_owned());
-        let all = refusal("db", &[told(alive), told(behind), told(Engines::Inconsistent), more]);
+        let own = vec![told(alive), told(behind), told(Engines::Inconsistent)];
+        let answers = (Objection::Alive, "alpha could be asked".to_owned());
+        let all = refusal("db", &each_once(own, vec![answers, more]));
+        assert!(!all.contains("could be asked"), "{all}");
         for said in [
             "alive: its source is alive: it was heard of 1.5 s ago",
             "behind: its source had 3 records more",

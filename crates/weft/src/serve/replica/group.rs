@@ -74,6 +74,8 @@ pub(super) struct Group {
     heard: Mutex<stopped::Heard>,
     /// Which of them has most, as was found out when this side was stopped, until it is a source, or follows one.
     most: Mutex<Option<Most>>,
+    /// The source's host, where that says that it knows nothing of this copy.
+    pub(super) removed_by: Mutex<Option<String>>,
     /// The destination that is about to take this source's place; empty as long as none is.
     successor: Mutex<String>,
     /// What this source says of its destinations has changed.
@@ -303,6 +305,8 @@ impl Host for Home {
                 let (group, replicas, copy) = (self.group.clone(), self.replicas.clone(), copy.clone());
                 let (also, of, watched) = (group.clone(), replicas.clone(), copy.clone());
                 rt::spawn(async move { also.watch_holder(&of, &watched).await }).detach();
+                let (also, of, watched) = (group.clone(), replicas.clone(), copy.clone());
+                rt::spawn(async move { also.watch_removed(&of, &watched).await }).detach();
                 rt::spawn(async move {
                     join(group.find_source(&replicas, &copy), group.look_for_source(&replicas, &copy)).await
                 })
@@ -354,6 +358,7 @@ impl Group {
             lent: Mutex::default(),
             heard: Mutex::default(),
             most: Mutex::default(),
+            removed_by: Mutex::default(),
             successor: Mutex::default(),
             listed: Signal::default(),
             no_source: Mutex::default(),

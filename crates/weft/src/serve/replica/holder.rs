@@ -42,32 +42,40 @@ impl Group {
 
 /// Who has everything through record `last` of this epoch, which `had` had, as they say.
 fn holder(asked: &[(String, Option<Holds>)], had: Option<&str>, epoch: u64, last: u64) -> Holder {
-    let has = |holds: &Holds| holds.epoch == epoch && holds.last >= last;
+    let has = |holds: &Holds| {
+        let (its, end) = holds.part.has();
+        its == epoch && end >= last
+    };
     if let Some((name, _)) = asked.iter().find(|(_, holds)| holds.as_ref().is_some_and(has)) {
         return Holder::Has(name.clone());
     }
     let says = asked.iter().find(|(name, _)| Some(&**name) == had).and_then(|(_, holds)| holds.as_ref());
     match says {
         None => Holder::NotKnown,
-        Some(holds) if holds.epoch > epoch => Holder::Later(holds.epoch),
-        Some(_) => Holder::Lost,
+        Some(holds) => match holds.part.has() {
+            (later, _) if later > epoch => Holder::Later(later),
+            _ => Holder::Lost,
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::partners::Part;
     use super::*;
 
     #[test]
     fn who_had_something_is_asked_whether_that_is_so_still() {
-        let holds = |epoch, last| Some(Holds { epoch, last, ..Holds::default() });
+        let holds = |epoch, last| Some(Holds::from(Part::Copy { epoch, last }));
         let found = |beta, gamma| {
             let asked = [("beta:db".to_owned(), beta), ("gamma:db".to_owned(), gamma)];
             holder(&asked, Some("beta:db"), 3, 8009)
         };
         assert_eq!(found(holds(3, 8009), None), Holder::Has("beta:db".into()));
         // Its journal is lost, it is in the middle of a resync, or it knows nothing of the partnership.
-        assert_eq!(found(holds(0, 0), None), Holder::Lost);
+        for part in [Part::Nothing, Part::Unknown] {
+            assert_eq!(found(Some(part.into()), None), Holder::Lost);
+        }
         assert_eq!(found(holds(3, 8008), holds(4, 9000)), Holder::Lost);
         assert_eq!(found(holds(3, 17), holds(3, 8010)), Holder::Has("gamma:db".into()));
         assert_eq!(found(holds(4, 8009), holds(2, 9000)), Holder::Later(4));

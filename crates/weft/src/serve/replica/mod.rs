@@ -10,6 +10,7 @@ mod commands;
 pub(crate) mod config;
 mod destinations;
 mod door;
+mod ended;
 mod failover;
 mod group;
 mod holder;
@@ -19,6 +20,7 @@ pub(crate) mod names;
 mod no_source;
 mod partners;
 mod picture;
+mod removed;
 mod setup;
 mod stopped;
 mod told;
@@ -46,6 +48,7 @@ use self::config::{Folder, Password, Remembered};
 use self::door::Doors;
 use self::group::{Group, Home, State};
 use self::names::GroupName;
+use self::partners::Part;
 use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
@@ -368,7 +371,11 @@ impl Replicas {
             }
             Ask::Holds { partnership } => {
                 let group = self.of_partnership(&partnership);
-                Ok(Tell::Holds(group.map(|group| group.holds()).unwrap_or_default()))
+                let unknown = || match self.folder.has_ended(&partnership) {
+                    true => Part::Ended.into(),
+                    false => Part::Unknown.into(),
+                };
+                Ok(Tell::Holds(group.map_or_else(unknown, |group| group.holds())))
             }
             Ask::Know { partnership, list } => match self.of_partnership(&partnership) {
                 Some(group) => group.learn_list(self, *list).await,
@@ -451,6 +458,9 @@ impl Replicas {
                 ));
             }
         }
+        if let Err(e) = self.folder.forget_ended(&join.partnership) {
+            return Err(format!("{}: {e}", self.folder.path().display()));
+        }
         let group = Group::join(self, &join).await?;
         self.enter(group.clone());
         // The source, once it has the answer, comes to a door that is there.
@@ -471,7 +481,10 @@ impl Replicas {
     async fn leave(self: &Arc<Self>, partnership: &str, volumes: &[String]) -> Result<(), String> {
         // A source that has lost the answer to its join says this while that join may still go on.
         drop(self.joins.lock().await);
-        let Some(group) = self.of_partnership(partnership) else { return Ok(()) };
+        let Some(group) = self.of_partnership(partnership) else {
+            self.note_ended(partnership, volumes);
+            return Ok(());
+        };
         if !volumes.is_empty() && group.config().volumes != volumes {
             return Ok(());
         }
@@ -490,7 +503,21 @@ impl Replicas {
         }
         let _turn = self.take_turn(format!("`weft replica remove {name}` of its source"))?;
         let _of_group = group.take_turn(format!("`weft replica remove {name}` of its source"))?;
+        self.note_ended(partnership, volumes);
         self.dissolve(&group, false).await
+    }
+
+    /// Remembers that a source has ended a partnership, where that is what it has said: with volumes it takes back what it had begun.
+    fn note_ended(&self, partnership: &str, volumes: &[String]) {
+        if volumes.is_empty()
+            && door::parse_partnership(partnership).is_some()
+            && let Err(e) = self.folder.note_ended(partnership)
+        {
+            tracing::warn!(
+                "that partnership {partnership} was ended is not written down: {e}; should its source be restored from a backup of before, it \
+                 would not learn of it"
+            );
+        }
     }
 
     /// The source's volumes are about to grow: those here get room for it. They become longer for the group when the source

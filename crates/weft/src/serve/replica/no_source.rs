@@ -123,19 +123,20 @@ fn waits_for_source(copy: &Destination) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::partners::Part;
     use super::*;
 
     #[test]
     fn a_side_gives_up_unless_all_others_have() {
-        let copy = || Some(Holds { copy: Some(Standing::default()), ..Holds::default() });
-        let source = || Some(Holds { source: true, ..Holds::default() });
+        let copy = || Some(Holds { copy: Some(Standing::default()), ..Holds::from(Part::Nothing) });
+        let source = || Some(Holds::from(Part::Source { epoch: 0, last: 0 }));
         let told = |others: &[Option<Holds>]| {
             let others: Vec<_> = others.iter().map(|holds| ("beta".to_owned(), holds.clone())).collect();
             follows_nobody("db", &others)
         };
         assert!(told(&[copy(), copy()]).is_some_and(|why| why.contains("no side would be the source")));
         // A source, one that waits for the same decision, one that cannot be asked, and nobody.
-        for others in [&[copy(), source()][..], &[Some(Holds::default())], &[copy(), None], &[]] {
+        for others in [&[copy(), source()][..], &[Some(Holds::from(Part::Nothing))], &[copy(), None], &[]] {
             assert_eq!(told(others), None, "{others:?}");
         }
     }
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn of_copies_alone_the_one_that_has_most_is_named() {
         let standing = |whole, epoch, last| Standing { whole, epoch, last };
-        let copy = |copy| Some(Holds { copy: Some(copy), ..Holds::default() });
+        let copy = |copy| Some(Holds { copy: Some(copy), ..Holds::from(Part::Nothing) });
         let told = |own, other| none_is_source("db", own, &[("beta".into(), other)]);
         let says = |own, other| told(own, copy(other)).unwrap();
         let here = says(standing(true, 2, 5), standing(true, 1, 9));
@@ -152,7 +153,7 @@ mod tests {
         assert!(there.contains("beta has most: `weft replica switch db --failover` there"), "{there}");
         assert!(says(standing(true, 1, 9), standing(true, 1, 9)).contains("here, or there"));
         // One that is something else, is of an older version, or cannot be asked.
-        assert_eq!(told(standing(true, 1, 9), Some(Holds::default())), None);
+        assert_eq!(told(standing(true, 1, 9), Some(Holds::from(Part::Nothing))), None);
         assert_eq!(told(standing(true, 1, 9), None), None);
         assert_eq!(none_is_source("db", standing(true, 1, 9), &[]), None);
     }

@@ -77,7 +77,7 @@ impl Reason {
             "log" => "its log is damaged",
             "split" => "both sides were written to",
             "set-back" => "it was set back, by a backup or a snapshot, and lacks what a copy has",
-            "over" => "it was started, and no side that it asked knows the partnership",
+            "over" => "it was started, and a side that it asked says that it has ended the partnership",
             "full" => "a disk is full there, and it goes on by itself when there is room",
             // Its reason names what is to be mended.
             "failed" if !host.is_empty() => return format!("{host}: where \"here\" is {host}, {why}"),

@@ -577,6 +577,42 @@ fn a_growth_whose_connection_is_lost_is_known_and_given_back() {
     }
 }
 
+impl Host {
+    /// What it answers of the partnership.
+    fn part(&self) -> Part {
+        let ask = serde_json::to_vec(&json!({"do": "holds", "partnership": PARTNERSHIP})).unwrap();
+        match rt::block_on(self.replicas.setup(&ask)).unwrap() {
+            Tell::Holds(holds) => holds.part,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_was_told_that_a_partnership_is_over_says_so_and_another_one_does_not() {
+    let host = Host::new();
+    let leave = |volumes: Value| {
+        host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": volumes})).unwrap();
+    };
+    assert_eq!(host.part(), Part::Unknown, "it knows nothing, or was installed anew");
+    host.join(|_| ()).unwrap();
+    assert_eq!(host.part(), Part::Nothing);
+    // A creation that has failed is taken back, and was none.
+    leave(json!(["vol1"]));
+    assert_eq!(host.part(), Part::Unknown);
+    host.join(|_| ()).unwrap();
+    leave(json!([]));
+    assert_eq!(host.part(), Part::Ended);
+    // It becomes a copy again, and somebody removes that here.
+    host.join(|_| ()).unwrap();
+    let group = host.replicas.group("db").unwrap();
+    rt::block_on(host.replicas.dissolve(&group, true)).unwrap().unwrap();
+    assert_eq!(host.part(), Part::Unknown);
+    // So does its source, later.
+    leave(json!([]));
+    assert_eq!(host.part(), Part::Ended);
+}
+
 #[test]
 fn a_leave_of_other_volumes_ends_nothing() {
     let host = Host::new();

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Replicas;
 use super::group::{Group, State};
+use super::{Replicas, removed};
 use crate::admin::replica::{Group as Told, Link};
 
 /// All groups of a server.
@@ -22,6 +22,7 @@ fn told(group: &Group) -> Told {
     let mut engine =
         group.status().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
     let partner_stopped = group.partner_stopped();
+    let partner_removed = group.removed_by().map(|host| removed::told(&group.name, &host));
     if partner_stopped.is_some() {
         do_not_follow(&mut engine);
     }
@@ -42,6 +43,7 @@ fn told(group: &Group) -> Told {
         role: role.to_owned(),
         stopped,
         partner_stopped,
+        partner_removed,
         no_source: group.no_source(),
         test_failover: group.picture_uris(),
         in_memory: config.in_memory,
