@@ -7,6 +7,7 @@ import random
 import resource
 import socket
 import tempfile
+import time
 import unittest
 
 import weft
@@ -93,7 +94,15 @@ class Hostile(unittest.TestCase):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors + 60, before[1]))
             peers = self.flood(stack, server.ready["smb_port"], 300)
             back = pathlib.Path(work) / "back"
-            weft.smbclient(server, f"get kept {back}")
+            until = time.monotonic() + 30
+            while True:
+                try:
+                    weft.smbclient(server, f"get kept {back}")
+                    break
+                except AssertionError as e:
+                    # As long as the flood comes in, one may take the descriptor that the file needs.
+                    if "TOO_MANY_OPENED_FILES" not in str(e) or time.monotonic() > until:
+                        raise
             self.assertTrue(weft.same(source, back))
             self.assertGreater(self.closed(peers), 200)
             self.assertLess(server.log_text().count("accepting connections"), 20)

@@ -166,6 +166,11 @@ impl Holders {
         self.by_key.contains_key(&key)
     }
 
+    /// How many this key has.
+    pub fn count_of(&self, key: Key) -> usize {
+        self.of(key).opens as usize
+    }
+
     fn of(&self, key: Key) -> Tally {
         self.by_key.get(&key).copied().unwrap_or_default()
     }

@@ -351,6 +351,11 @@ impl Opens {
         self.shard(node).get(&node).map_or(0, |known| known.holders.len())
     }
 
+    /// How many of them have this key.
+    pub fn count_of(&self, node: NodeId, key: Key) -> usize {
+        self.shard(node).get(&node).map_or(0, |known| known.holders.count_of(key))
+    }
+
     /// Whether the node goes away with its last open. Once that is closed it is as good as gone.
     pub fn delete_pending(&self, node: NodeId) -> bool {
         self.shard(node).get(&node).is_some_and(|known| known.delete_pending && !known.removing)

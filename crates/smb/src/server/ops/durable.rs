@@ -443,13 +443,20 @@ impl Preserved {
         kept.remove(claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)
     }
 
+    /// How many handles of this file wait that do so by the right to cache them alone.
+    pub(super) fn count_cached(
+        &self,
+        (node, opens): (NodeId, &Arc<Opens>),
+        of: impl Fn(&Open) -> bool,
+    ) -> usize {
+        lock(&self.0).of_file(node, opens).filter(|open| !stays(open) && of(open)).count()
+    }
+
     /// Somebody needs what is cached by handles of this file whose client cannot be told: it has lost them. Whether there were any.
     pub(super) fn forfeit(&self, (node, opens): (NodeId, &Arc<Opens>), of: impl Fn(&Open) -> bool) -> bool {
         let mut kept = lock(&self.0);
         // 3.3.4.7: what is persistent waits for its client in any case.
         let mut any = kept.of_file(node, opens).any(|open| open.is_persistent() && of(open));
-        // What is resilient only stops caching.
-        let stays = |open: &Open| open.is_persistent() || open.resilient().is_some();
         let lost = kept.of_file(node, opens).filter(|open| !stays(open) && of(open));
         let lost: Vec<_> = lost.map(|open| open.persistent).collect();
         let lost: Vec<_> = lost.into_iter().filter_map(|id| kept.remove(id)).collect();
@@ -458,6 +465,11 @@ impl Preserved {
         lost.into_iter().for_each(OwnedOpen::close_detached);
         any
     }
+}
+
+/// Whether a handle waits for its client whatever that caches: one that is resilient only stops caching.
+fn stays(open: &Open) -> bool {
+    open.is_persistent() || open.resilient().is_some()
 }
 
 /// Closes a handle whose client did not come back. It may have come, and gone again: then a later scavenger has it.

@@ -98,6 +98,13 @@ impl Lease {
         create_context::Lease { key: self.key, state: state_of(rights), flags, v2: state.v2 }
     }
 
+    /// Whether all its opens wait for their client, as they may only while handles are cached (3.3.4.7).
+    fn is_without_connection(&self) -> bool {
+        let Some(preserved) = self.preserved.upgrade() else { return false };
+        let waiting = preserved.count_cached((self.node, &self.opens), |open| self.is_of(open));
+        waiting > 0 && waiting == self.opens.count_of(self.node, self.store_key)
+    }
+
     fn is_of(&self, open: &Open) -> bool {
         matches!(&open.caching, Caching::Lease(lease) if std::ptr::eq(&**lease, self))
     }
@@ -132,6 +139,15 @@ impl Holder for Lease {
             new: state_of(recall.to),
         };
         let message = message(0, &notification);
+        let forfeits = || {
+            self.preserved
+                .upgrade()
+                .is_some_and(|kept| kept.forfeit((self.node, &self.opens), |open| self.is_of(open)))
+        };
+        // Its client may have another connection, and know nothing of a handle whose CREATE was never answered.
+        if !recall.to.handle && self.is_without_connection() {
+            return forfeits();
+        }
         let Some(table) = self.table.upgrade() else { return false };
         let sessions = table.sessions(self.client);
         let told = sessions.iter().find(|session| session.notice(message.clone()).send());
@@ -140,9 +156,7 @@ impl Holder for Lease {
             return true;
         }
         // Without a client to tell, its durable handles are worth nothing any more: the file is somebody else's.
-        self.preserved
-            .upgrade()
-            .is_some_and(|kept| kept.forfeit((self.node, &self.opens), |open| self.is_of(open)))
+        forfeits()
     }
 
     fn revoked(&self, node: NodeId, _: Key) {

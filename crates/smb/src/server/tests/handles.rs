@@ -321,6 +321,32 @@ fn a_break_that_nobody_can_be_told_of_ends_a_durable_handle() {
 }
 
 #[test]
+fn a_break_of_what_has_no_connection_waits_for_no_other_connection_of_its_client() {
+    story(async {
+        let world = World::new();
+        let mut lost = client(&world, 1, "alice").await;
+        let request = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RH), durable(0)]);
+        let opened = create(&mut lost, &request).await.unwrap();
+        // By this one breaks go out as well.
+        let mut alice = client(&world, 1, "alice").await;
+        create(&mut alice, &by_lease("other", 9, RWH)).await.unwrap();
+        lost.wire.hang_up();
+        lost.assert_closed().await;
+        let began = rt::now();
+        let mut bob = client(&world, 2, "bob").await;
+        let alone = create::Request {
+            share_access: weft_wire::smb2::access::ShareAccess::NONE,
+            ..with_oplock(OplockLevel::NONE, Vec::new())
+        };
+        begin(&mut bob, &alone).await;
+        end(&mut bob).await.unwrap();
+        assert!(rt::now().since(began) < Duration::from_secs(5), "nobody would have acknowledged it");
+        let request = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RH), reconnect(opened.file)]);
+        assert_eq!(create(&mut alice, &request).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
 fn a_reconnect_and_a_break_meet() {
     // The handle goes to one of the two, whoever comes first; the other learns so.
     for seed in 0..50 {
