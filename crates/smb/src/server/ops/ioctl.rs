@@ -56,7 +56,13 @@ pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
             | CtlCode::PIPE_WAIT
             | CtlCode::WEFT_ENDPOINTS
     );
-    let room = cx.room(request.max_output_response as usize).await;
+    // Others are short, whatever the client has room for: a log-on asks for some, and waits for nobody who does not read.
+    let room = match request.code {
+        CtlCode::QUERY_ALLOCATED_RANGES | CtlCode::SRV_ENUMERATE_SNAPSHOTS | CtlCode::WEFT_EXCHANGE => {
+            cx.room(request.max_output_response as usize).await
+        }
+        _ => None,
+    };
     let output = if on_no_file { on_connection(cx, &request)?.into() } else { on_file(cx, &request).await? };
     let Output { status, bytes: output } = output;
     if output.len() > request.max_output_response as usize {

@@ -67,7 +67,13 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     let limit = request.output_buffer_length as usize;
-    let room = cx.room(limit).await;
+    let is_list = matches!(FileClass(request.class), FileClass::STREAM | FileClass::FULL_EA);
+    // Others are short, whatever the client has room for.
+    let room = match request.info_type {
+        InfoType::FILE if is_list => cx.room(limit).await,
+        InfoType::SECURITY => cx.room(limit).await,
+        _ => None,
+    };
     let mut info = match request.info_type {
         InfoType::FILE => file_info(cx, &open, FileClass(request.class), &request.input, limit).await?,
         InfoType::FILESYSTEM => fs_info(cx, &open, FsClass(request.class)).await?,
