@@ -41,6 +41,15 @@ class Everyday(unittest.TestCase):
         weft.smbclient(self.server, "hardlink one two; rename one three")
         self.assertEqual((self.folder / "two").stat().st_ino, (self.folder / "three").stat().st_ino)
 
+    def test_new_files_and_folders_by_nfs_have_the_mode_that_the_umask_leaves(self):
+        (self.source / "folder").mkdir()
+        (self.source / "folder" / "file").write_text("1")
+        for vers in ["3", "4.1"]:
+            url = self.server.nfs_url(f"by-{vers}") + f"&vers={vers}"
+            self.weft("cp", "-q", "-r", self.source / "folder", url, preexec_fn=lambda: os.umask(0o027))
+            modes = [oct(path.stat().st_mode & 0o7777) for path in [self.folder / f"by-{vers}", self.folder / f"by-{vers}" / "file"]]
+            self.assertEqual(modes, ["0o750", "0o640"])
+
     def test_a_name_that_changes_its_case_alone(self):
         """The file with the new name is the file with the old one: it must not be deleted after it was copied."""
         (self.source / "readme").write_text("1")

@@ -2,7 +2,8 @@
 //!
 //! Every byte of a disk is known or unknown. Records count in the order in which the destination placed them; blocks count when
 //! they were answered. Two changes of the same bytes that were under way together leave them unknown, and so do blocks of which no
-//! barrier was answered before the host died. Everything else is known, bytes that are not replicated included.
+//! barrier was answered before the host died. A resync that begins makes none of them durable.
+//! Everything else is known, bytes that are not replicated included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -57,6 +58,8 @@ pub(super) struct Model {
     records: BTreeMap<u64, Record>,
     storing: BTreeMap<u64, Store>,
     stores: u64,
+    /// Blocks that were answered before a resync began, and no barrier since: they may go with the host.
+    volatile: BTreeMap<u64, Place>,
     /// The last record that was placed.
     pub last: u64,
     /// The last that the destination has answered for.
@@ -81,6 +84,7 @@ impl Model {
             records: BTreeMap::new(),
             storing: BTreeMap::new(),
             stores: 0,
+            volatile: BTreeMap::new(),
             last: 0,
             acknowledged: 0,
             life: 0,
@@ -128,6 +132,11 @@ impl Model {
 
     /// A resync has begun, with a log that goes on behind `base`: what it held is in the volumes.
     pub fn restarted(&mut self, base: u64, life: u64) {
+        for event in &self.events {
+            if let Event::Blocks { id, place, durable: false, .. } = event {
+                self.volatile.insert(*id, place.clone());
+            }
+        }
         self.fold(u64::MAX, false);
         self.records.clear();
         (self.last, self.acknowledged, self.life) = (base, base, life);
@@ -169,11 +178,12 @@ impl Model {
             Event::Blocks { id, .. } => Some(*id),
             Event::Record { .. } => None,
         };
-        self.events.iter().filter_map(id).collect()
+        self.events.iter().filter_map(id).chain(self.volatile.keys().copied()).collect()
     }
 
     /// And it has.
     pub fn barrier(&mut self, blocks: &BTreeSet<u64>) {
+        self.volatile.retain(|id, _| !blocks.contains(id));
         for event in &mut self.events {
             if let Event::Blocks { id, durable, .. } = event {
                 *durable |= blocks.contains(id);
@@ -196,6 +206,10 @@ impl Model {
             self.records.retain(|sequence, _| (first..=last).contains(sequence));
             let again: Vec<Record> = self.records.values().cloned().collect();
             again.iter().for_each(|record| self.apply(record));
+        }
+        let volatile = std::mem::take(&mut self.volatile);
+        if died {
+            volatile.values().for_each(|place| self.fill(place, None));
         }
         (self.last, self.acknowledged, self.life) = (last, last, life);
     }

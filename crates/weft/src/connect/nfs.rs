@@ -7,6 +7,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -282,7 +283,7 @@ impl RemoteFolder for Export {
 
     fn create<'a>(&'a self, path: &'a str) -> Answer<'a, Rc<dyn RemoteFile>> {
         async move {
-            let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            let set = SetAttributes { size: Some(0), ..made(FILE_MODE) };
             let file = either!(&self.mount, mount => mount.create(path, set).await?);
             Ok(Rc::new(NfsFile(file)) as Rc<dyn RemoteFile>)
         }
@@ -351,7 +352,7 @@ impl RemoteFolder for Export {
 
     fn mkdir<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
         async move {
-            let set = SetAttributes::default();
+            let set = made(FOLDER_MODE);
             match either!(&self.mount, mount => mount.mkdir(path, set).await.map(drop)) {
                 Err(e) if e.status() != Some(Status::EXIST) => Err(e.into()),
                 _ => Ok(()),
@@ -519,10 +520,29 @@ impl RemoteDraft for NfsDraft<'_> {
     }
 }
 
+/// What open(2) and mkdir(2) are asked for, before the umask.
+const FILE_MODE: u32 = 0o666;
+const FOLDER_MODE: u32 = 0o777;
+
+/// How a file or folder is made. A server that is told no mode gives it one of its own: Linux' gives it 0, by which nobody may read it.
+fn made(mode: u32) -> SetAttributes {
+    SetAttributes { mode: Some(mode & !umask()), ..SetAttributes::default() }
+}
+
+/// That of this process, which nobody changes.
+fn umask() -> u32 {
+    static UMASK: OnceLock<u32> = OnceLock::new();
+    *UMASK.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let told = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        told.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
+    })
+}
+
 impl Export {
     /// Makes a file of a name that nobody else has.
     async fn new_file(&self, path: &str) -> Result<File, Failure> {
-        let set = SetAttributes::default();
+        let set = made(FILE_MODE);
         let made = match &self.mount {
             Mounted::V3(mount) => mount.create_new(path, set).await,
             Mounted::V4(mount) => mount.create_guarded(path, set).await,
@@ -536,7 +556,7 @@ impl Export {
 
     /// Makes a file, or opens one with what is in it.
     async fn resumed(&self, path: &str) -> Result<File, Failure> {
-        let set = SetAttributes::default();
+        let set = made(FILE_MODE);
         match &self.mount {
             Mounted::V3(mount) => Ok(mount.create(path, set).await?),
             Mounted::V4(mount) => mount.create_alone(path, set).await.map_err(in_use),
@@ -563,7 +583,7 @@ impl Export {
     /// at it. Version 4 keeps that open, and the server closes it for one that was killed; by version 3 it stays then.
     async fn overwrite_alone(&self, from: &str, to: &str) -> Result<(), Failure> {
         let marker = beside(to, "");
-        let set = SetAttributes::default();
+        let set = made(FILE_MODE);
         let turn = match &self.mount {
             Mounted::V3(mount) => match mount.create_new(&marker, set).await {
                 Err(e) if e.status() == Some(Status::EXIST) => {
