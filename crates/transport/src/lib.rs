@@ -16,6 +16,7 @@ pub mod fuzz;
 mod memory;
 pub mod nbss;
 pub mod record;
+mod rooms;
 pub mod rpcrdma;
 mod sent;
 mod silence;
@@ -23,4 +24,5 @@ pub mod smbd;
 pub mod strangers;
 
 pub use channel::*;
+pub use rooms::Rooms;
 pub use silence::{Silence, Starved};

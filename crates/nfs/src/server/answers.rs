@@ -1,16 +1,11 @@
 //! Where the bytes of long replies lie until the network has taken them: in the buffer pool, in a part that all connections of the
 //! client's address share.
 //!
-//! A reply that may become long has room before it is made. One that turned out to be long waits for room afterwards, and no more
-//! calls are received meanwhile. So clients that do not read their replies are bounded by bytes, and what they made the server keep
-//! goes back to the system.
-//! Owns: the count of replies that wait for room after they were made. Does not: stop receiving (`connection`).
-
-use std::cell::Cell;
+//! Spec: none; see [`Rooms`]. Owns: the copy of a reply into its room. Does not: stop receiving (`connection`).
 
 use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool};
-use weft_transport::{Channel, Part, SHORT_ANSWER};
+use weft_transport::{Channel, Part, Rooms, SHORT_ANSWER};
 
 /// Bytes in memory that may be unsent while calls are received: short replies, of which an address with hundreds of connections has
 /// as many times as much.
@@ -19,19 +14,19 @@ const MAX_UNSENT_BYTES: usize = 64 << 10;
 /// The rooms of one connection's replies.
 pub(super) struct Answers {
     pool: Pool,
-    homeless: Cell<usize>,
+    rooms: Rooms,
 }
 
 impl Answers {
     /// Where nobody has divided the pool, rooms come from all of it.
     pub fn of(channel: &dyn Channel, pool: &Pool) -> Answers {
-        Answers { pool: channel.answers().unwrap_or_else(|| pool.clone()), homeless: Cell::new(0) }
+        Answers { pool: channel.answers().unwrap_or_else(|| pool.clone()), rooms: Rooms::default() }
     }
 
     /// Room for so many bytes, as soon as there is some; none for a short reply. To be asked for while no other room is held.
     pub async fn room(&self, len: usize) -> Option<Box<Buf>> {
         match len > SHORT_ANSWER {
-            true => Some(Box::new(self.pool.alloc(len.min(MAX_BUF)).await)),
+            true => Some(self.rooms.room(&self.pool, len).await),
             false => None,
         }
     }
@@ -43,20 +38,12 @@ impl Answers {
 
     /// Brings the bytes of a long reply into its room, and waits for one where that is too small.
     pub async fn settle_in(&self, parts: &mut [Part], room: Option<Box<Buf>>) {
-        struct Homeless<'a>(&'a Cell<usize>);
-        impl Drop for Homeless<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.0.get().saturating_sub(1));
-            }
-        }
         let len = bytes_in(parts);
         let mut room = match room {
             Some(room) if room.capacity() >= len => *room,
             smaller => {
                 drop(smaller);
-                self.homeless.set(self.homeless.get().saturating_add(1));
-                let _homeless = Homeless(&self.homeless);
-                self.pool.alloc(len.min(MAX_BUF)).await
+                *self.rooms.room_afterwards(&self.pool, len).await
             }
         };
         room.set_len(len.min(room.capacity()));
@@ -76,12 +63,12 @@ impl Answers {
 
     /// Whether the client has to read before more is received from it.
     pub fn is_full(&self, channel: &dyn Channel) -> bool {
-        self.is_waited_for() || channel.unsent_bytes() > MAX_UNSENT_BYTES
+        self.rooms.is_full(channel, MAX_UNSENT_BYTES)
     }
 
     /// Whether a reply that is made has no room yet.
     pub fn is_waited_for(&self) -> bool {
-        self.homeless.get() > 0
+        self.rooms.is_waited_for()
     }
 }
 

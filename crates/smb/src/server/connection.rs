@@ -22,9 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use weft_machine::buf::MAX_BUF;
-use weft_machine::{Buf, LogLimit, Source, rt};
-use weft_transport::{Channel, Error, Message, Outgoing, Sending};
+use weft_machine::{Buf, LogLimit, Pool, Source, rt};
+use weft_transport::{Channel, Error, Message, Outgoing, Rooms, Sending};
 use weft_wire::smb2::{Dialect, Header, Id, NtStatus};
 
 use super::about::Asked;
@@ -93,10 +92,7 @@ pub(crate) struct Connection {
     forged: Cell<u32>,
     /// Interim responses sent so far.
     interims: Cell<u64>,
-    /// How often an answer has waited for room.
-    waits: Cell<u64>,
-    /// Answers that were made before there was room for them.
-    homeless: Cell<usize>,
+    rooms: Rooms,
     ended: Cell<Option<&'static str>>,
     /// For whoever wants to know why a client does not use RDMA.
     pub(super) asked: Cell<Asked>,
@@ -133,8 +129,7 @@ impl Connection {
             half_open: Rc::default(),
             forged: Cell::new(0),
             interims: Cell::new(0),
-            waits: Cell::new(0),
-            homeless: Cell::new(0),
+            rooms: Rooms::default(),
             ended: Cell::new(None),
             asked: Cell::default(),
             server,
@@ -340,46 +335,31 @@ impl Connection {
 
     /// Room for an answer of at most so many bytes, as soon as there is some.
     pub(super) async fn room(&self, len: usize) -> Box<Buf> {
-        let pool = self.channel.answers().unwrap_or_else(|| self.server.config.pool.clone());
-        let len = len.min(MAX_BUF);
-        let room = match pool.try_alloc(len) {
-            Some(room) => room,
-            None => {
-                self.waits.set(self.waits.get().wrapping_add(1));
-                pool.alloc(len).await
-            }
-        };
-        Box::new(room)
+        self.rooms.room(&self.answers(), len).await
+    }
+
+    fn answers(&self) -> Pool {
+        self.channel.answers().unwrap_or_else(|| self.server.config.pool.clone())
     }
 
     /// How often an answer has waited for room.
     pub(super) fn waits(&self) -> u64 {
-        self.waits.get()
+        self.rooms.waits()
     }
 
     /// Brings a long answer into its room. Where its operation could not tell how long it would be, it waits for room here, and
     /// nothing is received meanwhile.
     pub(super) async fn settle_in(&self, reply: &mut Reply) {
-        struct Homeless<'a>(&'a Cell<usize>);
-        impl Drop for Homeless<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.0.get().saturating_sub(1));
-            }
-        }
         let room = match reply.room.take() {
             Some(room) => room,
-            None => {
-                self.homeless.set(self.homeless.get().saturating_add(1));
-                let _homeless = Homeless(&self.homeless);
-                self.room(reply.message.len()).await
-            }
+            None => self.rooms.room_afterwards(&self.answers(), reply.message.len()).await,
         };
         reply.put_into(*room);
     }
 
     /// Whether the client has to read before it is received from.
     fn is_full(&self) -> bool {
-        self.homeless.get() > 0 || self.channel.unsent_bytes() > MAX_UNSENT_BYTES
+        self.rooms.is_full(&*self.channel, MAX_UNSENT_BYTES)
     }
 
     /// Queues a message of answers.

@@ -1,0 +1,71 @@
+//! Memory for a connection's long answers, from before they are made until the network has taken them.
+//!
+//! An answer that may become long has room before it is made. One that turned out to be long waits for room afterwards, and no more is
+//! received meanwhile. So clients that do not read their answers are bounded by bytes.
+//! Owns: the count of answers that wait. Does not: divide the pool (see [`Channel::answers`]), stop receiving, or copy.
+
+use std::cell::Cell;
+
+use weft_machine::buf::MAX_BUF;
+use weft_machine::{Buf, Pool};
+
+use crate::Channel;
+
+/// The rooms of one connection's answers.
+#[derive(Default)]
+pub struct Rooms {
+    waits: Cell<u64>,
+    homeless: Cell<usize>,
+}
+
+impl Rooms {
+    /// Room for an answer of so many bytes, as soon as there is some.
+    pub async fn room(&self, pool: &Pool, len: usize) -> Box<Buf> {
+        let len = len.min(MAX_BUF);
+        let room = match pool.try_alloc(len) {
+            Some(room) => room,
+            None => {
+                self.waits.set(self.waits.get().wrapping_add(1));
+                pool.alloc(len).await
+            }
+        };
+        Box::new(room)
+    }
+
+    /// The same for an answer that is made already.
+    pub async fn room_afterwards(&self, pool: &Pool, len: usize) -> Box<Buf> {
+        let _homeless = Homeless::new(&self.homeless);
+        self.room(pool, len).await
+    }
+
+    /// How often an answer has waited for room.
+    pub fn waits(&self) -> u64 {
+        self.waits.get()
+    }
+
+    /// Whether an answer that is made has no room yet.
+    pub fn is_waited_for(&self) -> bool {
+        self.homeless.get() > 0
+    }
+
+    /// Whether the client has to read before more is received from it: it leaves more than `most` bytes unsent.
+    pub fn is_full(&self, channel: &dyn Channel, most: usize) -> bool {
+        self.is_waited_for() || channel.unsent_bytes() > most
+    }
+}
+
+/// Counts one, for as long as it is waited for.
+struct Homeless<'a>(&'a Cell<usize>);
+
+impl Homeless<'_> {
+    fn new(count: &Cell<usize>) -> Homeless<'_> {
+        count.set(count.get().saturating_add(1));
+        Homeless(count)
+    }
+}
+
+impl Drop for Homeless<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
