@@ -438,8 +438,7 @@ async fn wait_for_silence(replicas: &Arc<Replicas>, name: &str, hung_up: &Stop) 
     let _opened = hung_up.or(let_open(&group)).await;
     // What it is otherwise the command says when it is its turn.
     let State::Destination(copy) = group.state() else { return Ok(()) };
-    let over =
-        group.engine().until(|state| !matches!(state, State::Destination(now) if Arc::ptr_eq(now, &copy)));
+    let over = group.engine().until(|state| !group.is_this_copy(state, &copy));
     let silent = group.engine().let_fall_silent(&copy);
     if hung_up.or(select(std::pin::pin!(silent), std::pin::pin!(over))).await.is_none() {
         let name = &group.name;
@@ -470,19 +469,9 @@ async fn switch(
         State::Stopped(stopped) if failover => Err(format!("{} is stopped: {}", group.name, stopped.why)),
         State::Destination(copy) if failover => {
             let mode = copy.status().peers.first().and_then(|peer| peer.mode);
-            let before = group.config();
-            let parted = match past.contains(&Objection::OtherHasMore) {
-                true => group.part_from_who_has_more(replicas, &copy).await?,
-                false => String::new(),
-            };
-            let taken = failover::take_over(replicas, &group, &copy, tag, past).await;
-            if taken.is_err() && !parted.is_empty() {
-                // It is a copy still.
-                group.change(replicas, |config| config.partners = before.partners)?;
-            }
-            let (era, unasked) = taken?;
-            let unasked = if unasked.is_empty() { unasked } else { format!("; {unasked}") };
-            let others = group.tell_of_failover(replicas, before.list).await;
+            let list = group.config().list;
+            let (era, notes) = failover::take_over(replicas, &group, &copy, tag, past).await?;
+            let others = group.tell_of_failover(replicas, list).await;
             let name = &group.name;
             let lost = match mode {
                 Some(Mode::Asynchronous) => format!("; what {host} had answered and not sent yet is missing"),
@@ -490,7 +479,7 @@ async fn switch(
             };
             Ok(Reply::Done(format!(
                 "{name} is the source now, epoch {}, with everything that had come here{lost}; {host} becomes its copy when it \
-                 is back{others}{parted}{unasked}",
+                 is back{others}{notes}",
                 era.epoch
             )))
         }

@@ -16,7 +16,8 @@ use super::Replicas;
 use super::group::Group;
 use crate::args::replica::Objection;
 
-/// Makes a copy the source, if all that speaks against that now is among what is passed over. Under which era, and what nobody knows.
+/// Makes a copy the source, if all that speaks against that now is among what is passed over. Under which era, and what is to be said
+/// of the other sides, each behind a semicolon.
 pub(super) async fn take_over(
     replicas: &Arc<Replicas>,
     group: &Group,
@@ -33,11 +34,21 @@ pub(super) async fn take_over(
     };
     let own = match others.objections.iter().all(|(objection, _)| passes(*objection)) {
         false => copy.objections(),
-        true => match group.engine().take_over(copy, tag, force).await {
-            Ok(era) => return Ok((era, others.unasked)),
-            Err(Error::Objections(own)) => own,
-            Err(e) => return Err(e.to_string()),
-        },
+        true => {
+            let before = group.config().partners;
+            let parted = group.part_from(replicas, &others.ahead)?;
+            let taken = group.engine().take_over(copy, tag, force).await;
+            if taken.is_err() && !parted.is_empty() {
+                // It is a copy still.
+                group.change(replicas, |config| config.partners = before)?;
+            }
+            match taken {
+                Ok(era) if others.unasked.is_empty() => return Ok((era, parted)),
+                Ok(era) => return Ok((era, format!("{parted}; {}", others.unasked))),
+                Err(Error::Objections(own)) => own,
+                Err(e) => return Err(e.to_string()),
+            }
+        }
     };
     let host = group.config().partners.into_iter().next().map(|partner| partner.address.host);
     let host = host.unwrap_or_else(|| "its source".into());

@@ -228,6 +228,8 @@ pub(super) struct Elsewhere {
     pub objections: Vec<(Objection, String)>,
     /// What nobody knows.
     pub unasked: String,
+    /// The names of other copies that have more.
+    pub ahead: Vec<String>,
 }
 
 impl Elsewhere {
@@ -300,7 +302,11 @@ impl Elsewhere {
             objections
                 .push((Objection::OtherHasMore, format!("{missing}. What this copy lacks would be lost")));
         }
-        Elsewhere { objections, unasked: most.unasked() }
+        let is_ahead =
+            |holds: &Holds| !matches!(holds.part, Part::Source { .. }) && holds.part.has() > (epoch, last);
+        let ahead = asked.iter().skip(1).filter(|(_, holds)| holds.as_ref().is_some_and(is_ahead));
+        let ahead = ahead.map(|(partner, _)| partner.name.clone()).collect();
+        Elsewhere { objections, unasked: most.unasked(), ahead }
     }
 }
 
@@ -388,26 +394,16 @@ impl Group {
         Elsewhere::of(&self.name, &asked, own, is_heard, &self.config().successor, most)
     }
 
-    /// Before this copy is promoted by force: the other copies that have more are none of its destinations. It would overwrite what
-    /// only they have. What is to be said of them.
-    pub async fn part_from_who_has_more(
-        &self,
-        replicas: &Replicas,
-        copy: &Destination,
-    ) -> Result<String, String> {
-        let status = copy.status();
-        let asked = self.ask_partners(replicas).await;
-        let has_more = |holds: &Holds| {
-            !matches!(holds.part, Part::Source { .. }) && holds.part.has() > (status.epoch, status.last)
-        };
-        let more = asked.into_iter().skip(1).filter(|(_, holds)| holds.as_ref().is_some_and(has_more));
-        let more: Vec<Partner> = more.map(|(partner, _)| partner).collect();
-        if more.is_empty() {
+    /// Before this copy is promoted by force: the other copies that have more, which these are, are none of its destinations. It would
+    /// overwrite what only they have. What is to be said of them.
+    pub fn part_from(&self, replicas: &Replicas, ahead: &[String]) -> Result<String, String> {
+        let is_ahead = |partner: &Partner| ahead.contains(&partner.name);
+        let partners = self.config().partners.into_iter();
+        let hosts: Vec<Said> = partners.filter(is_ahead).map(|partner| partner.address.host.into()).collect();
+        if hosts.is_empty() {
             return Ok(String::new());
         }
-        let is_kept = |partner: &Partner| !more.iter().any(|other| other.name == partner.name);
-        self.change(replicas, |config| config.partners.retain(is_kept))?;
-        let hosts: Vec<Said> = more.into_iter().map(|partner| partner.address.host.into()).collect();
+        self.change(replicas, |config| config.partners.retain(|partner| !is_ahead(partner)))?;
         let (hosts, name) = (joined(&hosts), &self.name);
         Ok(format!(
             "; {hosts} has records that this side lacks, and stays as it is: to overwrite them, `weft replica remove {name}` there, and then \
@@ -518,6 +514,12 @@ mod tests {
         let says = |part: Part| words(&[("a", None), ("b", Some(part.into()))], "b:db");
         assert_eq!(says(Part::Copy { epoch: 1, last: 10 }), [""; 0]);
         assert_eq!(says(Part::Copy { epoch: 1, last: 12 }), ["other-has-more"]);
+        let ahead = |part: Part| elsewhere(&[("a", None), ("b", Some(part.into()))], false, "").ahead;
+        assert_eq!(ahead(Part::Copy { epoch: 1, last: 12 }), ["b:db"]);
+        // A source is no copy that would be overwritten.
+        for part in [Part::Copy { epoch: 1, last: 10 }, Part::Source { epoch: 2, last: 20 }] {
+            assert_eq!(ahead(part), [""; 0], "{part:?}");
+        }
         // It was the source, and has lost what it had answered; it is being opened, it was made anew.
         for part in [
             Part::Nothing,

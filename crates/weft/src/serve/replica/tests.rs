@@ -380,7 +380,7 @@ fn a_copy_that_was_told_of_its_sources_successor_is_no_source_unasked() {
     // It was not exchanged.
     host.know(2, json!([partner("third:db", 2, "y")]), "");
     let unasked = "127.0.0.1 could not be asked, and may have more".to_owned();
-    assert_eq!(is_behind(), Elsewhere { objections: Vec::new(), unasked });
+    assert_eq!(is_behind(), Elsewhere { unasked, ..Elsewhere::default() });
     for odd in ["", "a\nb", &"x".repeat(129)] {
         assert!(matches!(host.know(3, json!([partner(odd, 99, "y")]), ""), Tell::Error(_)), "{odd}");
     }
