@@ -2,8 +2,8 @@
 //!
 //! fallocate, ftruncate and copies hold the file's inode lock until they end: minutes, where a client has fragmented the
 //! file. A write or a chmod of the same file by any descriptor waits for that lock inside of the kernel, so on a core it
-//! holds up everybody whom the core serves. Therefore these calls claim the file here for as long as they run, and
-//! whoever would take its inode lock looks here first and waits as a task.
+//! holds up everybody whom the core serves. Therefore these calls claim the file here for as long as they run. A task that
+//! is about to take the inode lock looks here first, and waits without its core.
 //!
 //! Owns: the claims of this process, by inode. Does not: learn of other processes, nor of calls on the core, which are
 //! short.
@@ -13,9 +13,8 @@
 //! granted before its call takes a place among the workers, and claims of two files are taken in the files' order; no
 //! claim waits for one that waits for it. Whoever has asked for a claim has to be polled until it has it, or be dropped.
 //!
-//! Cost: whoever changes a file on a core pays one atomic load while nobody has a claim. It is not told to those who
-//! claim, so a call may begin in the moment between that load and the system call that follows it; a call that has to
-//! reach its worker thread first is seldom as fast.
+//! Cost: a change of a file on a core costs one atomic load while there is no claim. The load claims nothing: a worker's call
+//! may begin between it and the system call that follows. That is rare, because such a call has to reach its thread first.
 
 use std::collections::{BTreeMap, btree_map};
 use std::future::Future;
@@ -66,7 +65,7 @@ pub struct Claim {
 enum Mode {
     /// Of a worker whose call locks the file.
     Alone,
-    /// Of whoever takes the lock for a moment, or reads.
+    /// Of a call that takes the lock for a moment, or that reads.
     Shared,
 }
 

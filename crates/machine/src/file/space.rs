@@ -10,7 +10,8 @@ use std::ops::Range;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{File, busy};
+use super::File;
+use super::busy::{self, Inode};
 
 /// How much one call of the kernel copies, so that a worker can be given back between two of them.
 const COPY_BYTES: u64 = 64 << 20;
@@ -215,8 +216,7 @@ impl File {
     }
 
     fn is_same(&self, other: &File) -> io::Result<bool> {
-        let (a, b) = (rustix::fs::fstat(self)?, rustix::fs::fstat(other)?);
-        Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+        Ok(Inode::of(self)? == Inode::of(other)?)
     }
 }
 

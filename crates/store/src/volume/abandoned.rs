@@ -102,20 +102,15 @@ impl Abandoned {
 
     /// Makes a change on a worker thread.
     pub(super) async fn make<T: Send + 'static>(&self, change: impl FnOnce() -> T + Send + 'static) -> T {
-        let (work, _awaits) = self.counted(change);
-        rt::blocking(work).await
-    }
-
-    fn counted<T, F: FnOnce() -> T>(&self, change: F) -> (impl FnOnce() -> T + use<T, F>, Awaits) {
         let both = Arc::new(Change { shared: self.0.clone(), alone: AtomicBool::new(false) });
-        let (runs, awaits) = (Runs(both.clone()), Awaits(both));
+        let (runs, _awaits) = (Runs(both.clone()), Awaits(both));
         let work = move || {
             let _runs = runs;
             #[cfg(test)]
             drop(_runs.0.shared.held.lock());
             change()
         };
-        (work, awaits)
+        rt::blocking(work).await
     }
 
     #[cfg(test)]
