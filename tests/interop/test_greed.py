@@ -292,6 +292,40 @@ class Greed(unittest.TestCase):
                 process.wait(30)
                 process.stdout.close()
 
+    def test_clients_of_many_addresses_that_do_not_read_keep_no_listing_waiting_for_long(self):
+        self.enterContext(weft.own_network())
+        server = self.enterContext(weft.serving("--buffers", "64M"))
+        (server.folder / "long").mkdir()
+        for number in range(2000):
+            (server.folder / "long" / f"{number:0250}").touch()
+        readdir = nfs4.words(nfs4.READDIR) + bytes(16) + nfs4.words(60_000, 60_000, 1, 0x18)
+        credential = words(1) + opaque(words(0) + opaque(b"box") + words(0, 0, 0)) + words(0, 0)
+
+        def calls(count, listings):
+            operations = [*nfs4.Client.walk("data", "long"), *[readdir] * listings]
+            for xid in range(count):
+                call = words(xid, 0, 2, nfs4.PROGRAM, 4, 1) + credential + words(0, 0, len(operations)) + b"".join(operations)
+                yield words(1 << 31 | len(call)) + call
+
+        def connected(address):
+            return weft.as_root_of(
+                lambda own: socket.create_connection(("127.0.0.1", server.ready["nfs_port"]), source_address=own, timeout=30), address)
+
+        # Answers may hold 32 MiB, those to an address 16; each of these connections holds one of 1 MiB and has another that waits.
+        for number in range(60):
+            peer = self.enterContext(connected(f"127.1.0.{number % 12 + 1}"))
+            peer.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                peer.send(b"".join(calls(100, 15)))
+        # Until they hold all that they get, or are given up for it.
+        time.sleep(3)
+        begun = time.monotonic()
+        reader = self.enterContext(connected("127.0.0.1"))
+        reader.sendall(next(calls(1, 1)))
+        self.assertGreater(len(reader.recv(1 << 16)), 4096)
+        # TCP gives them up after 60 s.
+        self.assertLess(time.monotonic() - begun, 20)
+
     def test_requests_that_are_refused_do_not_fill_the_log(self):
         from impacket.smbconnection import SMBConnection
 

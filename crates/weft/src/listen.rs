@@ -4,8 +4,10 @@
 
 mod known;
 pub(crate) mod memory;
+mod notice;
 pub(crate) mod quota;
 pub(crate) mod unix;
+mod unread;
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -370,13 +372,26 @@ async fn establish(
 /// Serves a channel. One that is told to go is closed as if its peer had left: what it has begun ends in order.
 async fn converse(channel: Rc<dyn Channel>, place: Rc<Place>, member: Member, serve: &Serve) {
     let placed = Rc::new(Placed { channel: channel.clone(), place: place.clone(), member });
-    let serving = pin!(serve(placed));
-    let notice = pin!(poll_fn(|cx| place.poll_notice(cx)));
+    let serving = pin!(serve(placed.clone()));
+    let displaced = poll_fn(|cx| place.poll_notice(cx).map(|()| evicted));
+    let unread = poll_fn(|cx| placed.member.poll_notice(cx).map(|()| did_not_read));
     place.serve();
-    if let Either::Right((_, serving)) = select(serving, notice).await {
-        evicted(channel.peer());
+    if let Either::Right((told, serving)) = select(serving, select(displaced, unread)).await {
+        match told {
+            Either::Left((say, _)) => say(channel.peer()),
+            Either::Right((say, _)) => say(channel.peer()),
+        }
         channel.close();
         serving.await;
+    }
+}
+
+/// Others wait for the memory that a connection's answers hold.
+fn did_not_read(peer: Peer) {
+    static UNREAD: LogLimit = LogLimit::new();
+    if let Some(left_out) = UNREAD.pass(rt::now()) {
+        let patience = unread::PATIENCE.as_secs();
+        tracing::warn!(%peer, "closed: it has read none of its answers for {patience} s, whose memory others wait for{left_out}");
     }
 }
 

@@ -430,6 +430,7 @@ impl Plan {
             connections: self.connections,
             stop: self.stop,
         };
+        rt::spawn(acceptor.memory.clone().watch()).detach();
         if let Some(replicas) = &replicas {
             replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
         }

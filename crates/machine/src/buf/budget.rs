@@ -5,6 +5,10 @@
 //! served in the order in which they came: the first that is parked at a share reserves what becomes free there, so small
 //! requests do not starve a large one. A request that waits for its own share is in nobody's way elsewhere.
 //!
+//! A share may be divided fairly: no part of it holds more than is still free of it, as switches divide the memory of their ports
+//! ("dynamic thresholds", Choudhury and Hahne). A request that is too much by that waits for its own share, and what becomes free
+//! goes to the part that will hold least: who holds much keeps nobody waiting who holds little, however long the latter's requests are.
+//!
 //! One share may have a reserve: a part of the whole pool that all others leave alone, whether it is used or not. What it asks for
 //! within that does not stand behind those who wait for the whole pool.
 
@@ -24,6 +28,8 @@ struct Share {
     limit_bytes: usize,
     /// Taken by this share and those below it. `in_use_bytes <= limit_bytes`
     in_use_bytes: usize,
+    /// Given back since it was made, in all.
+    given_back_bytes: u64,
     /// A part of this one. None for the whole pool.
     parent: Option<usize>,
     /// What keeps the number: one for the handles, one for each share below.
@@ -31,6 +37,27 @@ struct Share {
     /// Requests that wait for this share, oldest first. The first of them does not fit into it (or, in the whole pool, the
     /// system has no memory for a slab).
     waiting: BTreeSet<u64>,
+    /// How it is divided among its parts.
+    division: Division,
+}
+
+/// How a share is divided among its parts, the shares whose parent it is.
+enum Division {
+    /// Each may hold what its own limit allows.
+    ByLimits,
+    /// Each may hold as much as is still free, too. `hungry`: those that requests wait for.
+    Fair { hungry: BTreeSet<usize> },
+}
+
+impl Share {
+    fn new(limit_bytes: usize, parent: Option<usize>) -> Share {
+        let (waiting, division) = (BTreeSet::new(), Division::ByLimits);
+        Share { limit_bytes, in_use_bytes: 0, given_back_bytes: 0, parent, holders: 1, waiting, division }
+    }
+
+    fn free_bytes(&self) -> usize {
+        self.limit_bytes - self.in_use_bytes
+    }
 }
 
 /// What a share has for itself.
@@ -83,9 +110,8 @@ fn bytes_of(orders: &[u8]) -> usize {
 
 impl Budget {
     pub(super) fn new(limit_bytes: usize, arena: Arena) -> Budget {
-        let root = Share { limit_bytes, in_use_bytes: 0, parent: None, holders: 1, waiting: BTreeSet::new() };
         let mut shares = slab::Slab::new();
-        assert_eq!(shares.insert(root), ROOT);
+        assert_eq!(shares.insert(Share::new(limit_bytes, None)), ROOT);
         Budget { shares, reserve: None, requests: BTreeMap::new(), next_request: 0, arena, peak_bytes: 0 }
     }
 
@@ -103,6 +129,30 @@ impl Budget {
         self.chain(share).all(|at| self.shares[at].in_use_bytes <= self.shares[at].limit_bytes / 2)
     }
 
+    pub(super) fn given_back_bytes(&self, share: usize) -> u64 {
+        self.shares[share].given_back_bytes
+    }
+
+    /// What requests wait for because this share, and none below it, has no room for them, or its division does not allow it.
+    pub(super) fn wanted_bytes(&self, share: usize) -> usize {
+        let of = |share: usize| {
+            let requests = self.shares[share].waiting.iter().filter_map(|id| self.requests.get(id));
+            requests.map(|request| request.bytes).fold(0, usize::saturating_add)
+        };
+        let within_limits = |part: &usize| {
+            // One that is at its own limit waits for itself alone.
+            let first = self.shares[*part].waiting.first().and_then(|id| self.requests.get(id));
+            first.is_some_and(|request| request.bytes <= self.shares[*part].free_bytes())
+        };
+        let unfed = match &self.shares[share].division {
+            Division::ByLimits => 0,
+            Division::Fair { hungry } => {
+                hungry.iter().copied().filter(within_limits).map(of).fold(0, usize::saturating_add)
+            }
+        };
+        of(share).saturating_add(unfed)
+    }
+
     /// How many requests wait.
     pub(super) fn waiting(&self) -> usize {
         self.shares.iter().map(|(_, share)| share.waiting.len()).sum()
@@ -117,14 +167,12 @@ impl Budget {
     pub(super) fn divide(&mut self, parent: usize, limit_bytes: usize) -> usize {
         self.shares[parent].holders += 1;
         let limit_bytes = limit_bytes.min(self.shares[parent].limit_bytes);
-        let share = Share {
-            limit_bytes,
-            in_use_bytes: 0,
-            parent: Some(parent),
-            holders: 1,
-            waiting: BTreeSet::new(),
-        };
-        self.shares.insert(share)
+        self.shares.insert(Share::new(limit_bytes, Some(parent)))
+    }
+
+    /// From now on no part of `share` may hold more than is still free of it.
+    pub(super) fn divide_fairly(&mut self, share: usize) {
+        self.shares[share].division = Division::Fair { hungry: BTreeSet::new() };
     }
 
     /// Gives `share` a reserve of so many bytes of the whole pool, unless another has one: of those there is one. Others keep
@@ -153,6 +201,7 @@ impl Budget {
             if self.shares[share].holders > 0 {
                 return;
             }
+            self.note_hungry(share, false);
             next = self.shares.remove(share).parent;
             self.reserve = self.reserve.filter(|reserve| reserve.share != share);
         }
@@ -209,8 +258,10 @@ impl Budget {
         for at in self.chain(parent).collect::<Vec<_>>() {
             self.shares[at].in_use_bytes += bytes;
         }
+        self.note_hungry(share, false);
         self.shares[share].parent = Some(parent);
         self.shares[parent].holders += 1;
+        self.note_hungry(share, !self.shares[share].waiting.is_empty());
         for (id, at) in parked {
             self.repark(id, at, share, caches);
         }
@@ -242,13 +293,21 @@ impl Budget {
                 withheld = 0;
             }
             let first = share.waiting.first().is_some_and(|first| *first < id);
-            let free = share.limit_bytes - share.in_use_bytes - if at == ROOT { withheld } else { 0 };
+            let free = self.allowance(share) - if at == ROOT { withheld } else { 0 };
             if first && !(within && at == ROOT) || free < bytes {
                 return Some(at);
             }
             next = share.parent;
         }
         None
+    }
+
+    /// What a share may take besides what it has, as far as it is for itself and its parent's division to say.
+    fn allowance(&self, share: &Share) -> usize {
+        let parent = share.parent.map(|parent| &self.shares[parent]);
+        let fairly = parent.filter(|parent| matches!(parent.division, Division::Fair { .. }));
+        let fairly = fairly.map(|parent| parent.free_bytes().saturating_sub(share.in_use_bytes));
+        share.free_bytes().min(fairly.unwrap_or(usize::MAX))
     }
 
     /// What is free of a reserve. Never more than is free of the whole pool, but while others have not given it back.
@@ -273,6 +332,7 @@ impl Budget {
         while let Some(at) = next {
             let share = &mut self.shares[at];
             share.in_use_bytes -= bytes;
+            share.given_back_bytes = share.given_back_bytes.wrapping_add(bytes as u64);
             next = share.parent;
         }
     }
@@ -376,7 +436,7 @@ impl Budget {
         let bytes = bytes_of(&orders);
         let state = RequestState::Parked { at: share, waker };
         self.requests.insert(id, Request { share, orders, bytes, state });
-        self.shares[share].waiting.insert(id);
+        self.park(id, share);
         self.note_root(share, caches);
         self.serve(share, caches, wakers);
         id
@@ -404,7 +464,7 @@ impl Budget {
         match request.state {
             RequestState::Parked { at, waker } => {
                 wakers.drop = Some(waker);
-                self.shares[at].waiting.remove(&id);
+                self.unpark(id, at);
                 self.note_root(at, caches);
                 self.serve(at, caches, wakers);
             }
@@ -425,8 +485,26 @@ impl Budget {
                     break;
                 }
             }
+            // What became free of it is more that each of its parts may hold.
+            while let Some((id, part)) = self.least_of_hungry(at) {
+                if !self.advance(id, part, caches, wakers) {
+                    break;
+                }
+            }
             next = self.shares[at].parent;
         }
+    }
+
+    /// The request that leaves its part of `share` with least, if that is divided fairly and any waits for a part. Where this one
+    /// is too much no other is possible.
+    fn least_of_hungry(&self, share: usize) -> Option<(u64, usize)> {
+        let Division::Fair { hungry } = &self.shares[share].division else { return None };
+        let first = |part: &usize| {
+            let (share, id) = (&self.shares[*part], *self.shares[*part].waiting.first()?);
+            let bytes = self.requests.get(&id)?.bytes;
+            Some((share.in_use_bytes.saturating_add(bytes), id, *part))
+        };
+        hungry.iter().filter_map(first).min().map(|(_, id, part)| (id, part))
     }
 
     /// Grants request `id`, the first that is parked at share `at`, or parks it where it is blocked now; false when that is
@@ -454,7 +532,7 @@ impl Budget {
             }
             return at != ROOT;
         };
-        self.shares[at].waiting.remove(&id);
+        self.unpark(id, at);
         self.note_root(at, caches);
         if let Some(request) = self.requests.get_mut(&id)
             && let RequestState::Parked { waker, .. } =
@@ -465,9 +543,35 @@ impl Budget {
         true
     }
 
+    /// Request `id` waits for share `at`.
+    fn park(&mut self, id: u64, at: usize) {
+        self.shares[at].waiting.insert(id);
+        self.note_hungry(at, true);
+    }
+
+    fn unpark(&mut self, id: u64, at: usize) {
+        let waiting = &mut self.shares[at].waiting;
+        waiting.remove(&id);
+        if waiting.is_empty() {
+            self.note_hungry(at, false);
+        }
+    }
+
+    /// Whether requests wait for `share`, where it is a part of one that is divided fairly.
+    fn note_hungry(&mut self, share: usize, waits: bool) {
+        let parent = self.shares[share].parent.map(|parent| &mut self.shares[parent].division);
+        if let Some(Division::Fair { hungry }) = parent {
+            if waits {
+                hungry.insert(share)
+            } else {
+                hungry.remove(&share)
+            };
+        }
+    }
+
     fn repark(&mut self, id: u64, from: usize, to: usize, caches: &Caches) {
-        self.shares[from].waiting.remove(&id);
-        self.shares[to].waiting.insert(id);
+        self.unpark(id, from);
+        self.park(id, to);
         if let Some(Request { state: RequestState::Parked { at, .. }, .. }) = self.requests.get_mut(&id) {
             *at = to;
         }

@@ -97,6 +97,15 @@ impl Pool {
         Pool(Arc::new(Handle { memory, share }))
     }
 
+    /// A share like [`Pool::share`] that is divided fairly: no share of it holds more than is still free of it, and what becomes
+    /// free goes to the one that holds least. So `n` of them that take all they can, and give it back now and then, leave a part
+    /// in `n + 1` of the whole to one that comes then.
+    pub fn fair_share(&self, limit_bytes: usize) -> Pool {
+        let share = self.share(limit_bytes);
+        self.memory().lock().divide_fairly(share.0.share);
+        share
+    }
+
     /// The share of peers who have not proved who they are: an eighth, so that all of them together leave the rest alone. The
     /// others leave this eighth alone as well, so that whoever has to prove who it is need not wait for them (of a pool that is
     /// too small for that, as much as leaves one `MAX_BUF`). To be made once and cloned: each call makes another share, and the
@@ -135,6 +144,17 @@ impl Pool {
         let budget = self.memory().lock();
         let cached = if self.0.share == ROOT { self.memory().caches.bytes() } else { 0 };
         budget.in_use_bytes(self.0.share).saturating_sub(cached)
+    }
+
+    /// Bytes given back to this share since it was made, counted as [`Pool::in_use_bytes`] are: a share that has some handed out
+    /// and for which this stays the same holds on to them.
+    pub fn given_back_bytes(&self) -> u64 {
+        self.memory().lock().given_back_bytes(self.0.share)
+    }
+
+    /// Bytes that requests wait for because this share is at its limit, and not one of those below, or because it is divided fairly.
+    pub fn wanted_bytes(&self) -> usize {
+        self.memory().lock().wanted_bytes(self.0.share)
     }
 
     /// Whether no more than half is handed out of this share, and of each above it: time to take more than is needed at once.

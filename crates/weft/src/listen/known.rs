@@ -67,7 +67,7 @@ impl Channel for Placed {
         self.channel.has_ended()
     }
     fn answers(&self) -> Option<Pool> {
-        Some(self.member.answers.clone())
+        Some(self.member.answers())
     }
     fn unacknowledged(&self) -> usize {
         self.channel.unacknowledged()

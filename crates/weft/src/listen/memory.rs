@@ -4,14 +4,20 @@
 //! keeps nobody else from logging on. A known peer's messages come out of the pool; on RDMA connections, which hold receives,
 //! messages on their way in and payload that is pulled, out of a part of it that all connections of the source share. An RDMA
 //! connection takes what it holds along when its peer becomes known. Long answers have a part of the pool of their own: all
-//! together hold so little that what has to be received, or read to be sent, never waits for clients that do not read their answers.
-//! Owns: the shares of each source that is connected. Does not: count connections.
+//! together hold so little that what has to be received, or read to be sent, never waits for clients that do not read their answers;
+//! no source holds more than is still free of it, and who does not read while others wait for memory for theirs has to go (unread.rs).
+//! Owns: the shares of each source that is connected, and of each connection's answers. Does not: count connections.
 
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use weft_machine::{Peer, Pool, Source};
+use weft_machine::{Peer, Pool, Source, Time, rt};
+
+use super::notice::Notice;
+use super::unread::Silent;
 
 /// The part of the pool, and of the strangers' share, that one source may hold: enough for a host with many clients, and three more
 /// of them are served beside one that means harm.
@@ -19,6 +25,9 @@ const PART: usize = 4;
 
 /// The part of the pool that long answers may hold, until the network has taken them.
 const ANSWERS_PART: usize = 2;
+
+/// How often it is looked whether answers wait for memory.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The shares, by source.
 pub(crate) struct Memory {
@@ -34,6 +43,19 @@ struct Sources {
     known: HashMap<Source, Shares>,
     /// The latter.
     left: HashSet<Source>,
+    /// What the answers of each connection hold, by its number.
+    answers: BTreeMap<u64, Arc<Answers>>,
+    next: u64,
+    silent: Silent,
+}
+
+/// What the answers of one connection hold.
+struct Answers {
+    source: Source,
+    /// A part of what its source may hold.
+    share: Pool,
+    /// That it has to go.
+    notice: Notice,
 }
 
 /// The shares of a source, and how many connections it has.
@@ -50,8 +72,8 @@ pub(super) struct Member {
     source: Source,
     /// Where its buffers come from while its peer is a stranger.
     pub(super) strangers: Pool,
-    /// Where the bytes of long answers come from.
-    pub(super) answers: Pool,
+    number: u64,
+    answers: Arc<Answers>,
     rdma: Option<Rdma>,
 }
 
@@ -74,7 +96,7 @@ enum Known {
 impl Memory {
     pub(crate) fn new(pool: &Pool, strangers: &Pool) -> Arc<Memory> {
         let (pool, strangers) = (pool.clone(), strangers.clone());
-        let answers = pool.share(pool.limit_bytes() / ANSWERS_PART);
+        let answers = pool.fair_share(pool.limit_bytes() / ANSWERS_PART);
         Arc::new(Memory { pool, answers, strangers, sources: Mutex::default() })
     }
 
@@ -103,8 +125,48 @@ impl Memory {
             members: 0,
         });
         shares.members += 1;
-        let (strangers, answers) = (shares.strangers.clone(), shares.answers.clone());
-        Member { memory: self.clone(), source, strangers, answers, rdma: None }
+        let (strangers, share) = (shares.strangers.clone(), shares.answers.share(usize::MAX));
+        let answers = Arc::new(Answers { source, share, notice: Notice::default() });
+        let number = sources.next;
+        sources.next += 1;
+        sources.answers.insert(number, answers.clone());
+        Member { memory: self.clone(), source, strangers, number, answers, rdma: None }
+    }
+
+    /// Tells those to go whose answers hold memory that others wait for, as long as it runs.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            rt::sleep(LOOK).await;
+            self.look(rt::now());
+        }
+    }
+
+    fn look(&self, now: Time) {
+        let mut sources = self.lock();
+        let Sources { known, answers, silent, .. } = &mut *sources;
+        // An answer waits for all, or for those of its own source.
+        let wanted_of_all = self.answers.wanted_bytes();
+        let wanted: HashMap<Source, usize> = known
+            .iter()
+            .map(|(source, shares)| (*source, shares.answers.wanted_bytes()))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        if wanted_of_all == 0 && wanted.is_empty() {
+            return silent.forget();
+        }
+        let free_bytes = self.answers.limit_bytes().saturating_sub(self.answers.in_use_bytes());
+        let is_in_the_way = |of: &Answers| {
+            // Of all, a source that holds less than is free keeps nobody waiting.
+            let held_bytes = known.get(&of.source).map_or(0, |shares| shares.answers.in_use_bytes());
+            wanted.contains_key(&of.source) || wanted_of_all > 0 && held_bytes >= free_bytes
+        };
+        let holders = answers.iter().filter(|(_, of)| is_in_the_way(of));
+        let wanted_bytes = wanted.values().fold(wanted_of_all, |sum, bytes| sum.saturating_add(*bytes));
+        for number in silent.look(now, holders.map(|(number, of)| (*number, &of.share)), wanted_bytes) {
+            if let Some(of) = answers.get(&number) {
+                of.notice.give();
+            }
+        }
     }
 
     /// A connection of `peer` by RDMA begins. A process of this host is not limited: it runs as the server's user.
@@ -123,7 +185,7 @@ impl Memory {
 impl Sources {
     /// Forgets the sources that are not connected and hold nothing any more.
     fn tidy(&mut self) {
-        let Sources { known, left } = self;
+        let Sources { known, left, .. } = self;
         left.retain(|source| {
             let Some(shares) = known.get(source).filter(|shares| shares.members == 0) else { return false };
             // What this host's own answers hold is not of a share that would be forgotten.
@@ -139,6 +201,16 @@ impl Sources {
 }
 
 impl Member {
+    /// Where the bytes of long answers come from.
+    pub(super) fn answers(&self) -> Pool {
+        self.answers.share.clone()
+    }
+
+    /// Ends when the connection has to go, because it does not read answers whose memory others wait for.
+    pub(super) fn poll_notice(&self, cx: &Context<'_>) -> Poll<()> {
+        self.answers.notice.poll(cx)
+    }
+
     /// Where the buffers of an RDMA connection come from.
     pub(super) fn rdma(&self) -> Pool {
         self.rdma.as_ref().map_or(&self.memory.pool, |rdma| &rdma.own).clone()
@@ -169,6 +241,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         let mut sources = self.memory.lock();
+        sources.answers.remove(&self.number);
         if let Some(shares) = sources.known.get_mut(&self.source) {
             shares.members -= 1;
             if shares.members == 0 {
@@ -181,7 +254,10 @@ impl Drop for Member {
 
 #[cfg(test)]
 mod tests {
-    use weft_machine::buf::MAX_BUF;
+    use std::task::Waker;
+
+    use weft_machine::Buf;
+    use weft_machine::buf::{MAX_BUF, Waiting};
 
     use super::*;
 
@@ -199,6 +275,11 @@ mod tests {
         let member = memory.join_rdma(peer(addr));
         assert!(member.admit());
         member
+    }
+
+    /// All that its answers get, in buffers of 1 MiB.
+    fn all_of(member: &Member) -> Vec<Buf> {
+        std::iter::from_fn(|| member.answers().try_alloc(1 << 20)).collect()
     }
 
     #[test]
@@ -228,24 +309,63 @@ mod tests {
     fn answers_of_an_address_that_nobody_reads_leave_room_for_those_of_others_and_for_requests() {
         let (pool, memory) = memory(32 * MAX_BUF);
         let join = |addr: &str| memory.join(Peer::Tcp(addr.parse().unwrap()));
-        let all =
-            |member: &Member| std::iter::from_fn(|| member.answers.try_alloc(1 << 20)).collect::<Vec<_>>();
         // Of 16 buffers, an address has four, however many connections it has.
         let greedy = ["10.0.0.1:1", "10.0.0.1:2"].map(join);
-        let mut held = all(&greedy[0]);
-        assert_eq!((held.len(), all(&greedy[1]).len()), (4 * 16, 0));
+        let mut held = all_of(&greedy[0]);
+        assert_eq!((held.len(), all_of(&greedy[1]).len()), (4 * 16, 0));
+        // None has more than is still free.
         let more: Vec<_> = (2..9).map(|n| join(&format!("10.0.0.{n}:1"))).collect();
-        held.extend(more.iter().flat_map(all));
-        assert_eq!(held.len(), 16 * 16, "half of the pool, by however many addresses");
+        for member in &more {
+            let all = all_of(member);
+            assert!(!all.is_empty(), "nothing is left for one that reads");
+            held.extend(all);
+        }
+        assert!(held.len() < 16 * 16, "half of the pool, by however many addresses");
         assert!(pool.try_alloc(MAX_BUF).is_some());
         // What a connection left behind counts, until it is taken.
         drop(greedy);
-        assert!(all(&join("10.0.0.1:3")).is_empty());
+        assert!(all_of(&join("10.0.0.1:3")).is_empty());
         drop(held);
-        assert_eq!(all(&join("10.0.0.1:3")).len(), 4 * 16);
+        assert_eq!(all_of(&join("10.0.0.1:3")).len(), 4 * 16);
         drop(more);
         drop(join("10.0.0.9:1"));
         assert_eq!(memory.lock().known.len(), 0, "nothing is kept of who holds nothing");
+    }
+
+    #[test]
+    fn who_does_not_read_goes_while_answers_to_others_wait() {
+        let (pool, memory) = memory(32 * MAX_BUF);
+        let join = |n: u64| memory.join(Peer::Tcp(format!("10.0.0.{n}:1").parse().unwrap()));
+        let at = |secs: u64| memory.look(Time::ZERO + Duration::from_secs(secs));
+        let told = |member: &Member| member.poll_notice(&Context::from_waker(Waker::noop())).is_ready();
+        // Six addresses hold all but 8 MiB: the first 64, the last 8.
+        let members: Vec<Member> = (0..6).map(join).collect();
+        let mut held: Vec<Vec<Buf>> = members.iter().map(all_of).collect();
+        assert_eq!((held[0].len(), held[5].len(), pool.in_use_bytes()), (64, 8, 248 << 20));
+        (0..60).for_each(at);
+        assert!(!members.iter().any(told), "a peer may be slow where nobody waits");
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut readers = [join(8), join(9)].map(|reader| (reader, Waiting::default()));
+        let mut answered = || {
+            readers
+                .each_mut()
+                .map(|(reader, waiting)| reader.answers().poll_alloc(&mut cx, MAX_BUF, waiting).is_ready())
+        };
+        assert_eq!(answered(), [false, false]);
+        (60..63).for_each(at);
+        // The first reads, but not enough for all.
+        held[0].truncate(56);
+        (63..65).for_each(at);
+        assert!(!members.iter().any(told), "not at once");
+        at(65);
+        let gone: Vec<bool> = members.iter().map(told).collect();
+        assert_eq!(gone, [false, true, false, false, false, false], "as many as make room");
+        held[1].clear();
+        assert_eq!(answered(), [true, true]);
+        (66..90).for_each(at);
+        assert_eq!(members.iter().filter(|member| told(member)).count(), 1, "nobody waits any more");
+        drop((held, readers));
+        assert_eq!(pool.in_use_bytes(), 0);
     }
 
     #[test]

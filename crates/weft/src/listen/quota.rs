@@ -19,6 +19,8 @@ use rustix::event::EventfdFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weft_machine::{Peer, Source, rt};
 
+use super::notice::Notice;
+
 /// Connections at a time, of all services together: each costs a descriptor, some kilobytes, and a place in tables.
 const MAX_CONNECTIONS: usize = 8192;
 /// Of the descriptors of the process, one in so many is for connections; the others are for open files.
@@ -129,20 +131,6 @@ type Rank = (usize, Reverse<u64>);
 impl OfSource {
     fn rank(&self) -> Option<Rank> {
         self.strangers.first().map(|oldest| (self.strangers.len(), Reverse(*oldest)))
-    }
-}
-
-/// Tells a connection to go.
-#[derive(Default)]
-struct Notice(Mutex<(bool, Option<Waker>)>);
-
-impl Notice {
-    fn give(&self) {
-        let mut state = lock(&self.0);
-        state.0 = true;
-        if let Some(waker) = state.1.take() {
-            waker.wake();
-        }
     }
 }
 
@@ -349,7 +337,7 @@ impl Place {
             counts.change(self.source, |of| _ = of.strangers.remove(&self.number));
         }
         drop(services);
-        !lock(&self.notice.0).0
+        !self.notice.is_given()
     }
 
     /// From now on a protocol ends the connection when it is to go.
@@ -364,12 +352,7 @@ impl Place {
 
     /// Ends when the connection is to go.
     pub(crate) fn poll_notice(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.notice.0);
-        if state.0 {
-            return Poll::Ready(());
-        }
-        state.1 = Some(cx.waker().clone());
-        Poll::Pending
+        self.notice.poll(cx)
     }
 }
 
@@ -377,7 +360,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut services = lock(&self.quotas.0.services);
         // One is told to go under this lock, and is taken out of the counts then.
-        if lock(&self.notice.0).0 {
+        if self.notice.is_given() {
             drop(services);
             let mut leaving = lock(&self.quotas.0.leaving);
             leaving.connections = leaving.connections.saturating_sub(1);

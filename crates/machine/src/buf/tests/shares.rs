@@ -141,3 +141,54 @@ fn a_share_ends_with_its_last_buffer() {
     drop(buf);
     assert_eq!(pool.in_use_bytes(), 0);
 }
+
+#[test]
+fn of_a_fair_share_no_part_holds_more_than_is_left_to_others() {
+    let pool = Pool::new(4 * MAX_BUF);
+    let fair = pool.fair_share(2 * MAX_BUF);
+    let parts: Vec<Pool> = (0..7).map(|_| fair.share(MAX_BUF)).collect();
+    let mut held: Vec<Vec<Buf>> = parts.iter().map(|_| Vec::new()).collect();
+    // They take all that they can, and give some back now and then.
+    for _ in 0..200 {
+        for (part, held) in parts.iter().zip(&mut held) {
+            held.truncate(held.len() * 7 / 8);
+            held.extend(std::iter::from_fn(|| part.try_alloc(MAX_BUF / 256)));
+        }
+    }
+    let each = fair.limit_bytes() / (parts.len() + 1);
+    let parts: Vec<usize> = parts.iter().map(Pool::in_use_bytes).collect();
+    assert!(parts.iter().all(|part| (each / 2..each * 2).contains(part)), "{parts:?} of {each}");
+    let next = fair.share(MAX_BUF);
+    assert!(next.try_alloc(each / 2).is_some());
+    drop(held);
+    assert!(next.try_alloc(MAX_BUF).is_some());
+}
+
+#[test]
+fn what_becomes_free_of_a_fair_share_goes_to_who_holds_least() {
+    let pool = Pool::new(4 * MAX_BUF);
+    let fair = pool.fair_share(2 * MAX_BUF);
+    let parts: Vec<Pool> = (0..3).map(|_| fair.share(MAX_BUF)).collect();
+    let all = |part: &Pool| std::iter::from_fn(|| part.try_alloc(MAX_BUF / 8)).collect::<Vec<Buf>>();
+    let (mut first, second) = (all(&parts[0]), all(&parts[1]));
+    assert_eq!((first.len(), second.len()), (8, 4));
+    let waiter = |part: usize, bytes: usize| Waiter::new(&parts[part], &[bytes]);
+    let mut greedy = waiter(1, MAX_BUF / 8);
+    let mut others = [waiter(2, MAX_BUF), waiter(2, MAX_BUF / 8)];
+    assert!(greedy.poll().is_none() && others.iter_mut().all(|other| other.poll().is_none()));
+    assert_eq!(fair.wanted_bytes(), MAX_BUF / 8 + MAX_BUF + MAX_BUF / 8);
+    // Whoever came first waits until the one that has nothing is served.
+    first.truncate(4);
+    assert_eq!((greedy.woken(), others.each_ref().map(Waiter::woken)), (1, [0, 0]), "it will hold less");
+    assert!(greedy.poll().is_some());
+    first.clear();
+    assert_eq!(others.each_ref().map(Waiter::woken), [1, 0]);
+    assert!(others[0].poll().is_some());
+    drop(others);
+    // One that gives up is forgotten with its share.
+    let mut gone = Waiter::new(&fair.share(MAX_BUF), &[MAX_BUF]);
+    let held = all(&fair);
+    assert!(gone.poll().is_none());
+    drop((gone, held, second));
+    assert_eq!((fair.in_use_bytes(), fair.wanted_bytes(), pool.waiting()), (0, 0, 0));
+}
