@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use weft_machine::file::busy;
-use weft_machine::{File, rt};
+use weft_machine::File;
+use weft_machine::file::busy::{self, Inode};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -102,10 +102,14 @@ impl Abandoned {
         .await;
     }
 
-    /// Makes a change on a worker thread.
-    pub(super) async fn make<T: Send + 'static>(&self, change: impl FnOnce() -> T + Send + 'static) -> T {
+    /// Makes a change of a file on a worker thread, when no other thread has the file for itself.
+    pub(super) async fn make<T: Send + 'static>(
+        &self,
+        file: Inode,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let (work, _awaits) = self.counted(change);
-        rt::blocking(work).await
+        busy::blocking(file, work).await
     }
 
     /// The same for a change of a range that locks `file` until it ends: whoever writes to the file meanwhile waits without its

@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use weft_machine::buf::MAX_BUF;
 use weft_machine::file::busy;
-use weft_machine::{File, FileRange, Payload, Pool, rt};
+use weft_machine::{File, FileRange, Payload, Pool};
 
 use super::abandoned::Abandoned;
 use crate::Error;
@@ -119,7 +119,7 @@ impl Plain {
             let mut buf = direct.pool.alloc((len - done).min(MAX_BUF)).await;
             buf.set_len((len - done).min(MAX_BUF));
             let (file, at) = (direct.file.clone(), offset + done as u64);
-            let buf = rt::blocking(move || {
+            let buf = busy::blocking(self.file.inode()?, move || {
                 let mut filled = 0;
                 while filled < buf.len() {
                     match rustix::io::pread(&file, &mut buf[filled..], at + filled as u64) {
@@ -146,9 +146,7 @@ impl Plain {
             return Ok(self.file.write_at(offset, &data).await?);
         };
         let file = direct.file.clone();
-        // Others have the workers while a range is freed.
-        drop(busy::shared_of(&self.file).await?);
-        Ok(self.abandoned.make(move || write_direct(&file, offset, &data)).await?)
+        Ok(self.abandoned.make(self.file.inode()?, move || write_direct(&file, offset, &data)).await?)
     }
 
     /// Makes durable what was written, unless something has been lost before.
@@ -161,7 +159,7 @@ impl Plain {
             return Err(lost().into());
         }
         let (file, flag) = (self.file.clone(), self.lost.clone());
-        let synced = rt::blocking(move || {
+        let synced = busy::blocking(self.file.inode()?, move || {
             let synced = rustix::fs::fdatasync(&file);
             // Before anybody else can be told that all is well: the kernel tells of a loss once.
             if synced.is_err() {

@@ -101,6 +101,54 @@ fn those_who_wait_for_a_file_take_no_places_of_workers() {
     });
 }
 
+/// A client that has a range freed may ask for hundreds of reads and syncs of that file.
+#[test]
+fn reads_and_syncs_of_a_file_that_is_locked_wait_in_no_workers_place_and_none_is_locked_before_they_end() {
+    run(async {
+        let (file, again) = twice();
+        let (call, release) = held(&file).await;
+        let trips = rt::tests::BLOCKING_CALLS.get();
+        let range = FileRange { file: again.clone(), offset: 0, len: 1 };
+        let mut ahead = pin!(range.read_ahead(0, 1));
+        let mut sync = pin!(again.sync(true));
+        assert!(is_pending(&mut ahead).await);
+        assert!(is_pending(&mut sync).await);
+        let mut next = pin!(again.punch_hole(0, 1));
+        assert!(is_pending(&mut next).await);
+        drop(release);
+        call.await;
+        assert_eq!(rt::tests::BLOCKING_CALLS.get() - trips, 0);
+        ahead.await.expect("read");
+        assert!(is_pending(&mut next).await);
+        assert!(!is_locked(&again), "a sync has it");
+        sync.await.expect("durable");
+        next.await.expect("a hole");
+        assert!(!table().contains_key(&Inode::of(&file).expect("its inode")));
+    });
+}
+
+/// Otherwise each write would cost a look at the table while any file is synced.
+#[test]
+fn who_writes_claims_a_file_only_where_somebody_wants_it_alone() {
+    run(async {
+        let (file, again) = twice();
+        let inode = Inode::of(&file).expect("its inode");
+        let reads = Claiming::new(inode, Mode::Shared).await;
+        let mut waits = pin!(Claiming::new(inode, Mode::Alone));
+        assert!(is_pending(&mut waits).await);
+        let bytes = [Bytes::from_static(b"abc")];
+        let mut write = pin!(again.write_at(0, &bytes));
+        assert!(is_pending(&mut write).await, "behind whoever wants it alone");
+        drop(reads);
+        drop(waits.await);
+        write.await.expect("written");
+        let reads = Claiming::new(inode, Mode::Shared).await;
+        assert!(shared(vec![inode]).await.is_empty());
+        drop(reads);
+        assert!(!table().contains_key(&inode));
+    });
+}
+
 #[test]
 fn claims_are_granted_in_order_and_shared_ones_together() {
     run(async {
