@@ -291,13 +291,18 @@ pub async fn shared_of(fd: impl AsFd) -> io::Result<Vec<Claim>> {
     Ok(shared(vec![Inode::of(fd)?]).await)
 }
 
-/// [`rt::blocking`] for a call that waits in the kernel while a worker has the file: it begins when none has, and none begins
-/// before it ends. So it keeps its place no longer than its disk takes.
-pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+/// Claims a file for a call on a worker that waits in the kernel while another worker has the file: it begins when none has, and
+/// none begins before it ends. So it keeps its place no longer than its disk takes.
+pub(super) async fn to_read(inode: Inode) -> Option<Claim> {
     if sim::active() {
-        return rt::blocking(call).await;
+        return None;
     }
-    let claim = Claiming::new(inode, Mode::Shared).await;
+    Some(Claiming::new(inode, Mode::Shared).await)
+}
+
+/// [`rt::blocking`] for such a call.
+pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let claim = to_read(inode).await;
     rt::blocking(with(claim, call)).await
 }
 
