@@ -21,6 +21,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use self::busy::{Claim, Inode};
 use self::mapped::{FileMapping, Mapped};
 pub use self::mapped::{MappedRange, Piece};
 pub use self::memory::InMemory;
@@ -49,6 +50,8 @@ struct Open {
     memory: Option<Memory>,
     mapped: Mapped,
     warm: Warm,
+    /// Known when it was asked for.
+    inode: OnceLock<Inode>,
 }
 
 impl Drop for Open {
@@ -112,6 +115,7 @@ impl From<OwnedFd> for File {
             memory: None,
             mapped: Mapped::default(),
             warm: Warm::default(),
+            inode: OnceLock::new(),
         }))
     }
 }
@@ -138,6 +142,7 @@ impl File {
             memory: Some(Memory::default()),
             mapped: Mapped::default(),
             warm: Warm::default(),
+            inode: OnceLock::new(),
         }))
     }
 
@@ -170,9 +175,8 @@ impl File {
                 Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
                     let file = self.clone();
                     let at = offset + done as u64;
-                    // A read that fills the page cache waits for a call that frees blocks: here, in no worker's place.
-                    drop(busy::shared_of(self).await?);
-                    rt::blocking(move || sys::read_at(file.as_fd(), at, &rest, false)).await?
+                    busy::blocking(self.inode()?, move || sys::read_at(file.as_fd(), at, &rest, false))
+                        .await?
                 }
                 Err(e) => return Err(e.into()),
             };
@@ -320,11 +324,20 @@ impl File {
     /// Makes data (and metadata unless `data_only`) durable.
     pub async fn sync(&self, data_only: bool) -> io::Result<()> {
         let file = self.clone();
-        rt::blocking(move || {
+        busy::blocking(self.inode()?, move || {
             if data_only { rustix::fs::fdatasync(&file.0.fd) } else { rustix::fs::fsync(&file.0.fd) }
         })
         .await?;
         Ok(())
+    }
+
+    /// By which calls that wait for each other find each other, see [`busy`].
+    pub fn inode(&self) -> io::Result<Inode> {
+        if let Some(inode) = self.0.inode.get() {
+            return Ok(*inode);
+        }
+        let inode = Inode::of(self)?;
+        Ok(*self.0.inode.get_or_init(|| inode))
     }
 
     /// Sets the size; a longer file reads as zeros at its end.
@@ -396,29 +409,39 @@ impl FileRange {
     /// Brings `len` bytes of the range, from its byte `from`, into the page cache by a worker thread, if its first or
     /// last byte is not there already (or the file system cannot tell).
     pub async fn warm(&self, from: usize, len: usize) -> io::Result<()> {
-        let Some(last) = len.checked_sub(1) else { return Ok(()) };
+        drop(self.warm_claimed(from, len).await?);
+        Ok(())
+    }
+
+    /// The same. While the answer is held no worker frees what is there: it is for one attempt to send, which need not succeed, and is
+    /// held across no wait.
+    pub async fn warm_claimed(&self, from: usize, len: usize) -> io::Result<Vec<Claim>> {
+        let Some(last) = len.checked_sub(1) else { return Ok(Vec::new()) };
         let start = self.offset.saturating_add(from as u64);
         let end = start.saturating_add(last as u64);
         let open = &self.file.0;
         if open.in_memory.get() == Some(&true) {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        // What is freed now is in the page cache no more, and is read back only when that has ended.
-        drop(busy::shared_of(&self.file).await?);
+        // What is freed now is in the page cache no more.
+        let mut claims = busy::shared_of(&self.file).await?;
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
-            return Ok(());
+            return Ok(claims);
         }
         let cached = open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end));
         if !cached {
-            self.read_ahead(start, len).await?;
+            if claims.is_empty() {
+                claims.extend(busy::to_read(self.file.inode()?).await);
+            }
+            claims = self.read_ahead(start, len, claims).await?;
         }
         open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
-        Ok(())
+        Ok(claims)
     }
 
     /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and forgets them.
-    async fn read_ahead(&self, start: u64, len: usize) -> io::Result<()> {
+    async fn read_ahead(&self, start: u64, len: usize, claims: Vec<Claim>) -> io::Result<Vec<Claim>> {
         let file = self.file.clone();
         rt::blocking(move || {
             let mut scratch = vec![0; len.min(64 << 10)];
@@ -432,7 +455,7 @@ impl FileRange {
                     Err(e) => return Err(e.into()),
                 }
             }
-            Ok(())
+            Ok(claims)
         })
         .await
     }

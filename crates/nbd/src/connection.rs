@@ -84,15 +84,16 @@ pub(crate) async fn serve<'a>(
     tracing::debug!(export = agreed.export.name, structured = agreed.structured, "NBD client");
     let mut place = resources.drain.join();
     let mut draining = false;
-    let mut reader = pin!(connection.read(receiver));
+    // Dropped with its end, and where it is polled no more: what it has been granted, others wait for.
+    let mut reader: Option<LocalBoxFuture<'_, _>> = Some(Box::pin(connection.read(receiver)));
     let mut writer = pin!(connection.write());
     let mut read = None;
     let written = std::future::poll_fn(|cx| {
         for _ in 0..ROUNDS_IN_A_ROW {
             let turns = connection.turns.get();
             connection.poll_running(cx);
-            if connection.reading.get() {
-                let ended = match reader.as_mut().poll(cx) {
+            if let Some(reading) = &mut reader {
+                let ended = match reading.as_mut().poll(cx) {
                     Poll::Ready(ended) => Some(ended),
                     // A request of which a part has come is the client's to repeat.
                     Poll::Pending if place.poll(cx) => {
@@ -102,7 +103,7 @@ pub(crate) async fn serve<'a>(
                     Poll::Pending => None,
                 };
                 if ended.is_some() {
-                    read = ended;
+                    (read, reader) = (ended, None);
                     connection.reading.set(false);
                     connection.turn();
                 }
@@ -121,6 +122,7 @@ pub(crate) async fn serve<'a>(
         Poll::Pending
     })
     .await;
+    drop(reader);
     if written.is_err() {
         // Nobody hears the answers, but what has begun is brought to its end.
         std::future::poll_fn(|cx| {

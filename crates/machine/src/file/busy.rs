@@ -3,7 +3,8 @@
 //! fallocate, ftruncate and copies hold the file's inode lock until they end: minutes, where a client has fragmented the
 //! file. A write or a chmod of the same file by any descriptor waits for that lock inside of the kernel, so on a core it
 //! holds up everybody whom the core serves. Therefore these calls claim the file here for as long as they run. A task that
-//! is about to take the inode lock looks here first, and waits without its core.
+//! is about to take the inode lock looks here first, and waits without its core. Reads from the disk and syncs, which wait for
+//! such a call as well, claim the file too: they are in a few places that all files share.
 //!
 //! Owns: the claims of this process, by inode. Does not: learn of other processes, nor of calls on the core, which are
 //! short.
@@ -13,8 +14,8 @@
 //! granted before its call takes a place among the workers, and claims of two files are taken in the files' order; no
 //! claim waits for one that waits for it. Whoever has asked for a claim has to be polled until it has it, or be dropped.
 //!
-//! Cost: a change of a file on a core costs one atomic load while there is no claim. The load claims nothing: a worker's call
-//! may begin between it and the system call that follows. That is rare, because such a call has to reach its thread first.
+//! Cost: a change of a file on a core costs one atomic load while nobody wants a file alone. The load claims nothing: a worker's
+//! call may begin between it and the system call that follows. That is rare, because such a call has to reach its thread first.
 
 use std::collections::{BTreeMap, btree_map};
 use std::future::Future;
@@ -73,6 +74,8 @@ enum Mode {
 #[derive(Default)]
 struct Claims {
     granted: Granted,
+    /// Claims alone that are granted or waited for.
+    alone: usize,
     next: u64,
     /// Those that are not granted, in order.
     waiting: BTreeMap<u64, (Mode, Waker)>,
@@ -106,10 +109,31 @@ impl Claims {
     }
 
     fn release(&mut self) {
-        self.granted = match self.granted {
-            Granted::Alone => Granted::Shared(0),
-            Granted::Shared(n) => Granted::Shared(n.saturating_sub(1)),
-        };
+        match self.granted {
+            Granted::Alone => {
+                self.granted = Granted::Shared(0);
+                self.one_less(Mode::Alone);
+            }
+            Granted::Shared(n) => self.granted = Granted::Shared(n.saturating_sub(1)),
+        }
+    }
+
+    fn one_more(&mut self, mode: Mode) {
+        if mode == Mode::Alone {
+            self.alone += 1;
+            if self.alone == 1 {
+                WANTED_ALONE.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn one_less(&mut self, mode: Mode) {
+        if mode == Mode::Alone {
+            self.alone -= 1;
+            if self.alone == 0 {
+                WANTED_ALONE.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
     }
 
     fn are_none(&self) -> bool {
@@ -117,8 +141,8 @@ impl Claims {
     }
 }
 
-/// Files with claims. Written under the lock of [`TABLE`]; whoever sees zero goes on without that.
-static CLAIMED: AtomicUsize = AtomicUsize::new(0);
+/// Files that somebody has alone, or waits to have. Written under the lock of [`TABLE`]; whoever sees zero goes on without that.
+static WANTED_ALONE: AtomicUsize = AtomicUsize::new(0);
 static TABLE: Mutex<BTreeMap<Inode, Claims>> = Mutex::new(BTreeMap::new());
 
 // Nothing below panics between two changes of a table.
@@ -135,7 +159,6 @@ fn end(inode: Inode, end: impl FnOnce(&mut Claims)) {
     let woken = claims.advance();
     if claims.are_none() {
         entry.remove();
-        CLAIMED.fetch_sub(1, Ordering::AcqRel);
     }
     drop(table);
     woken.into_iter().for_each(Waker::wake);
@@ -166,13 +189,7 @@ impl Future for Claiming {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Claim> {
         let (inode, mode) = (self.inode, self.mode);
         let table = &mut *table();
-        let claims = match table.entry(inode) {
-            btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            btree_map::Entry::Vacant(entry) => {
-                CLAIMED.fetch_add(1, Ordering::AcqRel);
-                entry.insert(Claims::default())
-            }
-        };
+        let claims = table.entry(inode).or_default();
         let number = match self.number {
             Some(number) => {
                 if let Some((_, waker)) = claims.waiting.get_mut(&number) {
@@ -183,6 +200,7 @@ impl Future for Claiming {
             None => {
                 let number = claims.next;
                 claims.next += 1;
+                claims.one_more(mode);
                 claims.waiting.insert(number, (mode, cx.waker().clone()));
                 // Whom this grants is nobody else.
                 drop(claims.advance());
@@ -202,17 +220,18 @@ impl Drop for Claiming {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         end(self.inode, |claims| {
-            if claims.waiting.remove(&number).is_none() {
+            match claims.waiting.remove(&number) {
+                Some((mode, _)) => claims.one_less(mode),
                 // It was granted, and nobody fetched it.
-                claims.release();
+                None => claims.release(),
             }
         });
     }
 }
 
-/// Whether anybody has a claim of any file: one atomic load.
+/// Whether anybody has any file alone, or waits to have it: one atomic load.
 pub fn any() -> bool {
-    CLAIMED.load(Ordering::Acquire) != 0
+    WANTED_ALONE.load(Ordering::Acquire) != 0
 }
 
 /// Whether a worker has this file for itself, so that a system call on it may have to wait.
@@ -256,8 +275,8 @@ pub async fn shared(mut inodes: Vec<Inode>) -> Vec<Claim> {
     inodes.dedup();
     let mut claims = Vec::new();
     for inode in inodes {
-        // Where nobody has claimed it there is nothing to wait for, and nobody has to wait for a system call.
-        if table().contains_key(&inode) {
+        // Where nobody wants it alone there is nothing to wait for, and nobody has to wait for a system call.
+        if table().get(&inode).is_some_and(|claims| claims.alone > 0) {
             claims.push(Claiming::new(inode, Mode::Shared).await);
         }
     }
@@ -270,6 +289,21 @@ pub async fn shared_of(fd: impl AsFd) -> io::Result<Vec<Claim>> {
         return Ok(Vec::new());
     }
     Ok(shared(vec![Inode::of(fd)?]).await)
+}
+
+/// Claims a file for a call on a worker that waits in the kernel while another worker has the file: it begins when none has, and
+/// none begins before it ends. So it keeps its place no longer than its disk takes.
+pub(super) async fn to_read(inode: Inode) -> Option<Claim> {
+    if sim::active() {
+        return None;
+    }
+    Some(Claiming::new(inode, Mode::Shared).await)
+}
+
+/// [`rt::blocking`] for such a call.
+pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let claim = to_read(inode).await;
+    rt::blocking(with(claim, call)).await
 }
 
 /// [`rt::ranged`] for a call that locks the file of `fd`.

@@ -151,6 +151,22 @@ impl Slow {
     }
 }
 
+/// A request that has not ended, nor been given up.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl UnderWay<'_> {
+    fn new(count: &AtomicUsize) -> UnderWay<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        UnderWay(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Block for Slow {
     fn geometry(&self) -> Geometry {
         self.inside.geometry()
@@ -158,12 +174,12 @@ impl Block for Slow {
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, StoreError>> {
         Box::pin(async move {
-            let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most.fetch_max(now, Ordering::Relaxed);
+            let counted = UnderWay::new(&self.under_way);
+            self.most.fetch_max(self.under_way.load(Ordering::Relaxed), Ordering::Relaxed);
             while self.held.load(Ordering::Relaxed) {
                 rt::yield_now().await;
             }
-            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            drop(counted);
             match self.failing.load(Ordering::Relaxed) {
                 true => Err(std::io::Error::other("the disk is broken").into()),
                 false => self.inside.submit(op).await,
@@ -194,6 +210,33 @@ fn requests_under_way_are_limited_and_none_is_lost() {
         }
         assert!(open.is_empty());
         assert_eq!(slow.most.load(Ordering::Relaxed), 8);
+    });
+}
+
+/// What it has been granted, others wait for: what is polled no more is given up.
+#[test]
+fn a_write_in_pieces_is_given_up_by_a_server_that_drains_while_others_go_on() {
+    tell(async {
+        let slow = Slow::new();
+        let limits = Limits { piece_bytes: 1 << 20, ..Limits::default() };
+        let server = server_over(&["vol1"], vec![slow.clone()], limits);
+        let mut client = Client::go(&server, "vol1", false).await;
+        slow.held.store(true, Ordering::Relaxed);
+        let first = client.ask(Command::WRITE, 0, 0, 512, &[1; 512]).await;
+        client.ask(Command::WRITE, 0, 0, 5 << 20, &vec![2; 1 << 20]).await;
+        while slow.under_way.load(Ordering::Relaxed) < 2 {
+            rt::yield_now().await;
+        }
+        server.drain();
+        for _ in 0..100 {
+            rt::yield_now().await;
+        }
+        assert_eq!(slow.under_way.load(Ordering::Relaxed), 1, "the first one goes on");
+        slow.held.store(false, Ordering::Relaxed);
+        assert_eq!(client.answer(0, 0).await.cookie, first);
+        assert!(client.is_over().await);
+        drop(client.stream);
+        client.ended.wait().await.expect("in order");
     });
 }
 

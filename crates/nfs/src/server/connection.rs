@@ -3,7 +3,8 @@
 //! Spec: RFC 5531 section 8. Owns: the requests that did not finish at once. Does not: parse or answer (`dispatch`).
 //!
 //! Operation: a call is begun when it is taken, and most end there and then, without a task or a wake-up. What has to
-//! wait (for a disk, a worker) is polled beside the next receive. Replies of a batch leave together.
+//! wait (for a disk, a worker) is polled beside the next receive, and beside the wait for a peer that does not take its replies. Replies
+//! of a batch leave together.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -114,6 +115,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;
+    // The last reply to a peer that has too many to take: no more calls are received until the network has taken it.
+    let mut untaken: Option<Sending> = None;
     let mut place = server.drain.join();
     let mut calls = line.join();
     let mut draining = false;
@@ -132,6 +135,14 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             }
             if place.poll(cx) {
                 return Poll::Ready(Event::Drained);
+            }
+            if let Some(taken) = &mut untaken {
+                if Pin::new(taken).poll(cx).is_pending() {
+                    receiving = None;
+                    return Poll::Pending;
+                }
+                // Whether it could be sent shows at the next receive.
+                untaken = None;
             }
             if let Poll::Ready(call) = calls.poll(cx) {
                 return Poll::Ready(Event::Calling(call));
@@ -182,10 +193,10 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             told = true;
         }
         match sent {
-            // A peer that does not take its replies is asked for no more calls. Whether this one could be sent shows at
-            // the next receive.
+            // A peer that does not take its replies is asked for no more calls. Those that run go on: others wait for what they
+            // hold, and for what they have been granted.
             Ok(Some(taken)) if channel.backlog() >= server.limits.replies || answers.is_full(&*channel) => {
-                drop(taken.await);
+                untaken = Some(taken);
             }
             Ok(_) => {}
             Err(e) => break Err(e),

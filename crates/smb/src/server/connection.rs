@@ -518,6 +518,10 @@ impl Connection {
                 break;
             }
         }
+        if self.channel.has_ended() {
+            // Others wait for what it holds or has been granted, and receiving may wait for its memory.
+            inflight.clear();
+        }
         if self.is_ended() {
             return Poll::Ready(Event::Ended);
         }

@@ -8,11 +8,13 @@
 //! Cost: one atomic load per request while no change is abandoned.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use weft_machine::rt;
+use weft_machine::File;
+use weft_machine::file::busy::{self, Inode};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -100,17 +102,37 @@ impl Abandoned {
         .await;
     }
 
-    /// Makes a change on a worker thread.
-    pub(super) async fn make<T: Send + 'static>(&self, change: impl FnOnce() -> T + Send + 'static) -> T {
+    /// Makes a change of a file on a worker thread, when no other thread has the file for itself.
+    pub(super) async fn make<T: Send + 'static>(
+        &self,
+        file: Inode,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let (work, _awaits) = self.counted(change);
+        busy::blocking(file, work).await
+    }
+
+    /// The same for a change of a range that locks `file` until it ends: whoever writes to the file meanwhile waits without its
+    /// core, see [`busy`].
+    pub(super) async fn make_alone<T: Send + 'static>(
+        &self,
+        file: &File,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let (work, _awaits) = self.counted(change);
+        busy::ranged(file, work).await
+    }
+
+    fn counted<T, F: FnOnce() -> T>(&self, change: F) -> (impl FnOnce() -> T + use<T, F>, Awaits) {
         let both = Arc::new(Change { shared: self.0.clone(), alone: AtomicBool::new(false) });
-        let (runs, _awaits) = (Runs(both.clone()), Awaits(both));
+        let (runs, awaits) = (Runs(both.clone()), Awaits(both));
         let work = move || {
             let _runs = runs;
             #[cfg(test)]
             drop(_runs.0.shared.held.lock());
             change()
         };
-        rt::blocking(work).await
+        (work, awaits)
     }
 
     #[cfg(test)]

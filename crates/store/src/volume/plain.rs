@@ -16,7 +16,8 @@ use futures_util::future::LocalBoxFuture;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use weft_machine::buf::MAX_BUF;
-use weft_machine::{File, FileRange, Payload, Pool, rt};
+use weft_machine::file::busy;
+use weft_machine::{File, FileRange, Payload, Pool};
 
 use super::abandoned::Abandoned;
 use crate::Error;
@@ -118,7 +119,7 @@ impl Plain {
             let mut buf = direct.pool.alloc((len - done).min(MAX_BUF)).await;
             buf.set_len((len - done).min(MAX_BUF));
             let (file, at) = (direct.file.clone(), offset + done as u64);
-            let buf = rt::blocking(move || {
+            let buf = busy::blocking(self.file.inode()?, move || {
                 let mut filled = 0;
                 while filled < buf.len() {
                     match rustix::io::pread(&file, &mut buf[filled..], at + filled as u64) {
@@ -145,7 +146,7 @@ impl Plain {
             return Ok(self.file.write_at(offset, &data).await?);
         };
         let file = direct.file.clone();
-        Ok(self.abandoned.make(move || write_direct(&file, offset, &data)).await?)
+        Ok(self.abandoned.make(self.file.inode()?, move || write_direct(&file, offset, &data)).await?)
     }
 
     /// Makes durable what was written, unless something has been lost before.
@@ -158,7 +159,7 @@ impl Plain {
             return Err(lost().into());
         }
         let (file, flag) = (self.file.clone(), self.lost.clone());
-        let synced = rt::blocking(move || {
+        let synced = busy::blocking(self.file.inode()?, move || {
             let synced = rustix::fs::fdatasync(&file);
             // Before anybody else can be told that all is well: the kernel tells of a loss once.
             if synced.is_err() {
@@ -185,7 +186,7 @@ impl Plain {
         }
         let file = self.file.clone();
         let punch = move || fallocate(&file, FallocateFlags::PUNCH_HOLE, start, end - start);
-        match self.abandoned.make(punch).await {
+        match self.abandoned.make_alone(&self.file, punch).await? {
             // It was a hint.
             Err(e) if unsupported(e) => Ok(()),
             other => Ok(other.map_err(io::Error::from)?),
@@ -195,13 +196,13 @@ impl Plain {
     async fn zero(&self, offset: u64, len: u64, keep_space: bool, fast: bool) -> Result<(), Error> {
         let whole = self.medium != Medium::Device || (is_aligned(offset) && is_aligned(len));
         let file = self.file.clone();
-        let zeroed = self.abandoned.make(move || match whole {
+        let zeroed = self.abandoned.make_alone(&self.file, move || match whole {
             true => zero(&file, offset, len, keep_space, fast),
             // Parts of a device's blocks have to be written; a few blocks of them are not worth splitting.
             false if fast => Err(Errno::OPNOTSUPP),
             false => write_zeros(&file, offset, len),
         });
-        match zeroed.await {
+        match zeroed.await? {
             Err(e) if unsupported(e) => Err(Error::NotSupported),
             other => Ok(other.map_err(io::Error::from)?),
         }
@@ -222,8 +223,8 @@ impl Block for Plain {
     }
 
     fn memory(&self) -> Option<&File> {
-        // A direct store would not wait for abandoned changes.
-        Some(&self.file).filter(|file| file.is_in_memory() && !self.abandoned.any())
+        // A direct store would not wait for abandoned changes, and on its core for those that lock the file.
+        Some(&self.file).filter(|file| file.is_in_memory() && !self.abandoned.any() && !busy::is_locked(file))
     }
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, Error>> {

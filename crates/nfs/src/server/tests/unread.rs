@@ -170,6 +170,28 @@ fn a_listing_waits_for_room_and_a_compound_that_has_some_says_that_it_goes_on_la
     });
 }
 
+/// Others wait for what a call holds, or has been granted, whatever its client does.
+#[test]
+fn calls_go_on_while_their_client_reads_nothing() {
+    let server = with_long_folder();
+    let getattr = nfs(nfs3::procedure::GETATTR, &handle_of(&server, 0, NodeId::ROOT));
+    let calls = std::iter::once(listing(&server)).chain(vec![getattr; 1000]).collect();
+    Sim::new(1).run(async {
+        let room = server.pool.share(MAX_BUF);
+        let taken = room.try_alloc(MAX_BUF).unwrap();
+        let peer = Unread::of(calls, Some(room.clone()));
+        let serving = serve(&server, &peer).await;
+        let (left, bytes) = peer.stands();
+        assert!(left > 0 && bytes > 60_000, "it waits with {left} calls for {bytes} bytes to be taken");
+        drop(taken);
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        let last = peer.replies.borrow().last().map(Outgoing::memory_bytes);
+        assert!(last.is_some_and(|bytes| bytes > 50_000), "the listing is made");
+        assert_eq!(peer.stands().0, left, "nothing is received");
+        drop(serving);
+    });
+}
+
 /// How the call, or the compound, ended.
 fn status(reply: &Outgoing) -> u32 {
     let Part::Bytes(bytes) = &reply.parts[0] else { panic!("{reply:?}") };

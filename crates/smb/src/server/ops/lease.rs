@@ -144,9 +144,10 @@ impl Holder for Lease {
                 .upgrade()
                 .is_some_and(|kept| kept.forfeit((self.node, &self.opens), |open| self.is_of(open)))
         };
-        // Its client may have another connection, and know nothing of a handle whose CREATE was never answered.
-        if !recall.to.handle && self.is_without_connection() {
-            return forfeits();
+        // Its client may have another connection, and know nothing of a handle whose CREATE was never answered. One that comes for
+        // its handle just now has it, and is told.
+        if !recall.to.handle && self.is_without_connection() && forfeits() {
+            return true;
         }
         let Some(table) = self.table.upgrade() else { return false };
         let sessions = table.sessions(self.client);

@@ -206,6 +206,34 @@ fn listings_of_a_client_that_has_gone_are_not_made() {
     });
 }
 
+/// Receiving may wait for memory meanwhile, so that nothing says that the client has gone.
+#[test]
+fn what_is_in_flight_when_no_answer_can_be_sent_holds_nothing_that_others_wait_for() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        let dir = long_folder(&mut client).await;
+        let room = world.pool.share(MAX_BUF);
+        client.wire.room.replace(Some(room.clone()));
+        let taken = room.try_alloc(MAX_BUF).unwrap();
+        client.wire.stalled.set(true);
+        let list = client.request(Command::QueryDirectory, |out| listing(dir).emit(out));
+        client.send(list);
+        let echo = client.request(Command::Echo, |out| echo::Request.emit(out));
+        client.send(echo);
+        rt::sleep(Duration::from_secs(1)).await;
+        client.wire.broken.set(true);
+        client.wire.release();
+        rt::sleep(Duration::from_secs(1)).await;
+        drop(taken);
+        assert!(!client.wire.closed_by_server.get(), "it is received from still");
+        assert!(room.try_alloc(MAX_BUF).is_some(), "the listing has taken room");
+        client.wire.hang_up();
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(client.wire.closed_by_server.get());
+    });
+}
+
 /// Other connections of its address have all the room that there is: a listing waits, and what needs no room does not.
 #[test]
 fn a_long_answer_waits_for_room_and_keeps_nothing_else_waiting() {

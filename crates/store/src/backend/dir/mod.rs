@@ -629,7 +629,7 @@ impl Dir {
         stat.is_ok_and(|stat| {
             let reserved = stat.allocated().saturating_sub(stat.size());
             let behind = stat.size().saturating_sub(size).saturating_add(reserved);
-            stat.kind() == Kind::File && stat.size() > size && stat.allocated().min(behind) >= MUCH_BYTES
+            stat.kind() == Kind::File && stat.size() >= size && stat.allocated().min(behind) >= MUCH_BYTES
         })
     }
 

@@ -105,6 +105,15 @@ fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
         let mut cutting = Box::pin(vfs.setattr(cut, empty));
         assert!((&mut cutting).now_or_never().is_none());
         assert_eq!(cutting.await.unwrap().size, 1);
+        // What is reserved behind the end goes as well, of a file that keeps its size.
+        let reserved = file(&vfs, ROOT, "reserved").await.node;
+        vfs.open(reserved, true).await.unwrap().allocate(0, 2 << 20, true).await.unwrap();
+        if vfs.getattr(reserved).await.unwrap().allocated > 0 {
+            let same = SetAttr { size: Some(0), ..SetAttr::default() };
+            let mut cutting = Box::pin(vfs.setattr(reserved, same));
+            assert!((&mut cutting).now_or_never().is_none());
+            assert_eq!(cutting.await.unwrap().allocated, 0);
+        }
         large("made anew").await;
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
         let mut making = Box::pin(vfs.create(ROOT, b"made anew", Make::File, Exists::Reuse, empty));

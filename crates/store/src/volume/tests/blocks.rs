@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
+use weft_machine::file::busy::{self, Inode};
 use weft_machine::{File, Pool, rt};
 
 use crate::Error;
@@ -341,4 +342,44 @@ fn requests_that_follow_the_drop_of_a_change_wait_for_it() {
         })
         .expect("the loop starts");
     }
+}
+
+/// fallocate keeps everybody else from the file until it ends, which takes minutes where a client has fragmented it.
+#[test]
+fn who_writes_to_a_volume_while_a_range_of_it_is_freed_waits_as_a_task() {
+    let (offset, len, durable) = (0, 8192, false);
+    let zeroes = |keep_space| BlockOp::WriteZeroes { offset, len, durable, keep_space, fast: false };
+    for change in [BlockOp::Trim { offset, len, durable }, zeroes(false), zeroes(true)] {
+        each(async |bench| {
+            let held = bench.plain.abandoned().hold();
+            let mut changes = bench.block.submit(change.clone());
+            assert!(futures_util::poll!(&mut changes).is_pending());
+            assert!(busy::is_locked(bench.plain.content()), "{}: {change:?}", bench.name);
+            assert!(bench.block.memory().is_none(), "{}: whoever stores to it does not wait", bench.name);
+            // Not aligned, so it goes by the page cache.
+            let mut writes = Box::pin(bench.write(8193, b"after"));
+            assert!(futures_util::poll!(&mut writes).is_pending(), "{}: {change:?}", bench.name);
+            drop(held);
+            changes.await.expect("it is changed");
+            writes.await;
+            assert_eq!(bench.read(8193, 5).await, b"after");
+            assert!(!busy::is_locked(bench.plain.content()), "nothing is left of it");
+        });
+    }
+}
+
+#[test]
+fn direct_writes_wait_for_a_range_that_is_freed_in_no_workers_place() {
+    let Some(bench) = every_block().into_iter().find(|bench| bench.name == "direct") else { return };
+    rt::block_on(async {
+        let claim = busy::alone(Inode::of(bench.plain.content()).expect("its inode")).await;
+        let held = bench.plain.abandoned().hold();
+        let mut writes = Box::pin(bench.write(0, &[7; 4096]));
+        assert!(futures_util::poll!(&mut writes).is_pending());
+        drop(writes);
+        assert!(!bench.plain.abandoned().any(), "no worker has it");
+        drop((held, claim));
+        bench.write(0, &[7; 4096]).await;
+    })
+    .expect("the loop starts");
 }
