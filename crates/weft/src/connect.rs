@@ -845,6 +845,8 @@ impl<'a> Dial<'a> {
 }
 
 #[cfg(test)]
+mod away;
+#[cfg(test)]
 mod told;
 
 #[cfg(test)]
