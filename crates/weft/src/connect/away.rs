@@ -17,6 +17,8 @@ use weft_transport::nbss;
 
 use super::Remote;
 use crate::args::{Connect, Transport};
+use crate::cat::take_into;
+use crate::transfer::take_place;
 use crate::url::Url;
 
 /// A server of SMB that can be ended, and started again on what it had.
@@ -69,9 +71,11 @@ impl Served {
     }
 
     /// Ends it, as a kill does.
-    fn end(&mut self) {
+    async fn end(&mut self) {
         self.running.clear();
         sim::cut_all(sim::CutHow::Reset);
+        // What was dropped is gone at the next turn, its port too.
+        rt::yield_now().await;
     }
 
     async fn remote(&self) -> Remote {
@@ -89,7 +93,7 @@ fn a_server_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
         let remote = served.remote().await;
         remote.outlast(Duration::from_secs(60), Arc::default());
         let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None))).await;
-        served.end();
+        served.end().await;
         let begun = rt::now();
         let copying = drafts.into_iter().map(async |draft| {
             let draft = draft.unwrap();
@@ -102,4 +106,31 @@ fn a_server_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
         rt::now() - begun
     });
     assert!((60..62).contains(&waited.as_secs()), "{waited:?}");
+}
+
+/// What the first server had not made durable was missing in the copy, where that host had lost it.
+#[test]
+fn what_cannot_be_read_again_is_not_believed_on_a_server_that_was_restarted() {
+    let (said, _) = sim::logged(1, async {
+        let mut served = Served::new();
+        let remote = served.remote().await;
+        remote.outlast(Duration::from_secs(60), Arc::default());
+        let draft = remote.draft("a", None).await.unwrap();
+        let mut blocks = 0;
+        let next_block = async || {
+            blocks += 1;
+            match blocks {
+                1..10 => {}
+                10 => {
+                    served.end().await;
+                    served.start();
+                }
+                _ => return Ok(Bytes::new()),
+            }
+            Ok(Bytes::from(vec![1; 1 << 20]))
+        };
+        let taken = take_into(draft.file(), next_block).await;
+        take_place(&remote, &*draft, taken, false).await.unwrap_err().reason().to_string()
+    });
+    assert!(said.contains("the server was restarted"), "{said}");
 }
