@@ -847,6 +847,8 @@ impl<'a> Dial<'a> {
 #[cfg(test)]
 mod away;
 #[cfg(test)]
+pub(crate) mod served;
+#[cfg(test)]
 mod told;
 
 #[cfg(test)]

@@ -213,7 +213,9 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     plan.copied.set(Some(remote.traffic()));
     if plan.verify {
         plan.begin("verifying", size);
-        compare(&source, (&file, &local), size, plan).await?;
+        compare(&source, (&file, &local), size, plan)
+            .await
+            .inspect_err(|e| draft.leave(plan.resume && e.may_resume()))?;
     }
     source.close().await.map_err(Fault::There)?;
     draft.finish(plan.keep_times.then_some(found.modified)).map_err(Fault::Here)?;
@@ -262,7 +264,8 @@ pub(crate) async fn take_place(
         return Err(Fault::There(format!("{target} was not replaced as a whole: {e}; {left}").into()));
     }
     // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
-    let left = if resume { draft.file().close().await } else { draft.discard().await };
+    let keeps = resume && written.as_ref().err().is_none_or(Fault::may_resume);
+    let left = if keeps { draft.file().close().await } else { draft.discard().await };
     if let Err(e) = left {
         tracing::debug!("the partial file {partial} was not removed or closed: {e}");
     }
@@ -313,8 +316,7 @@ async fn compare(
                 return Ok(());
             }
             let same = there.iter().zip(here.iter()).take_while(|(a, b)| a == b).count() as u64;
-            let differ = format!("verification failed: the copies differ at offset {}", offset + same);
-            Err(Fault::Between(differ.into()))
+            Err(Fault::Differ(offset + same))
         }
     })
     .await
@@ -343,3 +345,6 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     // Exactly as long as it is: millions may be kept.
     if folder.is_empty() { name.to_owned() } else { [folder, "/", name].concat() }
 }
+
+#[cfg(test)]
+mod tests;
