@@ -33,6 +33,7 @@ use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
 use crate::fault::Misuse;
 use crate::out::{ShellCommand, shell_word};
+use crate::partial::mixed_text;
 use crate::password;
 use crate::providers;
 use crate::url::{Scheme, Url, escaped};
@@ -213,6 +214,7 @@ pub(crate) struct Remote {
     medium: Medium,
     reason: &'static str,
     pool: Pool,
+    origin: u32,
 }
 
 /// The way that was taken.
@@ -273,7 +275,13 @@ impl Remote {
             }
         };
         let (folder, medium, reason) = in_all(&url.host, connecting).await?;
-        Ok(Remote { folder, medium, reason, pool: pool.clone() })
+        let origin = mixed_text(&format!("{} {} {}", url.host, url.port, url.share));
+        Ok(Remote { folder, medium, reason, pool: pool.clone(), origin })
+    }
+
+    /// Tells the shares apart that users name.
+    pub(crate) fn origin(&self) -> u32 {
+        self.origin
     }
 
     /// "tcp", "iwarp", "shm" or "rnic".

@@ -26,7 +26,7 @@ use crate::args::Transfer;
 use crate::connect::{Remote, RemoteDraft, RemoteFile};
 use crate::fault::Fault;
 use crate::local::{Source, Target};
-use crate::partial::{mixed, partial_name};
+use crate::partial::{mixed, mixed_text, partial_name};
 
 /// Memory for a client's payload buffers.
 pub(crate) const CLIENT_BUFFERS: usize = 512 << 20;
@@ -187,7 +187,10 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     let size = source.len().await.map_err(Fault::There)?;
     let local = target.path().to_owned();
     let here = |e: io::Error| Fault::here(&local, &e);
-    let tag = plan.tag([size, found.modified.secs as u64, u64::from(found.modified.nanos)]);
+    // Which file it is, too: those of a series of backups may be alike in name, size and time.
+    let file = [remote.origin(), mixed_text(path)].map(u64::from);
+    let version = [size, found.modified.secs as u64, u64::from(found.modified.nanos)];
+    let tag = plan.tag(file.into_iter().chain(version));
     let draft = target.draft(|name| partial_name(name, tag.as_deref().unwrap_or_default()), plan.resume);
     let draft = draft.map_err(Fault::Here)?;
     // Also where this future is dropped half-way.

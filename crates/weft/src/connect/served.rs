@@ -26,7 +26,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub fn new() -> Served {
-        let share = Share::new("ram", Vfs::new(Ram::new(256 << 20)));
+        let share = Share::new("ram", Vfs::new(Ram::new(512 << 20)));
         let addr = ([127, 0, 0, 1], 0).into();
         let mut served = Served { share, pool: Pool::new(64 << 20), addr, running: Vec::new() };
         served.start();

@@ -29,9 +29,14 @@ async fn fetched(remote: &Remote, path: &str, to: &Path, options: &[&str]) -> Re
     fetch(remote, path, *target, &plan(options)).await.map_err(|e| e.reason().to_string())
 }
 
-/// What a command that was killed has left.
-fn left(folder: &Path) -> Option<std::path::PathBuf> {
-    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).next()
+/// The partial file that a copy leaves which was interrupted.
+async fn begin(remote: &Remote, path: &str, to: &Path) -> std::fs::File {
+    let stopped = plan(&["--resume"]);
+    stopped.stopped.store(true, Ordering::Relaxed);
+    let Destination::File(target) = Destination::of(to).unwrap() else { panic!("a stream") };
+    assert!(fetch(remote, path, *target, &stopped).await.is_err());
+    let left = std::fs::read_dir(to.parent().unwrap()).unwrap().next().unwrap().unwrap().path();
+    std::fs::File::options().write(true).open(left).unwrap()
 }
 
 /// It was resumed from for ever, and every run ended with the same error.
@@ -41,12 +46,7 @@ fn a_partial_file_that_is_not_right_is_not_resumed_twice() {
         let (served, folder) = (Served::new(), tempfile::tempdir().unwrap());
         let (remote, to) = (served.remote().await, folder.path().join("f"));
         make(&remote, "f", b"new").await;
-        // Whose name a partial file has is found out by making one.
-        let stopped = plan(&["--resume"]);
-        stopped.stopped.store(true, Ordering::Relaxed);
-        let Destination::File(target) = Destination::of(&to).unwrap() else { panic!("a stream") };
-        assert!(fetch(&remote, "f", *target, &stopped).await.is_err());
-        let partial = std::fs::File::options().write(true).open(left(folder.path()).unwrap()).unwrap();
+        let partial = begin(&remote, "f", &to).await;
         partial.set_len(0).unwrap();
         partial.set_len(SIZE).unwrap();
         drop(partial);
@@ -78,5 +78,21 @@ fn a_partial_file_at_the_server_that_is_not_right_is_not_resumed_twice() {
         assert_eq!(differ, "verification failed: the copies differ at offset 0");
         assert_eq!(stored(&plan(&["--resume"])).await, Ok(SIZE));
         assert_eq!(remote.list("").await.unwrap().len(), 1);
+    });
+}
+
+/// A backup of every day has the same name and size, and tools keep its time. With --no-verify the copy was a mixture.
+#[test]
+fn the_partial_file_of_another_source_is_not_resumed_from() {
+    sim::logged(1, async {
+        let (served, folder) = (Served::new(), tempfile::tempdir().unwrap());
+        let (remote, to) = (served.remote().await, folder.path().join("f"));
+        for (day, content) in [("monday", b"old"), ("tuesday", b"new")] {
+            remote.mkdir(day).await.unwrap();
+            make(&remote, &format!("{day}/f"), content).await;
+        }
+        begin(&remote, "monday/f", &to).await.set_len(SIZE).unwrap();
+        assert_eq!(fetched(&remote, "tuesday/f", &to, &["--resume", "--no-verify"]).await, Ok(SIZE));
+        assert_eq!(std::fs::read(&to).unwrap()[..3], *b"new");
     });
 }
