@@ -181,7 +181,7 @@ trait RemoteFolder {
     /// See [`Remote::remove_unfinished`].
     fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
     /// See [`Remote::draft`]; `target` is no link.
-    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
+    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
     /// Gives a file the spelling of its name that is used here.
     fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
@@ -410,14 +410,23 @@ impl Remote {
     }
 }
 
+/// What a path leads to.
+struct Behind {
+    path: String,
+    /// Whether there is anything.
+    exists: bool,
+}
+
 /// What a path leads to, where a symbolic link has its name. Servers that follow links themselves show none.
-async fn behind_links(remote: &Remote, path: &str) -> Result<String, Failure> {
+async fn behind_links(remote: &Remote, path: &str) -> Result<Behind, Failure> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
-        if !remote.stat(&path).await?.is_some_and(|stat| stat.special) {
-            return Ok(path);
+        let found = remote.stat(&path).await?;
+        let exists = found.is_some();
+        if !found.is_some_and(|stat| stat.special) {
+            return Ok(Behind { path, exists });
         }
-        let Some(target) = remote.target(&path).await? else { return Ok(path) };
+        let Some(target) = remote.target(&path).await? else { return Ok(Behind { path, exists }) };
         path = followed(&path, &target)
             .ok_or_else(|| format!("{path} is a symbolic link to {target}, outside of the share"))?;
     }

@@ -25,7 +25,7 @@ use weft_wire::mount::MountStatus;
 
 use super::reach;
 use super::{
-    Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
+    Agreed, Answer, Behind, Dial, Medium, NFS_RDMA_PORT, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
     RemoteStat, UNDER_WAY, let_in,
 };
 use crate::Failure;
@@ -392,21 +392,25 @@ impl RemoteFolder for Export {
         .boxed_local()
     }
 
-    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
+            let Behind { path: target, exists } = target;
+            // What replaces a file is nobody else's to read before it has that file's mode.
+            let mode = if exists { PRIVATE_MODE } else { FILE_MODE };
             let (path, file) = match tag {
                 Some(tag) => {
                     let path = beside(&target, tag);
-                    (path.clone(), self.resumed(&path).await?)
+                    (path.clone(), self.resumed(&path, mode).await?)
                 }
                 None => {
                     let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
                     let path = beside(&target, &format!(".{:016x}", u64::from_le_bytes(bytes)));
-                    (path.clone(), self.new_file(&path).await?)
+                    (path.clone(), self.new_file(&path, mode).await?)
                 }
             };
             let file = Rc::new(NfsFile(file));
-            let draft = NfsDraft { export: self, path, target, resumed: tag.is_some(), file };
+            let resumed = tag.is_some();
+            let draft = NfsDraft { export: self, path, target, resumed, private: exists || resumed, file };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -478,6 +482,8 @@ struct NfsDraft<'a> {
     path: String,
     target: String,
     resumed: bool,
+    /// Its mode may be that of what replaces a file.
+    private: bool,
     file: Rc<dyn RemoteFile>,
 }
 
@@ -497,13 +503,13 @@ impl RemoteDraft for NfsDraft<'_> {
     fn replace(&self) -> Answer<'_, ()> {
         async move {
             if self.resumed {
-                let replaced = self.export.replace(&self.path, &self.target).await;
+                let replaced = self.export.replace(&self.path, &self.target, self.private).await;
                 let closed = self.file.close().await;
                 return replaced.and(closed);
             }
             // Some servers rename no file that is open.
             self.file.close().await?;
-            self.export.replace(&self.path, &self.target).await
+            self.export.replace(&self.path, &self.target, self.private).await
         }
         .boxed_local()
     }
@@ -523,6 +529,7 @@ impl RemoteDraft for NfsDraft<'_> {
 /// What open(2) and mkdir(2) are asked for, before the umask.
 const FILE_MODE: u32 = 0o666;
 const FOLDER_MODE: u32 = 0o777;
+const PRIVATE_MODE: u32 = 0o600;
 
 /// How a file or folder is made. A server that is told no mode gives it one of its own: Linux' gives it 0, by which nobody may read it.
 fn made(mode: u32) -> SetAttributes {
@@ -541,30 +548,30 @@ fn umask() -> u32 {
 
 impl Export {
     /// Makes a file of a name that nobody else has.
-    async fn new_file(&self, path: &str) -> Result<File, Failure> {
-        let set = made(FILE_MODE);
+    async fn new_file(&self, path: &str, mode: u32) -> Result<File, Failure> {
+        let set = made(mode);
         let made = match &self.mount {
             Mounted::V3(mount) => mount.create_new(path, set).await,
             Mounted::V4(mount) => mount.create_guarded(path, set).await,
         };
         match made {
             // This very call has made it, and its first answer was lost.
-            Err(e) if e.status() == Some(Status::EXIST) => self.resumed(path).await,
+            Err(e) if e.status() == Some(Status::EXIST) => self.resumed(path, mode).await,
             made => Ok(made?),
         }
     }
 
     /// Makes a file, or opens one with what is in it.
-    async fn resumed(&self, path: &str) -> Result<File, Failure> {
-        let set = made(FILE_MODE);
+    async fn resumed(&self, path: &str, mode: u32) -> Result<File, Failure> {
+        let set = made(mode);
         match &self.mount {
             Mounted::V3(mount) => Ok(mount.create(path, set).await?),
             Mounted::V4(mount) => mount.create_alone(path, set).await.map_err(in_use),
         }
     }
 
-    /// Puts `from` in the place of `to`, which keeps its mode and owner.
-    async fn replace(&self, from: &str, to: &str) -> Result<(), Failure> {
+    /// Puts `from` in the place of `to`, which keeps its mode and owner. `private`: it has not the mode of a new file.
+    async fn replace(&self, from: &str, to: &str, private: bool) -> Result<(), Failure> {
         match either!(&self.mount, mount => mount.stat(to).await) {
             // Its other names must see the new content, and so must the owner that we cannot give the new one.
             Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
@@ -574,6 +581,7 @@ impl Export {
                 return self.overwrite_alone(from, to).await;
             }
             Err(e) if e.status() != Some(Status::NOENT) => return Err(e.into()),
+            Err(_) if private => self.set(from, made(FILE_MODE)).await?,
             _ => {}
         }
         Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
@@ -614,20 +622,20 @@ impl Export {
         if (set.mode, set.uid, set.gid) == (None, None, None) {
             return Ok(true);
         }
-        let done = match &self.mount {
-            Mounted::V3(mount) => match mount.lookup(path).await {
-                Ok((file, _)) => mount.setattr(file, set).await,
-                Err(e) => Err(e),
-            },
-            Mounted::V4(mount) => mount.setattr(path, &set).await,
-        };
-        match done {
+        match self.set(path, set).await {
             Ok(()) => Ok(true),
             Err(e) if e.status().is_some() => {
                 tracing::debug!("{path} does not get the owner and mode of what it replaces: {e}");
                 Ok(false)
             }
             Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn set(&self, path: &str, set: SetAttributes) -> Result<(), Error> {
+        match &self.mount {
+            Mounted::V3(mount) => mount.setattr(mount.lookup(path).await?.0, set).await,
+            Mounted::V4(mount) => mount.setattr(path, &set).await,
         }
     }
 
@@ -718,3 +726,6 @@ impl RemoteFile for NfsFile {
         async move { Ok(self.0.close().await?) }.boxed_local()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,16 @@
-//! A server of SMB in the process of a test, under virtual time.
+//! A server in the process of a test, under virtual time: of SMB, and of NFS where that is asked for.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use weft_machine::{Listener, Pool, Stream, rt, sim};
+use weft_nfs::server as nfsd;
 use weft_smb::auth::Secret;
 use weft_smb::server::{Config, Dialect, Limits, Server, Signing, User};
 use weft_store::backend::Ram;
-use weft_store::{Share, Vfs};
-use weft_transport::nbss;
+use weft_store::{Attr, NodeId, SetAttr, Share, Vfs};
+use weft_transport::{nbss, record};
 
 use super::Remote;
 use crate::args::{Connect, Transport};
@@ -33,6 +33,17 @@ impl Served {
         served
     }
 
+    /// The file of this name, as the server has it.
+    pub async fn found(&self, name: &str) -> Attr {
+        self.share.vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.unwrap()
+    }
+
+    /// Changes it behind all clients.
+    pub async fn set(&self, name: &str, set: SetAttr) {
+        let node = self.found(name).await.node;
+        self.share.vfs.setattr(node, set).await.unwrap();
+    }
+
     /// As another process, which knows nothing of the handles of the one before.
     pub fn start(&mut self) {
         let server = Server::new(Config {
@@ -53,7 +64,7 @@ impl Served {
         });
         let listener = Listener::bind(self.addr).unwrap();
         self.addr = listener.local_addr();
-        let (buffers, sessions) = (self.pool.clone(), Rc::new(RefCell::new(Vec::new())));
+        let (buffers, sessions) = (self.pool.clone(), RefCell::new(Vec::new()));
         self.running.push(rt::spawn(async move {
             loop {
                 let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
@@ -74,7 +85,41 @@ impl Served {
     }
 
     pub async fn remote(&self) -> Remote {
-        let url = Url::parse(&format!("smb://alice@{}/ram", self.addr)).unwrap().unwrap();
+        self.remote_by(&format!("smb://alice@{}/ram", self.addr)).await
+    }
+
+    /// The same files, by this version of NFS.
+    pub async fn nfs(&mut self, version: &str) -> Remote {
+        let addr = self.start_nfs();
+        self.remote_by(&format!("nfs://{addr}/ram?vers={version}")).await
+    }
+
+    fn start_nfs(&mut self) -> SocketAddr {
+        let server = nfsd::Server::new(nfsd::Config {
+            shares: vec![self.share.clone()],
+            pool: self.pool.clone(),
+            limits: nfsd::Limits::default(),
+            policy: nfsd::Policy { decides: false, squash_root: true },
+            durable: None,
+        });
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let (addr, buffers, mounts) = (listener.local_addr(), self.pool.clone(), RefCell::new(Vec::new()));
+        self.running.push(rt::spawn(async move {
+            loop {
+                let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
+                let (server, buffers) = (server.clone(), buffers.clone());
+                mounts.borrow_mut().push(rt::spawn(async move {
+                    // It ends when its client does.
+                    let _ =
+                        server.serve(record::Record::new(stream, buffers, record::Config::default())).await;
+                }));
+            }
+        }));
+        addr
+    }
+
+    async fn remote_by(&self, url: &str) -> Remote {
+        let url = Url::parse(url).unwrap().unwrap();
         let options = Connect::by(Transport::Tcp);
         Remote::connect_as(&url, &options, &Pool::new(64 << 20), "secret", None).await.unwrap()
     }

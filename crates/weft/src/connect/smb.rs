@@ -24,7 +24,7 @@ use super::lasting::{Opened, Share};
 use super::links::{self, Through};
 use super::reach::authority;
 use super::{
-    Agreed, Answer, Dial, Medium, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
+    Agreed, Answer, Behind, Dial, Medium, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
     RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
 };
 use crate::Failure;
@@ -329,8 +329,9 @@ impl RemoteFolder for SmbShare {
         .boxed_local()
     }
 
-    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
+            let target = target.path;
             let path = beside(&target, tag);
             let handle = Rc::new(alone(&self.share, &self.on_wire(&path)?, tag.is_none()).await?);
             let file = handle.clone();
