@@ -132,8 +132,8 @@ pub(crate) trait RemoteFile {
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes>;
     /// Writes all of `data`.
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()>;
-    /// Sets the time of the last write.
-    fn set_modified(&self, at: When) -> Answer<'_, ()>;
+    /// Sets the time of the last write; false where the protocol has no such time.
+    fn set_modified(&self, at: When) -> Answer<'_, bool>;
     /// Makes what was written durable.
     fn flush(&self) -> Answer<'_, ()>;
     /// Whether the server was restarted since it was opened: what was written and not flushed by then may be missing.

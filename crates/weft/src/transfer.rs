@@ -239,8 +239,10 @@ pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Pl
         }
         let first = plan.resume_at(begun, size);
         fill(remote, sink, (&file, &from), (first, size), plan).await?;
-        if plan.keep_times {
-            sink.set_modified(modified).await.map_err(Fault::There)?;
+        if plan.keep_times && !sink.set_modified(modified).await.map_err(Fault::There)? {
+            note!(
+                "weft: {target} does not keep its time, {modified}: NFSv3 has none before 1970 or after 2106, and ?vers=4.1 has"
+            );
         }
         Ok(size)
     };

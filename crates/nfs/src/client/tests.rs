@@ -14,7 +14,7 @@ use weft_wire::nfs3::*;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::*;
+use super::{SetAttributes, *};
 use crate::memory::{record, without_rdma};
 
 mod replays;
@@ -93,7 +93,7 @@ fn fsinfo(size: u32) -> Vec<u8> {
         wtmult: 1,
         dtpref: 4096,
         maxfilesize: 1 << 40,
-        time_delta: Time::default(),
+        time_delta: weft_wire::nfs3::Time::default(),
         properties: 0,
     }))
 }

@@ -685,7 +685,7 @@ fn is_recent(time: When) -> bool {
 }
 
 fn when(time: Time) -> When {
-    When { secs: i64::from(time.seconds), nanos: time.nseconds }
+    When { secs: time.seconds, nanos: time.nseconds }
 }
 
 struct NfsFile(File);
@@ -703,12 +703,14 @@ impl RemoteFile for NfsFile {
         async move { Ok(self.0.write(offset, data).await?) }.boxed_local()
     }
 
-    fn set_modified(&self, at: When) -> Answer<'_, ()> {
+    fn set_modified(&self, at: When) -> Answer<'_, bool> {
         async move {
-            let Ok(seconds) = u32::try_from(at.secs) else { return Ok(()) };
-            let mtime = SetTime::Client(Time { seconds, nseconds: at.nanos });
+            let mtime = SetTime::Client(Time { seconds: at.secs, nseconds: at.nanos });
             let set = SetAttributes { mtime, ..SetAttributes::default() };
-            Ok(self.0.set(set).await?)
+            match self.0.set(set).await {
+                Err(Error::Time) => Ok(false),
+                done => Ok(done.map(|()| true)?),
+            }
         }
         .boxed_local()
     }

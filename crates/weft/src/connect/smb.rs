@@ -593,10 +593,11 @@ impl RemoteFile for SmbFile {
             .boxed_local()
     }
 
-    fn set_modified(&self, at: When) -> Answer<'_, ()> {
+    fn set_modified(&self, at: When) -> Answer<'_, bool> {
         async move {
             let time = Filetime::from_unix(at.secs, at.nanos);
-            self.file()?.with(async |file| file.set_times(None, Some(time)).await).await
+            self.file()?.with(async |file| file.set_times(None, Some(time)).await).await?;
+            Ok(true)
         }
         .boxed_local()
     }

@@ -3,6 +3,7 @@ use weft_store::SetAttr;
 
 use super::super::served::Served;
 use crate::connect::Remote;
+use crate::when::When;
 
 async fn make(remote: &Remote, name: &str) {
     remote.create(name).await.unwrap().close().await.unwrap();
@@ -36,6 +37,28 @@ fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
             remote.remove("private").await.unwrap();
             draft.replace().await.unwrap();
             assert_eq!(served.found("private").await.mode, plain, "{version} {tag:?}");
+        });
+    }
+}
+
+/// A time before 1970 was left out without a word, and shown as 1970.
+#[test]
+fn times_before_1970_are_kept_where_the_version_has_them() {
+    for version in ["3", "4.1"] {
+        sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            make(&remote, "f").await;
+            let file = remote.open("f", true).await.unwrap();
+            let old = When { secs: -315_619_200, nanos: 5 };
+            let kept = file.set_modified(old).await.unwrap();
+            assert_eq!(kept, version == "4.1");
+            file.close().await.unwrap();
+            let there = served.found("f").await.mtime;
+            assert_eq!((there.secs, there.nanos) == (old.secs, old.nanos), kept);
+            let told = remote.stat("f").await.unwrap().unwrap().modified;
+            assert_eq!(told == old, kept, "{told}");
+            assert_eq!(remote.list("").await.unwrap()[0].modified, told);
         });
     }
 }
