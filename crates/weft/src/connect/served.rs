@@ -21,6 +21,7 @@ pub(crate) struct Served {
     share: Share,
     pool: Pool,
     addr: SocketAddr,
+    nfs_addr: SocketAddr,
     running: Vec<rt::Task<()>>,
 }
 
@@ -28,7 +29,8 @@ impl Served {
     pub fn new() -> Served {
         let share = Share::new("ram", Vfs::new(Ram::new(512 << 20)));
         let addr = ([127, 0, 0, 1], 0).into();
-        let mut served = Served { share, pool: Pool::new(64 << 20), addr, running: Vec::new() };
+        let mut served =
+            Served { share, pool: Pool::new(64 << 20), addr, nfs_addr: addr, running: Vec::new() };
         served.start();
         served
     }
@@ -90,11 +92,13 @@ impl Served {
 
     /// The same files, by this version of NFS.
     pub async fn nfs(&mut self, version: &str) -> Remote {
-        let addr = self.start_nfs();
+        self.start_nfs();
+        let addr = self.nfs_addr;
         self.remote_by(&format!("nfs://{addr}/ram?vers={version}")).await
     }
 
-    fn start_nfs(&mut self) -> SocketAddr {
+    /// Serves NFS, too.
+    pub fn start_nfs(&mut self) {
         let server = nfsd::Server::new(nfsd::Config {
             shares: vec![self.share.clone()],
             pool: self.pool.clone(),
@@ -102,8 +106,9 @@ impl Served {
             policy: nfsd::Policy { decides: false, squash_root: true },
             durable: None,
         });
-        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
-        let (addr, buffers, mounts) = (listener.local_addr(), self.pool.clone(), RefCell::new(Vec::new()));
+        let listener = Listener::bind(self.nfs_addr).unwrap();
+        self.nfs_addr = listener.local_addr();
+        let (buffers, mounts) = (self.pool.clone(), RefCell::new(Vec::new()));
         self.running.push(rt::spawn(async move {
             loop {
                 let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
@@ -115,7 +120,6 @@ impl Served {
                 }));
             }
         }));
-        addr
     }
 
     async fn remote_by(&self, url: &str) -> Remote {
