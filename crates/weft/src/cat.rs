@@ -120,7 +120,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
 pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Fault> {
     let draft = remote.draft(target, None).await.map_err(Fault::There)?;
     let blocks = async || rt::blocking(read_block).await;
-    let taking = pin!(async { Ok(take_into(draft.file(), blocks).await) });
+    let taking = pin!(async { Ok(take_into(&draft.partial().file, blocks).await) });
     let taken = unless_stopped(stopped, taking).await.unwrap_or_else(|e| Err(Fault::Between(e)));
     take_place(remote, &*draft, taken, false).await
 }

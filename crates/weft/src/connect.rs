@@ -146,14 +146,20 @@ pub(crate) trait RemoteFile {
     fn close(&self) -> Answer<'_, ()>;
 }
 
-/// New content of a file, written to a partial file beside it. No other command writes to that one until this is closed.
-pub(crate) trait RemoteDraft {
-    /// The partial file's path.
-    fn path(&self) -> &str;
+/// A partial file, open, beside the file whose new content it gets.
+pub(crate) struct Partial {
+    /// Its path.
+    pub path: String,
     /// The path of the file whose content it is to be, behind all links.
-    fn target(&self) -> &str;
+    pub target: String,
     /// What to write to.
-    fn file(&self) -> &Rc<dyn RemoteFile>;
+    pub file: Rc<dyn RemoteFile>,
+}
+
+/// New content of a file on its way. No other command writes to the partial file until this is closed.
+pub(crate) trait RemoteDraft {
+    /// What to write to, and what becomes of it.
+    fn partial(&self) -> &Partial;
     /// Gives the target this content, closes the partial file and removes it. A target that is there keeps its mode, owner, ACLs,
     /// other names and whatever else it has, as far as the protocol lets us see to that. After a failure the partial file is
     /// closed and stays.

@@ -23,7 +23,7 @@ use weft_machine::{File, Pool};
 use weft_rdma::Traffic;
 
 use crate::args::Transfer;
-use crate::connect::{Remote, RemoteDraft, RemoteFile};
+use crate::connect::{Partial, Remote, RemoteDraft, RemoteFile};
 use crate::fault::Fault;
 use crate::local::{Source, Target};
 use crate::partial::{mixed, mixed_text, partial_name};
@@ -231,7 +231,7 @@ pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Pl
     // The file's number too: two files may be alike in size and time.
     let tag = plan.tag([size, modified.secs as u64, u64::from(modified.nanos), inode]);
     let draft = remote.draft(target, tag.as_deref()).await.map_err(Fault::There)?;
-    let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), draft.file());
+    let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), &draft.partial().file);
     let written = async {
         let begun = if plan.resume { sink.len().await.map_err(Fault::There)? } else { 0 };
         if begun > size {
@@ -258,7 +258,7 @@ pub(crate) async fn take_place(
     written: Result<u64, Fault>,
     resume: bool,
 ) -> Result<u64, Fault> {
-    let (partial, target) = (draft.path(), draft.target());
+    let Partial { path: partial, target, file } = draft.partial();
     if let Ok(size) = written {
         let Err(e) = draft.replace().await else { return Ok(size) };
         let left = match remote.stat(partial).await {
@@ -270,7 +270,7 @@ pub(crate) async fn take_place(
     }
     // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
     let keeps = resume && written.as_ref().err().is_none_or(Fault::may_resume);
-    let left = if keeps { draft.file().close().await } else { draft.discard().await };
+    let left = if keeps { file.close().await } else { draft.discard().await };
     if let Err(e) = left {
         tracing::debug!("the partial file {partial} was not removed or closed: {e}");
     }

@@ -23,7 +23,7 @@ fn a_server_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
         let begun = rt::now();
         let copying = drafts.into_iter().map(async |draft| {
             let draft = draft.unwrap();
-            let lost = draft.file().write(0, Bytes::from_static(b"x")).await.unwrap_err().to_string();
+            let lost = draft.partial().file.write(0, Bytes::from_static(b"x")).await.unwrap_err().to_string();
             assert!(lost.contains("could not be made again for 60s"), "{lost}");
             assert!(draft.discard().await.is_err());
         });
@@ -55,7 +55,7 @@ fn what_cannot_be_read_again_is_not_believed_on_a_server_that_was_restarted() {
             }
             Ok(Bytes::from(vec![1; 1 << 20]))
         };
-        let taken = take_into(draft.file(), next_block).await;
+        let taken = take_into(&draft.partial().file, next_block).await;
         take_place(&remote, &*draft, taken, false).await.unwrap_err().reason().to_string()
     });
     assert!(said.contains("the server was restarted"), "{said}");
@@ -70,14 +70,14 @@ fn a_server_of_nfs_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
             let remote = served.nfs(version).await;
             let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None))).await;
             for draft in &drafts {
-                let file = draft.as_ref().unwrap().file();
+                let file = &draft.as_ref().unwrap().partial().file;
                 file.write(0, Bytes::from_static(b"x")).await.unwrap();
             }
             served.end().await;
             let begun = rt::now();
             let copying = drafts.into_iter().map(async |draft| {
                 let draft = draft.unwrap();
-                assert!(draft.file().write(1, Bytes::from_static(b"x")).await.is_err());
+                assert!(draft.partial().file.write(1, Bytes::from_static(b"x")).await.is_err());
                 assert!(draft.discard().await.is_err());
             });
             join_all(copying).await;

@@ -25,8 +25,8 @@ use weft_wire::mount::MountStatus;
 
 use super::reach;
 use super::{
-    Agreed, Answer, Behind, Dial, Medium, NFS_RDMA_PORT, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
-    RemoteStat, UNDER_WAY, let_in,
+    Agreed, Answer, Behind, Dial, Medium, NFS_RDMA_PORT, Partial, RemoteDraft, RemoteEntry, RemoteFile,
+    RemoteFolder, RemoteStat, UNDER_WAY, let_in,
 };
 use crate::Failure;
 use crate::partial::partial_name;
@@ -410,7 +410,8 @@ impl RemoteFolder for Export {
             };
             let file = Rc::new(NfsFile(file));
             let resumed = tag.is_some();
-            let draft = NfsDraft { export: self, path, target, resumed, private: exists || resumed, file };
+            let partial = Partial { path, target, file };
+            let draft = NfsDraft { export: self, partial, resumed, private: exists || resumed };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -479,48 +480,40 @@ fn in_use(e: Error) -> Failure {
 /// source, so they write the same bytes, and nobody cuts it off.
 struct NfsDraft<'a> {
     export: &'a Export,
-    path: String,
-    target: String,
+    partial: Partial,
     resumed: bool,
     /// Its mode may be that of what replaces a file.
     private: bool,
-    file: Rc<dyn RemoteFile>,
 }
 
 impl RemoteDraft for NfsDraft<'_> {
-    fn path(&self) -> &str {
-        &self.path
-    }
-
-    fn target(&self) -> &str {
-        &self.target
-    }
-
-    fn file(&self) -> &Rc<dyn RemoteFile> {
-        &self.file
+    fn partial(&self) -> &Partial {
+        &self.partial
     }
 
     fn replace(&self) -> Answer<'_, ()> {
         async move {
+            let Partial { path, target, file } = &self.partial;
             if self.resumed {
-                let replaced = self.export.replace(&self.path, &self.target, self.private).await;
-                let closed = self.file.close().await;
+                let replaced = self.export.replace(path, target, self.private).await;
+                let closed = file.close().await;
                 return replaced.and(closed);
             }
             // Some servers rename no file that is open.
-            self.file.close().await?;
-            self.export.replace(&self.path, &self.target, self.private).await
+            file.close().await?;
+            self.export.replace(path, target, self.private).await
         }
         .boxed_local()
     }
 
     fn discard(&self) -> Answer<'_, ()> {
         async move {
+            let Partial { path, file, .. } = &self.partial;
             // Before it is removed: the space of a file that somebody has open does not come back.
-            if let Err(e) = self.file.close().await {
-                tracing::debug!("closing {}: {e}", self.path);
+            if let Err(e) = file.close().await {
+                tracing::debug!("closing {path}: {e}");
             }
-            self.export.remove(&self.path).await
+            self.export.remove(path).await
         }
         .boxed_local()
     }

@@ -24,8 +24,8 @@ use super::lasting::{Opened, Share};
 use super::links::{self, Through};
 use super::reach::authority;
 use super::{
-    Agreed, Answer, Behind, Dial, Medium, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
-    RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
+    Agreed, Answer, Behind, Dial, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
+    RemoteShare, RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
 };
 use crate::Failure;
 use crate::args::Transport;
@@ -334,8 +334,8 @@ impl RemoteFolder for SmbShare {
             let target = target.path;
             let path = beside(&target, tag);
             let handle = Rc::new(alone(&self.share, &self.on_wire(&path)?, tag.is_none()).await?);
-            let file = handle.clone();
-            let draft = SmbDraft { folder: self, path, target, resumed: tag.is_some(), handle, file };
+            let partial = Partial { path, target, file: handle.clone() };
+            let draft = SmbDraft { folder: self, partial, resumed: tag.is_some(), handle };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -424,18 +424,16 @@ async fn alone(share: &Rc<Share>, path: &str, empty: bool) -> Result<SmbFile, Fa
 /// A partial file, open.
 struct SmbDraft<'a> {
     folder: &'a SmbShare,
-    path: String,
-    target: String,
+    partial: Partial,
     /// Its name has a tag: other commands may write other partial files for the same target.
     resumed: bool,
+    /// The file of `partial`.
     handle: Rc<SmbFile>,
-    /// The same.
-    file: Rc<dyn RemoteFile>,
 }
 
 impl SmbDraft<'_> {
     async fn put_in_place(&self) -> Result<(), Failure> {
-        let (share, to) = (&self.folder.share, &self.folder.on_wire(&self.target)?);
+        let (share, to) = (&self.folder.share, &self.folder.on_wire(&self.partial.target)?);
         if share.with(async |tree| found(tree.stat(to).await)).await?.is_none() {
             return self.rename(to).await;
         }
@@ -472,7 +470,9 @@ impl SmbDraft<'_> {
         let share = &self.folder.share;
         // Two that overwrite one file would mix their contents.
         let turn = match self.resumed {
-            true => Some(alone(share, &self.folder.on_wire(&beside(&self.target, None))?, true).await?),
+            true => {
+                Some(alone(share, &self.folder.on_wire(&beside(&self.partial.target, None))?, true).await?)
+            }
             false => None,
         };
         let copied = self.copy_into(to).await;
@@ -501,24 +501,16 @@ impl SmbDraft<'_> {
 }
 
 impl RemoteDraft for SmbDraft<'_> {
-    fn path(&self) -> &str {
-        &self.path
-    }
-
-    fn target(&self) -> &str {
-        &self.target
-    }
-
-    fn file(&self) -> &Rc<dyn RemoteFile> {
-        &self.file
+    fn partial(&self) -> &Partial {
+        &self.partial
     }
 
     fn replace(&self) -> Answer<'_, ()> {
         async move {
             let replaced = self.put_in_place().await;
             // It is durable since it was flushed.
-            if let Err(e) = self.file.close().await {
-                tracing::debug!("closing {}: {e}", self.path);
+            if let Err(e) = self.partial.file.close().await {
+                tracing::debug!("closing {}: {e}", self.partial.path);
             }
             replaced
         }

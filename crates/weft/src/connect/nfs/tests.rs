@@ -27,7 +27,7 @@ fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
             let plain = served.found("plain").await.mode;
             for (name, mode) in [("private", 0o640), ("plain", plain), ("new", plain)] {
                 let draft = remote.draft(name, tag).await.unwrap();
-                let meanwhile = served.found(draft.path()).await.mode;
+                let meanwhile = served.found(&draft.partial().path).await.mode;
                 assert_eq!(meanwhile, if name == "new" { plain } else { 0o600 }, "{name} {version} {tag:?}");
                 draft.replace().await.unwrap();
                 assert_eq!(served.found(name).await.mode, mode, "{name} {version} {tag:?}");
