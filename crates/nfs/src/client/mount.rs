@@ -368,14 +368,33 @@ impl Mount {
             for e in piece.entries {
                 // "." counts: a server may list it for ever.
                 let name = listed.own(&e.name.0)?;
-                if !matches!(&name[..], b"." | b"..") {
-                    let attributes = e.attributes.map(Attributes::from);
-                    all.push(Entry { name, fileid: e.fileid, attributes, handle: e.handle });
+                if matches!(&name[..], b"." | b"..") {
+                    continue;
                 }
+                let attributes = match e.attributes {
+                    Some(told) => Some(told.into()),
+                    None => match self.known(dir, e.name).await {
+                        // Gone since it was listed.
+                        Err(Error::Status(Status::NOENT)) => continue,
+                        Err(Error::Status(_)) => None,
+                        known => Some(known?),
+                    },
+                };
+                all.push(Entry { name, fileid: e.fileid, attributes, handle: e.handle });
             }
             if piece.eof {
                 return Ok(all);
             }
+        }
+    }
+
+    /// Attributes of a name in a directory. A listing may leave them out (RFC 1813 3.3.17).
+    async fn known(&self, dir: Handle, name: Name) -> Result<Attributes, Error> {
+        let args = LookupArgs { what: DirOp { dir, name } };
+        let found: LookupOk = self.ask::<_, AttrOnly>(procedure::LOOKUP, &args).await?;
+        match found.attributes {
+            Some(told) => Ok(told.into()),
+            None => self.getattr(found.object).await,
         }
     }
 
