@@ -119,16 +119,21 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
 /// Writes standard input to a remote file, which is replaced at the end; how many bytes it was.
 pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Fault> {
     let draft = remote.draft(target, None).await.map_err(Fault::There)?;
-    let taking = pin!(async { Ok(take_into(draft.file()).await) });
+    let blocks = async || rt::blocking(read_block).await;
+    let taking = pin!(async { Ok(take_into(&draft.partial().file, blocks).await) });
     let taken = unless_stopped(stopped, taking).await.unwrap_or_else(|e| Err(Fault::Between(e)));
     take_place(remote, &*draft, taken, false).await
 }
 
-async fn take_into(file: &Rc<dyn RemoteFile>) -> Result<u64, Fault> {
+/// `next_block` reads standard input.
+pub(crate) async fn take_into(
+    file: &Rc<dyn RemoteFile>,
+    mut next_block: impl AsyncFnMut() -> io::Result<Bytes>,
+) -> Result<u64, Fault> {
     let mut writing = FuturesUnordered::new();
     let mut offset = 0;
     loop {
-        let block = rt::blocking(read_block).await;
+        let block = next_block().await;
         let block = block.map_err(|e| Fault::here(Path::new("standard input"), &e))?;
         if block.is_empty() {
             break;
@@ -149,6 +154,11 @@ async fn take_into(file: &Rc<dyn RemoteFile>) -> Result<u64, Fault> {
         written.map_err(Fault::There)?;
     }
     file.flush().await.map_err(Fault::There)?;
+    // What it had not made durable may be missing, and there is nothing to compare with.
+    if file.is_anew() {
+        let lost = "the server was restarted meanwhile, and may have lost a part; standard input cannot be read again: repeat the whole";
+        return Err(Fault::There(lost.into()));
+    }
     Ok(offset)
 }
 

@@ -33,6 +33,7 @@ use crate::args::{Connect, Transport};
 use crate::connect::probe::Spoken;
 use crate::fault::Misuse;
 use crate::out::{ShellCommand, shell_word};
+use crate::partial::mixed_text;
 use crate::password;
 use crate::providers;
 use crate::url::{Scheme, Url, escaped};
@@ -131,8 +132,8 @@ pub(crate) trait RemoteFile {
     fn read(&self, offset: u64, len: u32) -> Answer<'_, Bytes>;
     /// Writes all of `data`.
     fn write(&self, offset: u64, data: Bytes) -> Answer<'_, ()>;
-    /// Sets the time of the last write.
-    fn set_modified(&self, at: When) -> Answer<'_, ()>;
+    /// Sets the time of the last write; false where the protocol has no such time.
+    fn set_modified(&self, at: When) -> Answer<'_, bool>;
     /// Makes what was written durable.
     fn flush(&self) -> Answer<'_, ()>;
     /// Whether the server was restarted since it was opened: what was written and not flushed by then may be missing.
@@ -145,14 +146,20 @@ pub(crate) trait RemoteFile {
     fn close(&self) -> Answer<'_, ()>;
 }
 
-/// New content of a file, written to a partial file beside it. No other command writes to that one until this is closed.
-pub(crate) trait RemoteDraft {
-    /// The partial file's path.
-    fn path(&self) -> &str;
+/// A partial file, open, beside the file whose new content it gets.
+pub(crate) struct Partial {
+    /// Its path.
+    pub path: String,
     /// The path of the file whose content it is to be, behind all links.
-    fn target(&self) -> &str;
+    pub target: String,
     /// What to write to.
-    fn file(&self) -> &Rc<dyn RemoteFile>;
+    pub file: Rc<dyn RemoteFile>,
+}
+
+/// New content of a file on its way. No other command writes to the partial file until this is closed.
+pub(crate) trait RemoteDraft {
+    /// What to write to, and what becomes of it.
+    fn partial(&self) -> &Partial;
     /// Gives the target this content, closes the partial file and removes it. A target that is there keeps its mode, owner, ACLs,
     /// other names and whatever else it has, as far as the protocol lets us see to that. After a failure the partial file is
     /// closed and stays.
@@ -180,7 +187,7 @@ trait RemoteFolder {
     /// See [`Remote::remove_unfinished`].
     fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
     /// See [`Remote::draft`]; `target` is no link.
-    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
+    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
     /// Gives a file the spelling of its name that is used here.
     fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
@@ -213,6 +220,7 @@ pub(crate) struct Remote {
     medium: Medium,
     reason: &'static str,
     pool: Pool,
+    origin: u32,
 }
 
 /// The way that was taken.
@@ -273,7 +281,13 @@ impl Remote {
             }
         };
         let (folder, medium, reason) = in_all(&url.host, connecting).await?;
-        Ok(Remote { folder, medium, reason, pool: pool.clone() })
+        let origin = mixed_text(&format!("{} {} {}", url.host, url.port, url.share));
+        Ok(Remote { folder, medium, reason, pool: pool.clone(), origin })
+    }
+
+    /// Tells the shares apart that users name.
+    pub(crate) fn origin(&self) -> u32 {
+        self.origin
     }
 
     /// "tcp", "iwarp", "shm" or "rnic".
@@ -402,14 +416,23 @@ impl Remote {
     }
 }
 
+/// What a path leads to.
+struct Behind {
+    path: String,
+    /// Whether there is anything.
+    exists: bool,
+}
+
 /// What a path leads to, where a symbolic link has its name. Servers that follow links themselves show none.
-async fn behind_links(remote: &Remote, path: &str) -> Result<String, Failure> {
+async fn behind_links(remote: &Remote, path: &str) -> Result<Behind, Failure> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
-        if !remote.stat(&path).await?.is_some_and(|stat| stat.special) {
-            return Ok(path);
+        let found = remote.stat(&path).await?;
+        let exists = found.is_some();
+        if !found.is_some_and(|stat| stat.special) {
+            return Ok(Behind { path, exists });
         }
-        let Some(target) = remote.target(&path).await? else { return Ok(path) };
+        let Some(target) = remote.target(&path).await? else { return Ok(Behind { path, exists }) };
         path = followed(&path, &target)
             .ok_or_else(|| format!("{path} is a symbolic link to {target}, outside of the share"))?;
     }
@@ -844,6 +867,10 @@ impl<'a> Dial<'a> {
     }
 }
 
+#[cfg(test)]
+mod away;
+#[cfg(test)]
+pub(crate) mod served;
 #[cfg(test)]
 mod told;
 

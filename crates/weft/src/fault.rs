@@ -42,11 +42,18 @@ pub(crate) enum Fault {
     Here(Failure),
     /// At the server, or on the way to it; the file's URL is not in the sentence.
     There(Failure),
-    /// At neither end alone: the copies differ, or the user has interrupted.
+    /// At neither end alone: the user has interrupted.
     Between(Failure),
+    /// The copy is not what it is a copy of; from this offset on.
+    Differ(u64),
 }
 
 impl Fault {
+    /// Whether a copy that failed may be resumed: what is wrong does not become right by what follows it.
+    pub(crate) fn may_resume(&self) -> bool {
+        !matches!(self, Fault::Differ(_))
+    }
+
     /// The local file at `path` cannot be read or written.
     pub(crate) fn here(path: &Path, e: &io::Error) -> Fault {
         let shown = path.display();
@@ -71,7 +78,7 @@ impl Fault {
         match self {
             // As it is: it names its file, or is a closed pipe, which nobody needs to be told.
             Fault::Here(failure) => failure,
-            Fault::There(failure) | Fault::Between(failure) => format!("{remote}: {failure}").into(),
+            other => format!("{remote}: {}", other.reason()).into(),
         }
     }
 
@@ -79,6 +86,9 @@ impl Fault {
     pub(crate) fn reason(self) -> Failure {
         match self {
             Fault::Here(failure) | Fault::There(failure) | Fault::Between(failure) => failure,
+            Fault::Differ(offset) => {
+                format!("verification failed: the copies differ at offset {offset}").into()
+            }
         }
     }
 }

@@ -13,6 +13,11 @@ pub(crate) fn mixed(words: impl IntoIterator<Item = u64>) -> u32 {
     words.into_iter().fold(0xcbf2_9ce4, mix) as u32
 }
 
+/// A hash of a text.
+pub(crate) fn mixed_text(text: &str) -> u32 {
+    mixed(text.bytes().map(u64::from))
+}
+
 /// What a copy of `name` is called until it is whole. A long name is cut, and a hash of all of it keeps it apart from others
 /// that begin alike.
 pub(crate) fn partial_name(name: &str, tag: &str) -> String {
@@ -20,7 +25,7 @@ pub(crate) fn partial_name(name: &str, tag: &str) -> String {
     if whole.len() <= MAX_NAME {
         return whole;
     }
-    let tag = format!("~{:08x}{tag}", mixed(name.bytes().map(u64::from)));
+    let tag = format!("~{:08x}{tag}", mixed_text(name));
     let mut len = MAX_NAME - 1 - tag.len() - PARTIAL_SUFFIX.len();
     while !name.is_char_boundary(len) {
         len -= 1;

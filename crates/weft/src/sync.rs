@@ -8,6 +8,7 @@
 
 mod failed;
 mod here;
+mod planned;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -331,7 +332,10 @@ async fn sync(
         failed.push(ends.places.at_destination(path, reason))?;
     }
     if args.dry_run {
-        print_work(&failed, &work)?;
+        match options.json {
+            true => say!("{}", planned::to_json(&failed, &work, &left_out, ends.remote.transport()))?,
+            false => planned::print(&failed, &work)?,
+        }
         ends.remote.close().await;
         let all = failed.is_empty();
         return Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -664,34 +668,6 @@ impl Listing {
 
 fn descend(depth: usize) -> Result<usize, &'static str> {
     if depth >= MAX_DEPTH { Err("folders lie deeper than 256 in each other") } else { Ok(depth + 1) }
-}
-
-fn print_work(failed: &Failures, work: &Work<'_>) -> Result<(), Failure> {
-    for failed in failed.iter() {
-        say!("cannot     {failed}")?;
-    }
-    for path in &work.folders {
-        say!("make       {}/", name(path))?;
-    }
-    for (path, size) in &work.files {
-        say!("copy       {} ({size} bytes)", name(path))?;
-    }
-    // See `Ends::carry_out`.
-    if !failed.is_empty() {
-        if !(work.extra.is_empty() && work.unfinished.is_empty()) {
-            say!("delete     nothing, because of what cannot be copied")?;
-        }
-        say!("unchanged  {} files", work.unchanged)?;
-        return Ok(());
-    }
-    for path in &work.unfinished {
-        say!("delete     {}, unless a command is at work on it", name(path))?;
-    }
-    for (path, folder) in &work.extra {
-        say!("delete     {}{}", name(path), if *folder { "/" } else { "" })?;
-    }
-    say!("unchanged  {} files", work.unchanged)?;
-    Ok(())
 }
 
 fn report(

@@ -23,10 +23,10 @@ use weft_machine::{File, Pool};
 use weft_rdma::Traffic;
 
 use crate::args::Transfer;
-use crate::connect::{Remote, RemoteDraft, RemoteFile};
+use crate::connect::{Partial, Remote, RemoteDraft, RemoteFile};
 use crate::fault::Fault;
 use crate::local::{Source, Target};
-use crate::partial::{mixed, partial_name};
+use crate::partial::{mixed, mixed_text, partial_name};
 
 /// Memory for a client's payload buffers.
 pub(crate) const CLIENT_BUFFERS: usize = 512 << 20;
@@ -187,7 +187,10 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     let size = source.len().await.map_err(Fault::There)?;
     let local = target.path().to_owned();
     let here = |e: io::Error| Fault::here(&local, &e);
-    let tag = plan.tag([size, found.modified.secs as u64, u64::from(found.modified.nanos)]);
+    // Which file it is, too: those of a series of backups may be alike in name, size and time.
+    let file = [remote.origin(), mixed_text(path)].map(u64::from);
+    let version = [size, found.modified.secs as u64, u64::from(found.modified.nanos)];
+    let tag = plan.tag(file.into_iter().chain(version));
     let draft = target.draft(|name| partial_name(name, tag.as_deref().unwrap_or_default()), plan.resume);
     let draft = draft.map_err(Fault::Here)?;
     // Also where this future is dropped half-way.
@@ -213,7 +216,9 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
     plan.copied.set(Some(remote.traffic()));
     if plan.verify {
         plan.begin("verifying", size);
-        compare(&source, (&file, &local), size, plan).await?;
+        compare(&source, (&file, &local), size, plan)
+            .await
+            .inspect_err(|e| draft.leave(plan.resume && e.may_resume()))?;
     }
     source.close().await.map_err(Fault::There)?;
     draft.finish(plan.keep_times.then_some(found.modified)).map_err(Fault::Here)?;
@@ -226,7 +231,7 @@ pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Pl
     // The file's number too: two files may be alike in size and time.
     let tag = plan.tag([size, modified.secs as u64, u64::from(modified.nanos), inode]);
     let draft = remote.draft(target, tag.as_deref()).await.map_err(Fault::There)?;
-    let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), draft.file());
+    let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), &draft.partial().file);
     let written = async {
         let begun = if plan.resume { sink.len().await.map_err(Fault::There)? } else { 0 };
         if begun > size {
@@ -234,8 +239,10 @@ pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Pl
         }
         let first = plan.resume_at(begun, size);
         fill(remote, sink, (&file, &from), (first, size), plan).await?;
-        if plan.keep_times {
-            sink.set_modified(modified).await.map_err(Fault::There)?;
+        if plan.keep_times && !sink.set_modified(modified).await.map_err(Fault::There)? {
+            note!(
+                "weft: {target} does not keep its time, {modified}: NFSv3 has none before 1970 or after 2106, and ?vers=4.1 has"
+            );
         }
         Ok(size)
     };
@@ -251,7 +258,7 @@ pub(crate) async fn take_place(
     written: Result<u64, Fault>,
     resume: bool,
 ) -> Result<u64, Fault> {
-    let (partial, target) = (draft.path(), draft.target());
+    let Partial { path: partial, target, file } = draft.partial();
     if let Ok(size) = written {
         let Err(e) = draft.replace().await else { return Ok(size) };
         let left = match remote.stat(partial).await {
@@ -262,7 +269,8 @@ pub(crate) async fn take_place(
         return Err(Fault::There(format!("{target} was not replaced as a whole: {e}; {left}").into()));
     }
     // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
-    let left = if resume { draft.file().close().await } else { draft.discard().await };
+    let keeps = resume && written.as_ref().err().is_none_or(Fault::may_resume);
+    let left = if keeps { file.close().await } else { draft.discard().await };
     if let Err(e) = left {
         tracing::debug!("the partial file {partial} was not removed or closed: {e}");
     }
@@ -313,8 +321,7 @@ async fn compare(
                 return Ok(());
             }
             let same = there.iter().zip(here.iter()).take_while(|(a, b)| a == b).count() as u64;
-            let differ = format!("verification failed: the copies differ at offset {}", offset + same);
-            Err(Fault::Between(differ.into()))
+            Err(Fault::Differ(offset + same))
         }
     })
     .await
@@ -343,3 +350,6 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     // Exactly as long as it is: millions may be kept.
     if folder.is_empty() { name.to_owned() } else { [folder, "/", name].concat() }
 }
+
+#[cfg(test)]
+mod tests;

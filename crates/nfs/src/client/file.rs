@@ -14,12 +14,13 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use weft_machine::{Buf, Pool, buf};
 use weft_wire::nfs3::{
-    AttrOnly, Attributes, CommitArgs, CommitOk, Handle, Outcome, ReadArgs, ReadOk, SetAttributes, Stable,
-    Verifier, WccOnly, WriteHead, WriteOk, procedure,
+    AttrOnly, CommitArgs, CommitOk, Handle, Outcome, ReadArgs, ReadOk, Stable, Verifier, WccOnly, WriteHead,
+    WriteOk, procedure,
 };
 use weft_wire::xdr::Malformed;
 
 use super::Error;
+use super::attributes::{Attributes, SetAttributes};
 use super::lines::Lines;
 use super::mount::{Mount, NFS, ok};
 use super::patience::Patience;

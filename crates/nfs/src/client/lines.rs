@@ -37,6 +37,9 @@ const UNTOLD: Duration = Duration::from_secs(2);
 /// The pauses between attempts to reach it grow from here to there.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// A server that was given up is not tried for so long, nor for longer than so once it is: a command with many files has a request for each.
+const GIVEN_UP: Duration = Duration::from_secs(10);
+
 /// Makes a connection to the server, over the transport of the first.
 pub type Dial = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<Rc<dyn Channel>, weft_transport::Error>>>;
 
@@ -50,8 +53,10 @@ pub(crate) struct Lines {
     turn: Cell<usize>,
     next_xid: Cell<u32>,
     lost: Cell<u32>,
-    /// The server has answered something.
-    answered: Cell<bool>,
+    /// How much the server has answered.
+    answers: Cell<u64>,
+    /// All connections were lost, and a request had nothing of its limit left. Until then it is not tried again.
+    given_up: Cell<Option<Time>>,
     /// What moved on connections that are gone.
     before: Cell<Traffic>,
     told: Rc<Told>,
@@ -89,7 +94,8 @@ impl Lines {
             // Far from those that the first connection counts itself.
             next_xid: Cell::new(start),
             lost: Cell::new(0),
-            answered: Cell::new(false),
+            answers: Cell::new(0),
+            given_up: Cell::new(None),
             before: Cell::default(),
             told: Rc::default(),
         }
@@ -111,7 +117,8 @@ impl Lines {
             turn: Cell::new(0),
             next_xid: Cell::new(self.next_xid.get()),
             lost: Cell::new(0),
-            answered: Cell::new(self.answered.get()),
+            answers: Cell::new(self.answers.get()),
+            given_up: Cell::new(None),
             before: Cell::default(),
             told,
         }
@@ -124,7 +131,19 @@ impl Lines {
 
     /// From now on a lost connection is one to a server of NFS, which is perhaps started again.
     pub fn answered(&self) {
-        self.answered.set(true);
+        self.hear();
+    }
+
+    fn hear(&self) {
+        self.answers.set(self.answers.get().wrapping_add(1).max(1));
+        self.given_up.set(None);
+    }
+
+    /// Nothing is left of a request. Gives the server up where nothing has come since `answers`, and there is no connection.
+    fn give_up(&self, answers: u64) {
+        if answers == self.answers.get() && self.count().0 == 0 {
+            self.given_up.set(Some(rt::now() + GIVEN_UP));
+        }
     }
 
     /// Whether calls are repeated where a connection was lost.
@@ -195,15 +214,27 @@ impl Lines {
         let line = turn.checked_rem(self.lines.len()).and_then(|at| self.lines.get(at));
         let line = line.ok_or_else(closed)?;
         let repeatable = self.repeats() && cargo.source.is_none();
-        let (mut losses, mut pause) = (0u32, PAUSES.0);
+        let (mut losses, mut pause, mut answers) = (0u32, PAUSES.0, 0);
+        if let Some(until) = self.given_up.get() {
+            if rt::now() < until {
+                return Err(patience.late());
+            }
+            patience.hurry(GIVEN_UP);
+        }
         loop {
             let rpc = self.connected(line, patience).await?;
             match rpc.results(xid, head.clone(), cargo.attempt().await, Some(patience)).await {
                 Err(Error::Channel(e)) if repeatable && passes(&e) => {
                     self.lose(line, &rpc);
+                    if losses == 0 {
+                        answers = self.answers.get();
+                    }
                     losses = losses.saturating_add(1);
                     let left = patience.lost(rpc.heard());
-                    if left.is_zero() || !self.answered.get() && losses >= FIRST_ATTEMPTS {
+                    if left.is_zero() {
+                        self.give_up(answers);
+                    }
+                    if left.is_zero() || self.answers.get() == 0 && losses >= FIRST_ATTEMPTS {
                         return Err(Error::Channel(e));
                     }
                     tracing::debug!(xid, procedure, "is asked again: {e}");
@@ -216,13 +247,19 @@ impl Lines {
                         rt::sleep(pause.min(left)).await;
                         pause = pause.saturating_mul(2).min(PAUSES.1);
                         if patience.is_over() {
+                            self.give_up(answers);
                             return Err(Error::Channel(e));
                         }
                     }
                 }
                 outcome => {
-                    if !matches!(outcome, Err(Error::Channel(_))) {
-                        self.answered.set(true);
+                    match outcome {
+                        // Tried again in vain: it takes connections, and says nothing.
+                        Err(Error::Late(_)) if self.given_up.get().is_some() => {
+                            self.given_up.set(Some(rt::now() + GIVEN_UP));
+                        }
+                        Err(Error::Channel(_) | Error::Late(_) | Error::Starved(_)) => {}
+                        _ => self.hear(),
                     }
                     return outcome;
                 }
@@ -245,7 +282,7 @@ impl Lines {
         }
         let dial = self.dial.as_ref().ok_or_else(closed)?;
         let _alone = self.in_time(patience, line.dialing.lock()).await?;
-        let (mut last, mut pause) = (None, PAUSES.0);
+        let (mut last, mut pause, answers) = (None, PAUSES.0, self.answers.get());
         loop {
             if let Some(rpc) = line.current() {
                 return Ok(rpc);
@@ -255,7 +292,7 @@ impl Lines {
                     let rpc = Rpc::new(channel, self.credential.clone());
                     *line.rpc.borrow_mut() = Some(rpc.watched(self.told.clone()));
                 }
-                Ok(Err(e)) if passes(&e) && self.answered.get() => {
+                Ok(Err(e)) if passes(&e) && self.answers.get() > 0 => {
                     let left = patience.lost(Time::ZERO);
                     tracing::debug!("the server is not reached: {e}");
                     self.tell(patience, format_args!("the server cannot be reached ({e}); trying"));
@@ -264,7 +301,10 @@ impl Lines {
                     pause = pause.saturating_mul(2).min(PAUSES.1);
                 }
                 Ok(Err(e)) => return Err(Error::Channel(Arc::new(e))),
-                Err(rt::Elapsed) => return Err(last.unwrap_or_else(|| patience.late())),
+                Err(rt::Elapsed) => {
+                    self.give_up(answers);
+                    return Err(last.unwrap_or_else(|| patience.late()));
+                }
             }
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! Everything here lives on the core that it was made on.
 
+mod attributes;
 mod file;
 mod lines;
 mod mount;
@@ -22,13 +23,12 @@ use weft_wire::mount::MountStatus;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::Malformed;
 
+pub use attributes::{Attributes, SetAttributes, SetTime, Time};
 pub use file::File;
 pub use lines::{Dial, MAX_LINES};
 pub use mount::{Entry, Mount, Options, exports, null};
 pub use weft_wire::nfs3::Status;
-pub use weft_wire::nfs3::{
-    Attributes, FileType, FsinfoOk, FsstatOk, Handle, SetAttributes, SetTime, Stable, Time,
-};
+pub use weft_wire::nfs3::{FileType, FsinfoOk, FsstatOk, Handle, Stable};
 pub use weft_wire::rpc::{AuthSys, Credential};
 
 /// Why a call failed.
@@ -64,6 +64,9 @@ pub enum Error {
     /// A path without a name where one is needed, or a name that is too long.
     #[error("the path names no file, or has a name of more than 255 bytes")]
     BadPath,
+    /// A time that version 3 has no number for.
+    #[error("NFS version 3 has no time before 1970 or after 2106")]
+    Time,
     /// More calls outstanding than there are transaction numbers.
     #[error("too many calls")]
     Busy,

@@ -14,6 +14,7 @@ use weft_wire::rpc::Credential;
 use weft_wire::xdr::Malformed;
 
 use super::Error;
+use super::attributes::{Attributes, SetAttributes};
 use super::file::File;
 use super::lines::{Dial, Lines};
 use super::patience::Patience;
@@ -210,7 +211,7 @@ impl Mount {
         for name in names(path) {
             let args = LookupArgs { what: DirOp { dir: found.0, name: name? } };
             let ok: LookupOk = self.ask::<_, AttrOnly>(procedure::LOOKUP, &args).await?;
-            found = (ok.object, ok.attributes);
+            found = (ok.object, ok.attributes.map(Attributes::from));
         }
         Ok(found)
     }
@@ -234,12 +235,12 @@ impl Mount {
     /// Attributes of a handle.
     pub async fn getattr(&self, object: Handle) -> Result<Attributes, Error> {
         let ok: GetattrOk = self.ask::<_, ()>(procedure::GETATTR, &GetattrArgs { object }).await?;
-        Ok(ok.attributes)
+        Ok(ok.attributes.into())
     }
 
     /// Changes attributes of a handle.
     pub async fn setattr(&self, object: Handle, attributes: SetAttributes) -> Result<(), Error> {
-        let args = SetattrArgs { object, attributes, guard: None };
+        let args = SetattrArgs { object, attributes: attributes.v3()?, guard: None };
         self.ask::<WccOnly, WccOnly>(procedure::SETATTR, &args).await.map(drop)
     }
 
@@ -265,12 +266,12 @@ impl Mount {
 
     /// Makes a file, or opens one that exists; `set.size` of 0 truncates it.
     pub async fn create(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
-        self.create_how(path, CreateHow::Unchecked(set)).await
+        self.create_how(path, CreateHow::Unchecked(set.v3()?)).await
     }
 
     /// Makes a file that must not exist.
     pub async fn create_new(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
-        self.create_how(path, CreateHow::Guarded(set)).await
+        self.create_how(path, CreateHow::Guarded(set.v3()?)).await
     }
 
     /// Makes a file that must not exist, unless this very call made it before (RFC 1813 3.3.8, EXCLUSIVE).
@@ -299,7 +300,7 @@ impl Mount {
     /// Makes a directory.
     pub async fn mkdir(&self, path: &str, attributes: SetAttributes) -> Result<Handle, Error> {
         let object = self.place(path).await?;
-        let args = MkdirArgs { object: object.clone(), attributes };
+        let args = MkdirArgs { object: object.clone(), attributes: attributes.v3()? };
         let made = self.ask::<CreateOk, WccOnly>(procedure::MKDIR, &args).await?;
         self.handle_of(made, object).await
     }
@@ -308,7 +309,7 @@ impl Mount {
     pub async fn symlink(&self, path: &str, target: &str) -> Result<(), Error> {
         let object = self.place(path).await?;
         let target = Path(Bytes::copy_from_slice(target.as_bytes()));
-        let args = SymlinkArgs { object, attributes: SetAttributes::default(), target };
+        let args = SymlinkArgs { object, attributes: nfs3::SetAttributes::default(), target };
         self.ask::<CreateOk, WccOnly>(procedure::SYMLINK, &args).await.map(drop)
     }
 
@@ -367,13 +368,33 @@ impl Mount {
             for e in piece.entries {
                 // "." counts: a server may list it for ever.
                 let name = listed.own(&e.name.0)?;
-                if !matches!(&name[..], b"." | b"..") {
-                    all.push(Entry { name, fileid: e.fileid, attributes: e.attributes, handle: e.handle });
+                if matches!(&name[..], b"." | b"..") {
+                    continue;
                 }
+                let attributes = match e.attributes {
+                    Some(told) => Some(told.into()),
+                    None => match self.known(dir, e.name).await {
+                        // Gone since it was listed.
+                        Err(Error::Status(Status::NOENT)) => continue,
+                        Err(Error::Status(_)) => None,
+                        known => Some(known?),
+                    },
+                };
+                all.push(Entry { name, fileid: e.fileid, attributes, handle: e.handle });
             }
             if piece.eof {
                 return Ok(all);
             }
+        }
+    }
+
+    /// Attributes of a name in a directory. A listing may leave them out (RFC 1813 3.3.17).
+    async fn known(&self, dir: Handle, name: Name) -> Result<Attributes, Error> {
+        let args = LookupArgs { what: DirOp { dir, name } };
+        let found: LookupOk = self.ask::<_, AttrOnly>(procedure::LOOKUP, &args).await?;
+        match found.attributes {
+            Some(told) => Ok(told.into()),
+            None => self.getattr(found.object).await,
         }
     }
 

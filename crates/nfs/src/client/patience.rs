@@ -82,6 +82,12 @@ impl Patience {
         Patience { silence: DURABLE, ..Patience::new() }
     }
 
+    /// From now on it is over in so long at most.
+    pub(super) fn hurry(&self, limit: Duration) {
+        let soon = rt::now() + limit;
+        self.until.set(Some(self.end().min(soon)));
+    }
+
     /// For a connection on which it is sent now.
     pub(super) fn due(&self) -> Due {
         let until = self.until.get();

@@ -14,7 +14,7 @@ use weft_wire::nfs3::*;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::*;
+use super::{SetAttributes, *};
 use crate::memory::{record, without_rdma};
 
 mod replays;
@@ -93,7 +93,7 @@ fn fsinfo(size: u32) -> Vec<u8> {
         wtmult: 1,
         dtpref: 4096,
         maxfilesize: 1 << 40,
-        time_delta: Time::default(),
+        time_delta: weft_wire::nfs3::Time::default(),
         properties: 0,
     }))
 }
@@ -170,12 +170,63 @@ fn what_is_kept_of_answers_does_not_keep_the_buffers_in_which_they_came() {
     let mount = mount(4096, move |_, _| {
         cookie += 1;
         let name = Name(Bytes::from(format!("name {cookie}")));
-        let entries = vec![EntryPlus { fileid: 1, name, cookie, attributes: None, handle: None }];
-        let listing = ReaddirplusOk { attributes: None, verifier: [0; 8], entries, eof: cookie == 20 };
-        Some(emit(&Outcome::<_, AttrOnly>::Ok(listing)))
+        let attributes = Some(attributes(FileType::Reg));
+        Some(listed(EntryPlus { fileid: 1, name, cookie, attributes, handle: None }, cookie == 20))
     });
     let names = mount.list("").now_or_never().unwrap().unwrap();
     assert_eq!((names.len(), &names[19].name[..]), (20, &b"name 20"[..]));
+}
+
+fn attributes(kind: FileType) -> weft_wire::nfs3::Attributes {
+    let (time, rdev) = (weft_wire::nfs3::Time::default(), SpecData::default());
+    weft_wire::nfs3::Attributes {
+        kind,
+        mode: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size: 7,
+        used: 7,
+        rdev,
+        fsid: 1,
+        fileid: 1,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    }
+}
+
+fn listed(entry: EntryPlus, eof: bool) -> Vec<u8> {
+    let listing = ReaddirplusOk { attributes: None, verifier: [0; 8], entries: vec![entry], eof };
+    emit(&Outcome::<_, AttrOnly>::Ok(listing))
+}
+
+/// RFC 1813 3.3.17: a server may leave attributes out, of what is mounted there for example. Folders and links were taken for files.
+#[test]
+fn what_a_listing_leaves_out_is_asked_for() {
+    for exists in [true, false] {
+        let mount = mount(4096, move |procedure, _| {
+            Some(match procedure {
+                procedure::READDIRPLUS => {
+                    let name = Name(Bytes::from_static(b"mounted"));
+                    listed(EntryPlus { fileid: 1, name, cookie: 1, attributes: None, handle: None }, true)
+                }
+                procedure::LOOKUP if !exists => emit(&Outcome::<LookupOk, _>::Err(Failure {
+                    status: Status::NOENT,
+                    data: AttrOnly::default(),
+                })),
+                procedure::LOOKUP => emit(&Outcome::<_, AttrOnly>::Ok(LookupOk {
+                    object: handle(),
+                    attributes: Some(attributes(FileType::Dir)),
+                    dir_attributes: None,
+                })),
+                _ => return None,
+            })
+        });
+        let found = mount.list("").now_or_never().unwrap().unwrap();
+        let kinds: Vec<_> = found.into_iter().map(|entry| entry.attributes.unwrap().kind).collect();
+        assert_eq!(kinds, if exists { vec![FileType::Dir] } else { Vec::new() });
+    }
 }
 
 #[test]

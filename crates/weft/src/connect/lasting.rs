@@ -7,7 +7,7 @@
 //! A file is had again by its handle, which the server keeps for a minute. A server that was restarted has none but those of
 //! shares that are continuously available: elsewhere the file is opened by its name, and must be the same one, unchanged where it is only read.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,6 +60,8 @@ pub(super) struct Share {
     until: RefCell<Option<(Duration, Arc<AtomicBool>)>>,
     /// Held by whoever makes the next session.
     renewing: Mutex<()>,
+    /// Why there is no next session: what is asked of the server from then on fails at once.
+    given_up: OnceCell<String>,
     /// What moved in sessions that are lost, and how many connections those had lost.
     before: Cell<(Traffic, u32)>,
 }
@@ -71,11 +73,13 @@ impl Share {
             life: RefCell::new(Rc::new(life)),
             until: RefCell::default(),
             renewing: Mutex::default(),
+            given_up: OnceCell::new(),
             before: Cell::default(),
         }
     }
 
-    /// From now on a loss of all connections is no error, unless the server stays away for so long, or until this is raised.
+    /// From now on a loss of all connections is no error, unless the server stays away for so long, or until this is raised. A
+    /// server that was waited for in vain is not waited for again.
     pub fn outlast(&self, patience: Duration, until: Arc<AtomicBool>) {
         self.until.replace((!patience.is_zero()).then_some((patience, until)));
     }
@@ -132,6 +136,10 @@ impl Share {
         if self.losses() != lost.number {
             return Ok(());
         }
+        if let Some(why) = self.given_up.get() {
+            return Err(why.clone().into());
+        }
+        let give_up = |why: String| Failure::from(self.given_up.get_or_init(|| why).clone());
         tracing::warn!("{why}; connecting again, for {} s at most", patience.as_secs());
         let (until_when, mut pause) = (rt::now() + patience, PAUSES.0);
         let mut last: Failure = why.into();
@@ -153,7 +161,7 @@ impl Share {
                     tracing::info!("connected again");
                     return Ok(());
                 }
-                Err(e) if is_final(&e) => return Err(e),
+                Err(e) if is_final(&e) => return Err(give_up(e.to_string())),
                 Err(e) => {
                     tracing::debug!("not connected again: {e}");
                     last = e;
@@ -162,7 +170,7 @@ impl Share {
             unless(&until, rt::sleep(pause.min(left()))).await?;
             pause = (pause * 2).min(PAUSES.1);
         }
-        Err(format!("the connection is lost, and could not be made again for {patience:?}: {last}").into())
+        Err(give_up(format!("the connection is lost, and could not be made again for {patience:?}: {last}")))
     }
 }
 

@@ -25,8 +25,8 @@ use weft_wire::mount::MountStatus;
 
 use super::reach;
 use super::{
-    Agreed, Answer, Dial, Medium, NFS_RDMA_PORT, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
-    RemoteStat, UNDER_WAY, let_in,
+    Agreed, Answer, Behind, Dial, Medium, NFS_RDMA_PORT, Partial, RemoteDraft, RemoteEntry, RemoteFile,
+    RemoteFolder, RemoteStat, UNDER_WAY, let_in,
 };
 use crate::Failure;
 use crate::partial::partial_name;
@@ -392,21 +392,26 @@ impl RemoteFolder for Export {
         .boxed_local()
     }
 
-    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
+            let Behind { path: target, exists } = target;
+            // What replaces a file is nobody else's to read before it has that file's mode.
+            let mode = if exists { PRIVATE_MODE } else { FILE_MODE };
             let (path, file) = match tag {
                 Some(tag) => {
                     let path = beside(&target, tag);
-                    (path.clone(), self.resumed(&path).await?)
+                    (path.clone(), self.resumed(&path, mode).await?)
                 }
                 None => {
                     let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
                     let path = beside(&target, &format!(".{:016x}", u64::from_le_bytes(bytes)));
-                    (path.clone(), self.new_file(&path).await?)
+                    (path.clone(), self.new_file(&path, mode).await?)
                 }
             };
             let file = Rc::new(NfsFile(file));
-            let draft = NfsDraft { export: self, path, target, resumed: tag.is_some(), file };
+            let resumed = tag.is_some();
+            let partial = Partial { path, target, file };
+            let draft = NfsDraft { export: self, partial, resumed, private: exists || resumed };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -475,46 +480,40 @@ fn in_use(e: Error) -> Failure {
 /// source, so they write the same bytes, and nobody cuts it off.
 struct NfsDraft<'a> {
     export: &'a Export,
-    path: String,
-    target: String,
+    partial: Partial,
     resumed: bool,
-    file: Rc<dyn RemoteFile>,
+    /// Its mode may be that of what replaces a file.
+    private: bool,
 }
 
 impl RemoteDraft for NfsDraft<'_> {
-    fn path(&self) -> &str {
-        &self.path
-    }
-
-    fn target(&self) -> &str {
-        &self.target
-    }
-
-    fn file(&self) -> &Rc<dyn RemoteFile> {
-        &self.file
+    fn partial(&self) -> &Partial {
+        &self.partial
     }
 
     fn replace(&self) -> Answer<'_, ()> {
         async move {
+            let Partial { path, target, file } = &self.partial;
             if self.resumed {
-                let replaced = self.export.replace(&self.path, &self.target).await;
-                let closed = self.file.close().await;
+                let replaced = self.export.replace(path, target, self.private).await;
+                let closed = file.close().await;
                 return replaced.and(closed);
             }
             // Some servers rename no file that is open.
-            self.file.close().await?;
-            self.export.replace(&self.path, &self.target).await
+            file.close().await?;
+            self.export.replace(path, target, self.private).await
         }
         .boxed_local()
     }
 
     fn discard(&self) -> Answer<'_, ()> {
         async move {
+            let Partial { path, file, .. } = &self.partial;
             // Before it is removed: the space of a file that somebody has open does not come back.
-            if let Err(e) = self.file.close().await {
-                tracing::debug!("closing {}: {e}", self.path);
+            if let Err(e) = file.close().await {
+                tracing::debug!("closing {path}: {e}");
             }
-            self.export.remove(&self.path).await
+            self.export.remove(path).await
         }
         .boxed_local()
     }
@@ -523,6 +522,7 @@ impl RemoteDraft for NfsDraft<'_> {
 /// What open(2) and mkdir(2) are asked for, before the umask.
 const FILE_MODE: u32 = 0o666;
 const FOLDER_MODE: u32 = 0o777;
+const PRIVATE_MODE: u32 = 0o600;
 
 /// How a file or folder is made. A server that is told no mode gives it one of its own: Linux' gives it 0, by which nobody may read it.
 fn made(mode: u32) -> SetAttributes {
@@ -541,30 +541,30 @@ fn umask() -> u32 {
 
 impl Export {
     /// Makes a file of a name that nobody else has.
-    async fn new_file(&self, path: &str) -> Result<File, Failure> {
-        let set = made(FILE_MODE);
+    async fn new_file(&self, path: &str, mode: u32) -> Result<File, Failure> {
+        let set = made(mode);
         let made = match &self.mount {
             Mounted::V3(mount) => mount.create_new(path, set).await,
             Mounted::V4(mount) => mount.create_guarded(path, set).await,
         };
         match made {
             // This very call has made it, and its first answer was lost.
-            Err(e) if e.status() == Some(Status::EXIST) => self.resumed(path).await,
+            Err(e) if e.status() == Some(Status::EXIST) => self.resumed(path, mode).await,
             made => Ok(made?),
         }
     }
 
     /// Makes a file, or opens one with what is in it.
-    async fn resumed(&self, path: &str) -> Result<File, Failure> {
-        let set = made(FILE_MODE);
+    async fn resumed(&self, path: &str, mode: u32) -> Result<File, Failure> {
+        let set = made(mode);
         match &self.mount {
             Mounted::V3(mount) => Ok(mount.create(path, set).await?),
             Mounted::V4(mount) => mount.create_alone(path, set).await.map_err(in_use),
         }
     }
 
-    /// Puts `from` in the place of `to`, which keeps its mode and owner.
-    async fn replace(&self, from: &str, to: &str) -> Result<(), Failure> {
+    /// Puts `from` in the place of `to`, which keeps its mode and owner. `private`: it has not the mode of a new file.
+    async fn replace(&self, from: &str, to: &str, private: bool) -> Result<(), Failure> {
         match either!(&self.mount, mount => mount.stat(to).await) {
             // Its other names must see the new content, and so must the owner that we cannot give the new one.
             Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
@@ -574,6 +574,7 @@ impl Export {
                 return self.overwrite_alone(from, to).await;
             }
             Err(e) if e.status() != Some(Status::NOENT) => return Err(e.into()),
+            Err(_) if private => self.set(from, made(FILE_MODE)).await?,
             _ => {}
         }
         Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
@@ -614,20 +615,20 @@ impl Export {
         if (set.mode, set.uid, set.gid) == (None, None, None) {
             return Ok(true);
         }
-        let done = match &self.mount {
-            Mounted::V3(mount) => match mount.lookup(path).await {
-                Ok((file, _)) => mount.setattr(file, set).await,
-                Err(e) => Err(e),
-            },
-            Mounted::V4(mount) => mount.setattr(path, &set).await,
-        };
-        match done {
+        match self.set(path, set).await {
             Ok(()) => Ok(true),
             Err(e) if e.status().is_some() => {
                 tracing::debug!("{path} does not get the owner and mode of what it replaces: {e}");
                 Ok(false)
             }
             Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn set(&self, path: &str, set: SetAttributes) -> Result<(), Error> {
+        match &self.mount {
+            Mounted::V3(mount) => mount.setattr(mount.lookup(path).await?.0, set).await,
+            Mounted::V4(mount) => mount.setattr(path, &set).await,
         }
     }
 
@@ -677,7 +678,7 @@ fn is_recent(time: When) -> bool {
 }
 
 fn when(time: Time) -> When {
-    When { secs: i64::from(time.seconds), nanos: time.nseconds }
+    When { secs: time.seconds, nanos: time.nseconds }
 }
 
 struct NfsFile(File);
@@ -695,12 +696,14 @@ impl RemoteFile for NfsFile {
         async move { Ok(self.0.write(offset, data).await?) }.boxed_local()
     }
 
-    fn set_modified(&self, at: When) -> Answer<'_, ()> {
+    fn set_modified(&self, at: When) -> Answer<'_, bool> {
         async move {
-            let Ok(seconds) = u32::try_from(at.secs) else { return Ok(()) };
-            let mtime = SetTime::Client(Time { seconds, nseconds: at.nanos });
+            let mtime = SetTime::Client(Time { seconds: at.secs, nseconds: at.nanos });
             let set = SetAttributes { mtime, ..SetAttributes::default() };
-            Ok(self.0.set(set).await?)
+            match self.0.set(set).await {
+                Err(Error::Time) => Ok(false),
+                done => Ok(done.map(|()| true)?),
+            }
         }
         .boxed_local()
     }
@@ -718,3 +721,6 @@ impl RemoteFile for NfsFile {
         async move { Ok(self.0.close().await?) }.boxed_local()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,8 +24,8 @@ use super::lasting::{Opened, Share};
 use super::links::{self, Through};
 use super::reach::authority;
 use super::{
-    Agreed, Answer, Dial, Medium, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder, RemoteShare,
-    RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
+    Agreed, Answer, Behind, Dial, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
+    RemoteShare, RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
 };
 use crate::Failure;
 use crate::args::Transport;
@@ -329,12 +329,13 @@ impl RemoteFolder for SmbShare {
         .boxed_local()
     }
 
-    fn draft<'a>(&'a self, target: String, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
+            let target = target.path;
             let path = beside(&target, tag);
             let handle = Rc::new(alone(&self.share, &self.on_wire(&path)?, tag.is_none()).await?);
-            let file = handle.clone();
-            let draft = SmbDraft { folder: self, path, target, resumed: tag.is_some(), handle, file };
+            let partial = Partial { path, target, file: handle.clone() };
+            let draft = SmbDraft { folder: self, partial, resumed: tag.is_some(), handle };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -423,18 +424,16 @@ async fn alone(share: &Rc<Share>, path: &str, empty: bool) -> Result<SmbFile, Fa
 /// A partial file, open.
 struct SmbDraft<'a> {
     folder: &'a SmbShare,
-    path: String,
-    target: String,
+    partial: Partial,
     /// Its name has a tag: other commands may write other partial files for the same target.
     resumed: bool,
+    /// The file of `partial`.
     handle: Rc<SmbFile>,
-    /// The same.
-    file: Rc<dyn RemoteFile>,
 }
 
 impl SmbDraft<'_> {
     async fn put_in_place(&self) -> Result<(), Failure> {
-        let (share, to) = (&self.folder.share, &self.folder.on_wire(&self.target)?);
+        let (share, to) = (&self.folder.share, &self.folder.on_wire(&self.partial.target)?);
         if share.with(async |tree| found(tree.stat(to).await)).await?.is_none() {
             return self.rename(to).await;
         }
@@ -471,7 +470,9 @@ impl SmbDraft<'_> {
         let share = &self.folder.share;
         // Two that overwrite one file would mix their contents.
         let turn = match self.resumed {
-            true => Some(alone(share, &self.folder.on_wire(&beside(&self.target, None))?, true).await?),
+            true => {
+                Some(alone(share, &self.folder.on_wire(&beside(&self.partial.target, None))?, true).await?)
+            }
             false => None,
         };
         let copied = self.copy_into(to).await;
@@ -500,24 +501,16 @@ impl SmbDraft<'_> {
 }
 
 impl RemoteDraft for SmbDraft<'_> {
-    fn path(&self) -> &str {
-        &self.path
-    }
-
-    fn target(&self) -> &str {
-        &self.target
-    }
-
-    fn file(&self) -> &Rc<dyn RemoteFile> {
-        &self.file
+    fn partial(&self) -> &Partial {
+        &self.partial
     }
 
     fn replace(&self) -> Answer<'_, ()> {
         async move {
             let replaced = self.put_in_place().await;
             // It is durable since it was flushed.
-            if let Err(e) = self.file.close().await {
-                tracing::debug!("closing {}: {e}", self.path);
+            if let Err(e) = self.partial.file.close().await {
+                tracing::debug!("closing {}: {e}", self.partial.path);
             }
             replaced
         }
@@ -592,10 +585,11 @@ impl RemoteFile for SmbFile {
             .boxed_local()
     }
 
-    fn set_modified(&self, at: When) -> Answer<'_, ()> {
+    fn set_modified(&self, at: When) -> Answer<'_, bool> {
         async move {
             let time = Filetime::from_unix(at.secs, at.nanos);
-            self.file()?.with(async |file| file.set_times(None, Some(time)).await).await
+            self.file()?.with(async |file| file.set_times(None, Some(time)).await).await?;
+            Ok(true)
         }
         .boxed_local()
     }

@@ -133,7 +133,7 @@ impl Places {
         match fault {
             Fault::Here(e) => self.at_host(path, e),
             Fault::There(e) => self.at_server(path, e),
-            Fault::Between(e) => self.at_destination(path, e),
+            fault @ (Fault::Between(_) | Fault::Differ(_)) => self.at_destination(path, fault.reason()),
         }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         let here = Fault::here(Path::new("/mnt/usb/2024/x.jpg"), &denied);
         let up = places(true).at_fault("x.jpg", here).to_string();
         assert_eq!(up, "source /mnt/usb/2024/x.jpg: permission denied");
-        let differ = places(true).at_fault("x.jpg", Fault::Between("the copies differ".into())).to_string();
+        let differ = places(true).at_fault("x.jpg", Fault::Differ(7)).to_string();
         assert!(differ.starts_with("destination smb://alice@nas:4450/data/photos/2024/x.jpg: "), "{differ}");
         let above = places(true).above("photos", "STATUS_ACCESS_DENIED").to_string();
         assert_eq!(above, "destination smb://alice@nas:4450/data/photos: STATUS_ACCESS_DENIED");

@@ -13,7 +13,7 @@ use weft_wire::nfs3::*;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::super::*;
+use super::super::{SetAttributes, *};
 use super::{created, emit, fsinfo, mounted};
 use crate::memory::{record, without_rdma};
 

@@ -17,7 +17,7 @@ use weft_wire::nfs3::*;
 use weft_wire::rpc::{Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::super::*;
+use super::super::{SetAttributes, *};
 use super::{MNT, created, emit, fsinfo, mounted, read_ok, written};
 use crate::memory::{record, without_rdma};
 

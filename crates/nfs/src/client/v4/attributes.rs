@@ -1,15 +1,13 @@
-//! Attributes of version 4 as those of version 3, which the client shows for both.
+//! Attributes of version 4 as the client shows and takes them for both versions.
 //!
-//! Spec: RFC 8881 5.8, 5.9 (owners), RFC 1813 2.5. Does not: show what version 3 has no field for.
-//!
-//! An owner that is no number is shown as nobody; a time that does not fit into 32 bits as the nearest that does.
+//! Spec: RFC 8881 5.8, 5.9 (owners). An owner that is no number is shown as nobody.
 
 use bytes::Bytes;
-use weft_wire::nfs3::{
-    Attributes as Shown, FileType as Kind, SetAttributes, SetTime as Set, SpecData, Time as ShownTime,
-};
+use weft_wire::nfs3::{FileType as Kind, SpecData};
 use weft_wire::nfs4::{Attributes, Bitmap, Fattr, FileType, SetTime, Text, Time, attr};
 use weft_wire::xdr::Malformed;
+
+use crate::client::{Attributes as Shown, SetAttributes, SetTime as Set, Time as ShownTime};
 
 /// What is asked for.
 pub(super) const WANTED: Bitmap = Bitmap::of(&[
@@ -73,11 +71,7 @@ fn number(owner: Option<&Text>) -> u32 {
 
 fn time(time: Option<Time>) -> ShownTime {
     let Time { seconds, nseconds } = time.unwrap_or_default();
-    match u32::try_from(seconds) {
-        Ok(seconds) => ShownTime { seconds, nseconds },
-        Err(_) if seconds < 0 => ShownTime::default(),
-        Err(_) => ShownTime { seconds: u32::MAX, nseconds: 0 },
-    }
+    ShownTime { seconds, nseconds }
 }
 
 /// What to change, as version 4 says it.
@@ -86,9 +80,7 @@ pub(super) fn changes(set: &SetAttributes) -> Fattr {
     let time = |set| match set {
         Set::Keep => None,
         Set::Server => Some(SetTime::Server),
-        Set::Client(ShownTime { seconds, nseconds }) => {
-            Some(SetTime::Client(Time { seconds: seconds.into(), nseconds }))
-        }
+        Set::Client(ShownTime { seconds, nseconds }) => Some(SetTime::Client(Time { seconds, nseconds })),
     };
     Attributes {
         size: set.size,

@@ -1,0 +1,97 @@
+//! What becomes of a copy whose server goes away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use weft_machine::{rt, sim};
+
+use super::served::Served;
+use crate::cat::take_into;
+use crate::transfer::take_place;
+
+/// Each file of a copy waited for it anew, and each three times: to write it, to remove what was written, and to close that.
+#[test]
+fn a_server_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
+    let (waited, _) = sim::logged(1, async {
+        let mut served = Served::new();
+        let remote = served.remote().await;
+        remote.outlast(Duration::from_secs(60), Arc::default());
+        let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None))).await;
+        served.end().await;
+        let begun = rt::now();
+        let copying = drafts.into_iter().map(async |draft| {
+            let draft = draft.unwrap();
+            let lost = draft.partial().file.write(0, Bytes::from_static(b"x")).await.unwrap_err().to_string();
+            assert!(lost.contains("could not be made again for 60s"), "{lost}");
+            assert!(draft.discard().await.is_err());
+        });
+        join_all(copying).await;
+        assert!(remote.stat("e").await.is_err());
+        rt::now() - begun
+    });
+    assert!((60..62).contains(&waited.as_secs()), "{waited:?}");
+}
+
+/// What the first server had not made durable was missing in the copy, where that host had lost it.
+#[test]
+fn what_cannot_be_read_again_is_not_believed_on_a_server_that_was_restarted() {
+    let (said, _) = sim::logged(1, async {
+        let mut served = Served::new();
+        let remote = served.remote().await;
+        remote.outlast(Duration::from_secs(60), Arc::default());
+        let draft = remote.draft("a", None).await.unwrap();
+        let mut blocks = 0;
+        let next_block = async || {
+            blocks += 1;
+            match blocks {
+                1..10 => {}
+                10 => {
+                    served.end().await;
+                    served.start();
+                }
+                _ => return Ok(Bytes::new()),
+            }
+            Ok(Bytes::from(vec![1; 1 << 20]))
+        };
+        let taken = take_into(&draft.partial().file, next_block).await;
+        take_place(&remote, &*draft, taken, false).await.unwrap_err().reason().to_string()
+    });
+    assert!(said.contains("the server was restarted"), "{said}");
+}
+
+/// The same by NFS, whose requests have a limit each. What was written waited twice as long to be made durable before it was removed.
+#[test]
+fn a_server_of_nfs_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
+    for version in ["3", "4.1"] {
+        let (waited, _) = sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None))).await;
+            for draft in &drafts {
+                let file = &draft.as_ref().unwrap().partial().file;
+                file.write(0, Bytes::from_static(b"x")).await.unwrap();
+            }
+            served.end().await;
+            let begun = rt::now();
+            let copying = drafts.into_iter().map(async |draft| {
+                let draft = draft.unwrap();
+                assert!(draft.partial().file.write(1, Bytes::from_static(b"x")).await.is_err());
+                assert!(draft.discard().await.is_err());
+            });
+            join_all(copying).await;
+            for next in ["e", "f", "g"] {
+                assert!(remote.stat(next).await.is_err());
+            }
+            let waited = rt::now() - begun;
+            // One that is there again answers; the handles of version 3 are those of the server before.
+            served.start_nfs();
+            rt::sleep(Duration::from_secs(10)).await;
+            let said = remote.stat("h").await.map(|found| assert!(found.is_none()));
+            assert!(said.is_ok() || said.unwrap_err().to_string().contains("STALE"), "{version}");
+            waited
+        });
+        assert!((90..92).contains(&waited.as_secs()), "{version}: {waited:?}");
+    }
+}

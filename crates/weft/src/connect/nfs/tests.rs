@@ -1,0 +1,64 @@
+use weft_machine::sim;
+use weft_store::SetAttr;
+
+use super::super::served::Served;
+use crate::connect::Remote;
+use crate::when::When;
+
+async fn make(remote: &Remote, name: &str) {
+    remote.create(name).await.unwrap().close().await.unwrap();
+}
+
+fn of_mode(mode: u32) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
+}
+
+/// The new content of a private file was everybody's to read until it was whole, and with --resume for as long as it lay there.
+#[test]
+fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
+    for (version, tag) in [("3", None), ("3", Some(".tag")), ("4.1", None), ("4.1", Some(".tag"))] {
+        sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            for name in ["private", "plain"] {
+                make(&remote, name).await;
+            }
+            served.set("private", of_mode(0o640)).await;
+            let plain = served.found("plain").await.mode;
+            for (name, mode) in [("private", 0o640), ("plain", plain), ("new", plain)] {
+                let draft = remote.draft(name, tag).await.unwrap();
+                let meanwhile = served.found(&draft.partial().path).await.mode;
+                assert_eq!(meanwhile, if name == "new" { plain } else { 0o600 }, "{name} {version} {tag:?}");
+                draft.replace().await.unwrap();
+                assert_eq!(served.found(name).await.mode, mode, "{name} {version} {tag:?}");
+            }
+            // One whose target is removed meanwhile is a new file like others.
+            let draft = remote.draft("private", tag).await.unwrap();
+            remote.remove("private").await.unwrap();
+            draft.replace().await.unwrap();
+            assert_eq!(served.found("private").await.mode, plain, "{version} {tag:?}");
+        });
+    }
+}
+
+/// A time before 1970 was left out without a word, and shown as 1970.
+#[test]
+fn times_before_1970_are_kept_where_the_version_has_them() {
+    for version in ["3", "4.1"] {
+        sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            make(&remote, "f").await;
+            let file = remote.open("f", true).await.unwrap();
+            let old = When { secs: -315_619_200, nanos: 5 };
+            let kept = file.set_modified(old).await.unwrap();
+            assert_eq!(kept, version == "4.1");
+            file.close().await.unwrap();
+            let there = served.found("f").await.mtime;
+            assert_eq!((there.secs, there.nanos) == (old.secs, old.nanos), kept);
+            let told = remote.stat("f").await.unwrap().unwrap().modified;
+            assert_eq!(told == old, kept, "{told}");
+            assert_eq!(remote.list("").await.unwrap()[0].modified, told);
+        });
+    }
+}
