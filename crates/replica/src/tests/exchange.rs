@@ -290,6 +290,25 @@ fn a_link_that_is_lost_while_the_copy_takes_over_is_made_again_and_the_answer_is
 }
 
 #[test]
+fn a_copy_that_has_taken_over_and_is_opened_as_the_source_has_taken_over() {
+    tell(async {
+        let world = meddled(Fate::AnswerLost).await;
+        let source = world.source(0);
+        let opened = async {
+            while world.cable.up.get() {
+                rt::sleep(Duration::from_millis(1)).await;
+            }
+            world.kill(1);
+            world.open_source(1).await;
+            world.heal();
+        };
+        let (switched, ()) = join(source.switch(0, 77), opened).await;
+        switched.expect("it is the source");
+        assert_eq!((world.role(0).await, world.role(1).await), (Role::Destination, Role::Source));
+    });
+}
+
+#[test]
 fn a_copy_that_cannot_be_told_to_take_over_is_named_with_what_to_type() {
     tell(async {
         let world = meddled(Fate::Lost).await;
