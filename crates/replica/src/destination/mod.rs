@@ -450,7 +450,12 @@ impl Destination {
 
     /// What only this side has may go: the source that was refused for it counts.
     pub async fn give_up(&self) -> Result<(), Error> {
-        self.persist(|state| state.gave_up = true).await
+        self.persist(|state| {
+            // In the middle of a resync no bitmap of this side names what it lacks.
+            state.damaged |= !state.consistent && !state.gave_up;
+            state.gave_up = true;
+        })
+        .await
     }
 
     /// Appends records, whose sequences follow each other, to the log. Answered when they are durable. What the log has

@@ -156,7 +156,7 @@ async fn one_in_a_resync() -> World {
         write(&block, (n % 60) * 8192, 8192, n as u8).await;
     }
     source.checkpoint().await.expect("the log is let go");
-    world.nodes[2].members[0].slow_down(Duration::from_secs(5));
+    world.nodes[2].members[0].slow_down(Duration::from_millis(200));
     let copy = world.start_destination(2).await;
     world.until("a resync begins", || !copy.status().consistent).await;
     world
@@ -184,4 +184,43 @@ fn a_copy_in_the_middle_of_a_resync_is_made_whole_by_another_source() {
             world.check_equal(1, 2).await;
         });
     }
+}
+
+#[test]
+fn a_copy_that_gives_up_in_the_middle_of_a_resync_is_made_whole_by_the_source_that_counts() {
+    tell(async {
+        let world = three().await;
+        world.kill(2);
+        write(&world.source(0).block(0), 0, 4096, 2).await;
+        world.kill(0);
+        world.destination(1).promote(77, ALIVE).await.expect("it has everything");
+        let second = opened(&world, 1, &[0, 2]).await;
+        let block = second.block(0);
+        for n in 0..120 {
+            write(&block, (n % 60) * 8192, 8192, n as u8).await;
+        }
+        second.checkpoint().await.expect("the log is let go");
+        let disk = &world.nodes[2].members[0];
+        disk.slow_down(Duration::from_millis(200));
+        let copy = world.start_destination(2).await;
+        world.until("a resync begins", || !copy.status().consistent).await;
+        world.kill(1);
+        disk.slow_down(Duration::from_micros(50));
+        // The first source comes back, and is said to count.
+        let first = world.open_source(0).await;
+        world.ship(0, 1, 2);
+        let (phase, _) = first.until_halted().await;
+        assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
+        first.until_links_ended().await;
+        first.overrule(78).await.expect("it counts");
+        world.kill(0);
+        let first = world.open_source(0).await;
+        first.remove_peer(0).await.expect("it is away");
+        world.ship(0, 1, 2);
+        world.until("both sides were written to", || copy.is_disputed()).await;
+        copy.give_up().await.expect("what it has may go");
+        world.until_follows(0).await;
+        let (own, its) = (world.volumes(0), world.volumes(2));
+        assert!(own == its, "the copy has something else");
+    });
 }
