@@ -493,6 +493,27 @@ fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
     assert!(there.contains("is to be typed on third, not here"), "{there}");
 }
 
+#[test]
+fn a_copy_that_was_promoted_and_cannot_be_opened_overwrites_nobody_who_has_more() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    host.know(1, json!([partner("b:db", 2, "y"), partner("c:db", 3, "y")]), "");
+    let group = host.replicas.group("db").unwrap();
+    let State::Destination(copy) = group.state() else { panic!("a copy") };
+    let promotes = |past: &[Objection]| {
+        let others = Elsewhere { ahead: vec!["b:db".to_owned()], ..Elsewhere::default() };
+        rt::block_on(failover::promote(&host.replicas, &group, &copy, 7, past, others)).unwrap().map(drop)
+    };
+    promotes(&[Objection::Alive]).unwrap_err();
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "y"), ("c:db", "y")]));
+    // When the new source is opened, its volume is found to be another group's.
+    let of_another = Membership { group: "other".into(), partnership: [9; 16] };
+    host.replicas.member("vol1").unwrap().growth.set_membership(Some(of_another)).unwrap();
+    let why = promotes(&[Objection::Alive, Objection::Resync]).unwrap_err();
+    assert!(matches!(group.state(), State::Stopped(_)), "{why}");
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("c:db", "y")]), "{why}");
+}
+
 impl Host {
     /// A failover that passes over this.
     fn fails_over(&self, group: &Group, copy: &Destination, past: &[Objection]) -> Result<(), String> {
