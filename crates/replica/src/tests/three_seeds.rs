@@ -135,30 +135,52 @@ impl Story {
     async fn succeeded_by(&mut self, n: usize) {
         let old = std::mem::replace(&mut self.source, n);
         self.world.kill(n);
-        let source = self.open(n).await;
-        if with_rng(|rng| rng.below(2)) == 0 {
-            // Both are opened at the same moment.
-            self.come_back(old).await;
-            source.greeted().await;
-        } else {
-            source.greeted().await;
-            self.write();
-            self.nap(100).await;
-            self.come_back(old).await;
+        self.open(n).await;
+        // Both are opened at the same moment, or one after the other.
+        let at_once = with_rng(|rng| rng.below(2)) == 0;
+        if at_once {
+            self.open_as_it_is(old).await;
         }
-        assert!(source.halted().is_none(), "{:?}", source.halted());
+        self.counts(n).await;
         self.write();
+        self.nap(100).await;
+        if !at_once {
+            self.open_as_it_is(old).await;
+        }
+        self.become_copy(old).await;
     }
 
-    async fn come_back(&self, n: usize) {
+    /// A source is one, or is said to count where another one is in the way of that.
+    async fn counts(&mut self, n: usize) {
+        let source = self.world.source(n);
+        source.greeted().await;
+        if source.halted().is_some() {
+            source.until_links_ended().await;
+            self.tag += 1;
+            source.overrule(self.tag).await.expect("another one was promoted");
+            self.world.kill(n);
+            let source = self.open(n).await;
+            source.greeted().await;
+            assert!(source.halted().is_none(), "{:?}", source.halted());
+        }
+    }
+
+    async fn open_as_it_is(&self, n: usize) {
+        match self.world.role(n).await {
+            Role::Source => drop(self.open(n).await),
+            Role::Destination => drop(self.world.start_destination_as_it_is(n).await),
+        }
+    }
+
+    async fn become_copy(&self, n: usize) {
         if self.world.role(n).await == Role::Source {
-            let old = self.open(n).await;
-            old.until_halted().await;
+            let old = self.world.source(n);
+            self.world.until("the old source hears of the new one", || old.halted().is_some()).await;
             old.until_links_ended().await;
             old.demote().await.expect("another one has taken over");
             self.world.kill(n);
+            self.world.start_destination_as_it_is(n).await;
         }
-        self.world.start_destination_as_it_is(n).await;
     }
 
     async fn switch(&mut self) {
