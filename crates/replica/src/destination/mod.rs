@@ -413,6 +413,11 @@ impl Destination {
         core.state.promised.epoch.max(core.state.era().epoch)
     }
 
+    /// Whether a source has begun to copy to it, or it was one: it is not as it was made.
+    pub fn holds(&self) -> bool {
+        self.core().state.holds
+    }
+
     /// Waits for a source of another epoch than this to be accepted, and says of which.
     pub async fn until_claimed(&self, known: u64) -> u64 {
         let claimed = || {

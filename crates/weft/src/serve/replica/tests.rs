@@ -9,6 +9,7 @@ use weft_machine::rt;
 use weft_replica::destination::Destination;
 use weft_store::block::{Block, BlockOp};
 use weft_store::volume::{Create, Place, Volumes};
+use weft_wire::repl::control::{Era, Hello, Request, Response, Sync};
 
 use super::config::ListNumber;
 use super::partners::Elsewhere;
@@ -642,6 +643,31 @@ fn a_leave_of_other_volumes_ends_nothing() {
     assert!(host.is_destination("db"));
     host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": ["vol1"]})).unwrap();
     assert_eq!(host.files(), [""; 0]);
+}
+
+#[test]
+fn a_copy_that_follows_a_later_source_does_not_leave_for_an_earlier_one() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let State::Destination(copy) = host.replicas.group("db").unwrap().state() else { panic!("a copy") };
+    let control = |request| rt::block_on(copy.control(request)).unwrap();
+    let eras = vec![Era { epoch: 5, tag: 1, after: 0 }];
+    let (first, last, synchronous, adopt) = (1, 0, false, true);
+    let hello = Hello { partnership: [0xab; 16], first, last, synchronous, adopt, sizes: vec![MIB], eras };
+    let Response::Welcome(welcome) = control(Request::Hello(hello)) else { panic!("it is a copy") };
+    let leave = |epoch: u64, volumes: Value| {
+        let leave = json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": volumes, "epoch": epoch});
+        host.ask(&leave)
+    };
+    let refused = leave(4, json!([])).unwrap_err();
+    assert!(refused.contains("follows the source of epoch 5 there, and not that of epoch 4"), "{refused}");
+    // The source copies to it: no join is taken back any more, whose answer was lost.
+    let begin = Request::Begin { session: welcome.session, base: 0, sync: Sync::Initial };
+    assert_eq!(control(begin), Response::Done);
+    leave(0, json!(["vol1"])).unwrap();
+    assert!(host.is_destination("db"));
+    leave(5, json!([])).unwrap();
+    assert!(host.files().is_empty() && host.part() == Part::Ended);
 }
 
 #[test]
