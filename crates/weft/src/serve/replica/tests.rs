@@ -515,6 +515,28 @@ fn a_copy_that_was_promoted_and_cannot_be_opened_overwrites_nobody_who_has_more(
     assert_eq!(host.partners(), known(&[("other:db", "y"), ("c:db", "y")]), "{why}");
 }
 
+#[test]
+fn an_exchange_of_roles_that_cannot_be_written_down_names_no_successor() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = host.replicas.group("db").unwrap();
+    let State::Destination(copy) = group.state() else { panic!("a copy") };
+    host.fails_over(&group, &copy, &[Objection::Alive, Objection::Resync]).unwrap();
+    let State::Source(source) = group.state() else { panic!("a source") };
+    rt::block_on(async {
+        // What a new source writes down by itself.
+        while group.config().list.count == 0 {
+            rt::yield_now().await;
+        }
+    })
+    .unwrap();
+    fs::create_dir(host.dir.path().join("state/replica/.db.new")).unwrap();
+    let switched = rt::block_on(group.hand_over(&host.replicas, &source, 0, "other:db", 8)).unwrap();
+    let why = switched.unwrap_err();
+    assert!(why.contains("the roles are as they were"), "{why}");
+    assert_eq!(group.successor(), "");
+}
+
 impl Host {
     /// A failover that passes over this.
     fn fails_over(&self, group: &Group, copy: &Destination, past: &[Objection]) -> Result<(), String> {
