@@ -194,7 +194,15 @@ impl Story {
                 self.world.kill(self.source);
                 self.succeeded_by(to).await;
             }
-            Err(_) if source.has_given_up() => panic!("nothing is cut for so long: {switched:?}"),
+            Err(_) if source.has_given_up() => {
+                // What the answer says to type, unless it has taken over.
+                self.world.kill(self.source);
+                if self.world.role(to).await == Role::Destination {
+                    self.tag += 1;
+                    self.world.destination(to).promote(self.tag, ALIVE).await.expect("it has everything");
+                }
+                self.succeeded_by(to).await;
+            }
             Err(_) => {}
         }
     }
@@ -260,6 +268,7 @@ impl Story {
     }
 
     async fn end(&self) {
+        self.world.cable.loses_one_in.set(0);
         self.world.heal();
         rt::sleep(Duration::from_secs(1)).await;
         self.world.stop.set(true);
@@ -300,6 +309,7 @@ async fn story() {
     world.until_follows(0).await;
     let mut story = Story { world, source: 0, tag: 100, count: Rc::default(), protected: Rc::default() };
     story.write();
+    story.world.cable.loses_one_in.set(with_rng(|rng| [0, 200, 30][rng.below(3)]));
     for _ in 0..with_rng(|rng| rng.within(3..=9)) {
         story.nap(150).await;
         story.event().await;
