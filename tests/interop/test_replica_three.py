@@ -101,6 +101,22 @@ class Three(Hosts):
         first.wait_until_following(peers=2)
         self.wait_until_kept(source, ("localhost:vol1", "other"))
 
+    def test_a_copy_that_is_listed_by_two_addresses_and_removed_by_one_stays_by_the_other(self):
+        source, first, second = self.three()
+        self.assertEqual(source.stop(), 0)
+        # As a source has it that took the list of another one over, while nobody could be asked.
+        file = source.state / "replica" / "vol1.json"
+        group = json.loads(file.read_text())
+        [partner] = [partner for partner in group["partners"] if partner["name"] == "127.0.0.1:vol1"]
+        group["partners"].append({**partner, "name": "alias:vol1", "address": {**partner["address"], "host": "localhost"}})
+        file.write_text(json.dumps(group))
+        source.start()
+        source.wait_for("three destinations", lambda groups: len(groups[0]["links"]) == 3)
+        said = source.replica("remove", "vol1", "--to", "alias:vol1").stdout
+        self.assertEqual([group["role"] for group in first.status()], ["destination"])
+        source.wait_until_following(peers=2)
+        self.assertIn("alias:vol1 leads to the copy of 127.0.0.1:vol1, which stays", said)
+
     def test_the_list_of_a_source_that_was_set_back_counts_nevertheless(self):
         source, first, second = self.three()
         self.assertEqual([first.stop(), source.stop()], [0, 0])

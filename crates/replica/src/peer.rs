@@ -192,6 +192,14 @@ impl<'a> Link<'a> {
     }
 }
 
+/// How a peer is doing, whoever it follows. See [`Request::Status`].
+pub(crate) async fn status(peer: &dyn Peer) -> Result<Report, Error> {
+    match ask(peer, Request::Status).await? {
+        Response::Report(report) => Ok(report),
+        _ => Err(Error::Violation),
+    }
+}
+
 async fn ask(peer: &dyn Peer, request: Request) -> Result<Response, Error> {
     match peer.control(request).await? {
         Response::Refused(refusal) => Err(refusal.into()),

@@ -30,10 +30,13 @@ const PREPARE_LOOK: Duration = Duration::from_millis(100);
 /// Sessions of one opening: their numbers do not meet those of the next.
 const SESSIONS_PER_LIFE: u64 = 1 << 32;
 
-/// Whether nobody can name what this side has and the source of this era has not: the side has lost records, and follows
-/// another history. What a source has lost of its own history, that source's log or bitmap names.
-fn is_unnamed(state: &State, era: Era) -> bool {
-    state.damaged && !same(&state.era(), &era)
+/// Whether a source of this history has neither log nor bitmap that names what is to be copied to this side: which has lost records, and
+/// follows another history, or is in the middle of the resync of another source, whose bitmap alone names the blocks that are missing. What
+/// a source has lost of its own history, that source's log or bitmap names.
+fn is_unnamed(state: &State, eras: &[Era]) -> bool {
+    let (own, Some(latest)) = (state.era(), eras.last()) else { return true };
+    let is_its_source = latest.epoch == own.epoch && eras.iter().any(|era| same(era, &own));
+    (state.damaged && !same(&own, latest)) || (!state.consistent && !state.gave_up && !is_its_source)
 }
 
 impl Destination {
@@ -161,7 +164,9 @@ impl Destination {
             },
         };
         let diverged = !fresh
-            && (fill.last > fork.at || core.own.iter().any(|map| !map.is_clean()) || is_unnamed(state, era));
+            && (fill.last > fork.at
+                || core.own.iter().any(|map| !map.is_clean())
+                || is_unnamed(state, &hello.eras));
         let welcome = Welcome {
             session: state.life.wrapping_mul(SESSIONS_PER_LIFE).wrapping_add(core.sessions.wrapping_add(1)),
             last: fill.last.min(fork.at),
@@ -308,8 +313,9 @@ impl Destination {
                 map.mark(header.offset, header.range_len());
             }
         }
-        let offered = core.offered.last().is_some_and(|era| is_unnamed(&core.state, *era));
-        if offered || (fill.first > fork.saturating_add(1) && fill.last > fork && !core.state.gave_up) {
+        if is_unnamed(&core.state, &core.offered)
+            || (fill.first > fork.saturating_add(1) && fill.last > fork && !core.state.gave_up)
+        {
             // A copy of another history, parts of which its log no longer names.
             core.own.iter_mut().for_each(Bitmap::mark_all);
         }

@@ -413,6 +413,11 @@ impl Destination {
         core.state.promised.epoch.max(core.state.era().epoch)
     }
 
+    /// Whether a source has begun to copy to it, or it was one: it is not as it was made.
+    pub fn holds(&self) -> bool {
+        self.core().state.holds
+    }
+
     /// Waits for a source of another epoch than this to be accepted, and says of which.
     pub async fn until_claimed(&self, known: u64) -> u64 {
         let claimed = || {
@@ -450,7 +455,12 @@ impl Destination {
 
     /// What only this side has may go: the source that was refused for it counts.
     pub async fn give_up(&self) -> Result<(), Error> {
-        self.persist(|state| state.gave_up = true).await
+        self.persist(|state| {
+            // In the middle of a resync no bitmap of this side names what it lacks.
+            state.damaged |= !state.consistent && !state.gave_up;
+            state.gave_up = true;
+        })
+        .await
     }
 
     /// Appends records, whose sequences follow each other, to the log. Answered when they are durable. What the log has

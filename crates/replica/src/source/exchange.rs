@@ -22,7 +22,6 @@ use super::session::End;
 use super::{Core, Source};
 use crate::answer::Answer;
 use crate::error::Error;
-use crate::history::same;
 use crate::peer::{self, Link, Peer};
 use crate::status::{Mode, Phase, Role};
 
@@ -186,20 +185,26 @@ impl Source {
             }
             tracing::warn!("group {}: {} is to take over: {why}", self.config.group, self.name_of(n));
             rt::sleep(self.config.retry).await;
-            let Ok(hello) = self.hello(n) else { return Err(why) };
-            told = match self.in_time(Link::hello(peer, hello)).await {
-                Ok((link, welcome))
-                    if welcome.consistent && !welcome.diverged && welcome.last == era.after =>
-                {
-                    self.in_time(link.take_over(era)).await
-                }
-                Ok(_) => Err(Refusal::Inconsistent.into()),
-                // It has: only the answer was lost.
-                Err(peer::Error::Refused(Refusal::Fenced(by))) if same(&by, &era) => Ok(()),
-                Err(e) => Err(e),
-            };
+            told = self.ask_again(n, peer, era).await;
         }
         Ok(())
+    }
+
+    async fn ask_again(&self, n: usize, peer: &dyn Peer, era: Era) -> Result<(), peer::Error> {
+        let Ok(hello) = self.hello(n) else { return Err(Refusal::Partnership.into()) };
+        match self.in_time(Link::hello(peer, hello)).await {
+            Ok((link, welcome)) if welcome.consistent && !welcome.diverged && welcome.last == era.after => {
+                self.in_time(link.take_over(era)).await
+            }
+            Ok(_) => Err(Refusal::Inconsistent.into()),
+            Err(fenced @ peer::Error::Refused(Refusal::Fenced(_))) => {
+                // It has, if it is the source: only the answer was lost. It may have been opened as one since, in an era of its own.
+                let report = self.in_time(peer::status(peer)).await?;
+                let has_taken_over = report.source && report.epoch >= era.epoch;
+                if has_taken_over { Ok(()) } else { Err(fenced) }
+            }
+            Err(e) => Err(e),
+        }
     }
 
     fn name_of(&self, n: usize) -> String {

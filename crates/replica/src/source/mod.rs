@@ -35,6 +35,7 @@ use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 use weft_wire::repl::control::{Era, Refusal, Report, Request, Response};
 
 pub use self::admin::{First, PeerConfig};
+use self::exchange::GIVEN_UP;
 use self::reads::FailedReads;
 use crate::bitmap::Bitmap;
 use crate::error::Error;
@@ -530,6 +531,15 @@ impl Source {
         self.core().sizes.get(member).copied().unwrap_or(0)
     }
 
+    /// The same for whoever uses it: what a side holds that has given up is old as soon as the next source is written to.
+    fn usable_size(&self, member: usize) -> Result<u64, weft_store::Error> {
+        let core = self.core();
+        match core.given_up {
+            true => Err(weft_store::Error::Io(std::io::Error::other(GIVEN_UP))),
+            false => Ok(core.sizes.get(member).copied().unwrap_or(0)),
+        }
+    }
+
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -571,7 +581,7 @@ impl Block for Replicated {
 
     fn submit(&self, op: BlockOp) -> LocalBoxFuture<'_, Result<Outcome, weft_store::Error>> {
         Box::pin(async move {
-            op.validate(self.geometry().size)?;
+            op.validate(self.source.usable_size(self.member)?)?;
             match op {
                 BlockOp::Read { offset, len } => {
                     let read = self.volume.submit(op).await;

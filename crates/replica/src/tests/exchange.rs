@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join};
 use weft_machine::{Payload, rt};
+use weft_store::block::BlockOp;
 use weft_wire::repl::control::{Request, Response};
 
 use super::link::Link;
@@ -287,6 +288,44 @@ fn a_link_that_is_lost_while_the_copy_takes_over_is_made_again_and_the_answer_is
             assert_eq!(world.destination(1).status().role, Role::Source, "on its disk alone");
         });
     }
+}
+
+#[test]
+fn a_copy_that_has_taken_over_and_is_opened_as_the_source_has_taken_over() {
+    tell(async {
+        let world = meddled(Fate::AnswerLost).await;
+        let source = world.source(0);
+        let opened = async {
+            while world.cable.up.get() {
+                rt::sleep(Duration::from_millis(1)).await;
+            }
+            world.kill(1);
+            world.open_source(1).await;
+            world.heal();
+        };
+        let (switched, ()) = join(source.switch(0, 77), opened).await;
+        switched.expect("it is the source");
+        assert_eq!((world.role(0).await, world.role(1).await), (Role::Destination, Role::Source));
+    });
+}
+
+#[test]
+fn a_source_that_has_given_up_is_not_read_from_while_the_next_one_is_written_to() {
+    tell(async {
+        let world = meddled(Fate::AnswerLost).await;
+        let source = world.source(0);
+        let read = async {
+            while world.cable.up.get() {
+                rt::sleep(Duration::from_millis(1)).await;
+            }
+            world.kill(1);
+            write(&world.open_source(1).await.block(0), 0, 4096, 99).await;
+            assert!(source.halted().is_none(), "it still waits for the answer");
+            let read = source.block(0).submit(BlockOp::Read { offset: 0, len: 4096 }).await;
+            assert!(read.is_err(), "what was there before is read");
+        };
+        drop(join(source.switch(0, 77), read).await);
+    });
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod servers;
 mod setback;
 mod stories;
 mod three;
+mod three_seeds;
 mod world;
 
 use std::cell::RefCell;

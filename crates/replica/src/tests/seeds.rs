@@ -433,7 +433,7 @@ async fn story(seed: u64) {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+pub(super) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 

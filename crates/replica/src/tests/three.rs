@@ -1,6 +1,7 @@
 //! A source and two destinations, of which one becomes the source.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{join, join3};
 
@@ -142,5 +143,84 @@ fn a_switch_back_at_the_moment_of_a_switch_makes_one_source() {
         assert!(back.is_ok() != on.is_ok(), "{back:?} {on:?}");
         let expected = if back.is_ok() { 0 } else { 2 };
         assert_eq!(sources(&world).await, [expected], "{back:?} {on:?}");
+    });
+}
+
+/// Host 2 was away while more was written than the log has, and is in the middle of the resync that follows from that.
+async fn one_in_a_resync() -> World {
+    let world = three().await;
+    let source = world.source(0);
+    world.kill(2);
+    let block = source.block(0);
+    for n in 0..120 {
+        write(&block, (n % 60) * 8192, 8192, n as u8).await;
+    }
+    source.checkpoint().await.expect("the log is let go");
+    world.nodes[2].members[0].slow_down(Duration::from_millis(200));
+    let copy = world.start_destination(2).await;
+    world.until("a resync begins", || !copy.status().consistent).await;
+    world
+}
+
+#[test]
+fn a_copy_in_the_middle_of_a_resync_is_made_whole_by_another_source() {
+    for switches in [false, true] {
+        tell(async {
+            let world = one_in_a_resync().await;
+            match switches {
+                true => world.source(0).switch(0, 77).await.expect("that one follows"),
+                false => {
+                    world.kill(0);
+                    world.destination(1).promote(77, ALIVE).await.expect("it has everything");
+                }
+            }
+            world.kill(0);
+            world.kill(2);
+            world.nodes[2].members[0].slow_down(Duration::from_micros(50));
+            world.start_destination(2).await;
+            let source = opened(&world, 1, &[2]).await;
+            write(&source.block(0), 0, 4096, 200).await;
+            world.until_follows(1).await;
+            world.check_equal(1, 2).await;
+        });
+    }
+}
+
+#[test]
+fn a_copy_that_gives_up_in_the_middle_of_a_resync_is_made_whole_by_the_source_that_counts() {
+    tell(async {
+        let world = three().await;
+        world.kill(2);
+        write(&world.source(0).block(0), 0, 4096, 2).await;
+        world.kill(0);
+        world.destination(1).promote(77, ALIVE).await.expect("it has everything");
+        let second = opened(&world, 1, &[0, 2]).await;
+        let block = second.block(0);
+        for n in 0..120 {
+            write(&block, (n % 60) * 8192, 8192, n as u8).await;
+        }
+        second.checkpoint().await.expect("the log is let go");
+        let disk = &world.nodes[2].members[0];
+        disk.slow_down(Duration::from_millis(200));
+        let copy = world.start_destination(2).await;
+        world.until("a resync begins", || !copy.status().consistent).await;
+        world.kill(1);
+        disk.slow_down(Duration::from_micros(50));
+        // The first source comes back, and is said to count.
+        let first = world.open_source(0).await;
+        world.ship(0, 1, 2);
+        let (phase, _) = first.until_halted().await;
+        assert!(matches!(phase, Phase::Superseded | Phase::SplitBrain), "{phase:?}");
+        first.until_links_ended().await;
+        first.overrule(78).await.expect("it counts");
+        world.kill(0);
+        let first = world.open_source(0).await;
+        first.remove_peer(0).await.expect("it is away");
+        world.ship(0, 1, 2);
+        world.until("both sides were written to", || copy.is_disputed()).await;
+        copy.give_up().await.expect("what it has may go");
+        world.until_follows(0).await;
+        let (own, its) = (world.volumes(0), world.volumes(2));
+        assert!(own == its, "the copy has something else");
     });
 }

@@ -14,6 +14,7 @@ use weft_replica::source::{First, Source};
 use weft_replica::status::{self, Mode, Phase, Role, Status};
 
 use super::config::{self, Address, Partner, Policy};
+use super::destinations::{same_copy, who_is_at};
 use super::group::{self, Group, State};
 use super::names::GroupName;
 use super::setup::{Ask, Join, LOG_UNIT, Tell, Wished};
@@ -301,7 +302,7 @@ async fn create(replicas: &Arc<Replicas>, wanted: Create) -> Result<Reply, Strin
         Err(why) => Err(why),
     };
     if let Err(why) = made {
-        let leave = Ask::Leave { partnership, volumes: their_volumes.clone() };
+        let leave = Ask::Leave { partnership, volumes: their_volumes.clone(), epoch: 0 };
         return Err(match carrier::ask(address, &replicas.pool, &leave).await {
             Ok(_) => why,
             Err(e) => {
@@ -371,23 +372,16 @@ async fn refuse_second_name(
     server: u64,
     host: &str,
 ) -> Result<(), String> {
-    for partner in group.config().partners {
-        let look = Ask::Look { volumes: Vec::new(), measure: false };
-        // One that cannot be reached is not the one that has just answered.
-        if let Ok(Tell::Looked { server: other, .. }) =
-            carrier::ask(&partner.address, &replicas.pool, &look).await
-            && other == server
-            && server != 0
-        {
-            return Err(format!(
-                "{} is replicated to {host} already, as {}: `weft replica status` says how it is; `{}` ends that",
-                group.name,
-                partner.name,
-                removal(&group.name, &partner.name)
-            ));
-        }
+    // One that cannot be reached is not the one that has just answered.
+    match who_is_at(replicas, server, group.config().partners).await {
+        None => Ok(()),
+        Some(partner) => Err(format!(
+            "{} is replicated to {host} already, as {}: `weft replica status` says how it is; `{}` ends that",
+            group.name,
+            partner.name,
+            removal(&group.name, &partner.name)
+        )),
     }
-    Ok(())
 }
 
 /// How the server at an address reaches this one: by `return_host`, or by the address that this host uses on the way there.
@@ -514,11 +508,11 @@ async fn remove(
     let _turn = replicas.take_turn(format!("`weft replica remove {name}`"))?;
     let _of_group = group.take_turn(format!("`weft replica remove {name}`"))?;
     if let State::Source(_) = group.state() {
-        let partners: Vec<Partner> = match to {
-            None => group.config().partners,
+        let (partners, kept): (Vec<Partner>, Vec<Partner>) = match to {
+            None => (group.config().partners, Vec::new()),
             Some(_) => {
                 let (_, _, _, name) = destination(replicas, name, to)?;
-                group.config().partners.into_iter().filter(|partner| partner.name == name).collect()
+                group.config().partners.into_iter().partition(|partner| partner.name == name)
             }
         };
         if force
@@ -531,17 +525,26 @@ async fn remove(
                 group.name, group.name
             ));
         }
-        let mut unheard = Vec::new();
+        let (mut unheard, mut notes) = (Vec::new(), String::new());
         for partner in &partners {
-            let ask = Ask::Leave { partnership: group.partnership_hex(), volumes: Vec::new() };
-            if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
-                if !force {
-                    return Err(format!(
-                        "{} was not told, and would wait for ever: {e}; --force removes this side alone",
-                        partner.name
-                    ));
+            match same_copy(replicas, partner, &kept).await {
+                // Told that it is over, it would be no copy by its other name either.
+                Some(other) => {
+                    notes = format!("; {} leads to the copy of {other}, which stays", partner.name);
                 }
-                unheard.push(partner.address.host.clone());
+                None => {
+                    let (partnership, epoch) = (group.partnership_hex(), group.latest_epoch());
+                    let ask = Ask::Leave { partnership, volumes: Vec::new(), epoch };
+                    if let Err(e) = carrier::ask(&partner.address, &replicas.pool, &ask).await {
+                        if !force {
+                            return Err(format!(
+                                "{} was not told, and would wait for ever: {e}; --force removes this side alone",
+                                partner.name
+                            ));
+                        }
+                        unheard.push(partner.address.host.clone());
+                    }
+                }
             }
             let forget = || {
                 group.change_destinations(replicas, |config| {
@@ -561,7 +564,7 @@ async fn remove(
         };
         return Ok(Reply::Done(match left {
             0 => format!("{name} is not replicated any more{there}"),
-            n => format!("{name} has {n} destinations left{there}"),
+            n => format!("{name} has {n} destinations left{there}{notes}"),
         }));
     }
     if let State::Stopped(stopped) = group.state() {

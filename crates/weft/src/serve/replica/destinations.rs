@@ -404,6 +404,21 @@ async fn server_of(replicas: &Replicas, partner: &Partner) -> Option<u64> {
     }
 }
 
+/// Which of these partners' addresses leads to the server of this number.
+pub(super) async fn who_is_at(replicas: &Replicas, server: u64, among: Vec<Partner>) -> Option<Partner> {
+    let servers = join_all(among.iter().map(|partner| server_of(replicas, partner))).await;
+    among.into_iter().zip(servers).find(|(_, its)| *its == Some(server)).map(|(partner, _)| partner)
+}
+
+/// The one of these partners that is the same copy as another one, by another address. Whoever cannot be asked is none.
+pub(super) async fn same_copy(replicas: &Replicas, partner: &Partner, others: &[Partner]) -> Option<String> {
+    if others.is_empty() {
+        return None;
+    }
+    let server = server_of(replicas, partner).await?;
+    who_is_at(replicas, server, others.to_vec()).await.map(|other| other.name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::config::{Address, Password};

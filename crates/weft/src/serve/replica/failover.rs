@@ -14,6 +14,7 @@ use weft_wire::repl::control::Era;
 
 use super::Replicas;
 use super::group::Group;
+use super::partners::Elsewhere;
 use crate::args::replica::Objection;
 
 /// Makes a copy the source, if all that speaks against that now is among what is passed over. Under which era, and what is to be said
@@ -25,8 +26,20 @@ pub(super) async fn take_over(
     tag: u64,
     past: &[Objection],
 ) -> Result<(Era, String), String> {
-    let passes = |objection| past.contains(&objection);
     let others = group.is_behind(replicas, copy).await;
+    promote(replicas, group, copy, tag, past, others).await
+}
+
+/// The same, where the other sides have said this.
+pub(super) async fn promote(
+    replicas: &Replicas,
+    group: &Group,
+    copy: &Destination,
+    tag: u64,
+    past: &[Objection],
+    others: Elsewhere,
+) -> Result<(Era, String), String> {
+    let passes = |objection| past.contains(&objection);
     let force = Force {
         source_alive: passes(Objection::Alive),
         inconsistent: passes(Objection::Resync),
@@ -37,16 +50,17 @@ pub(super) async fn take_over(
         true => {
             let before = group.config().partners;
             let parted = group.part_from(replicas, &others.ahead)?;
-            let taken = group.engine().take_over(copy, tag, force).await;
-            if taken.is_err() && !parted.is_empty() {
-                // It is a copy still.
-                group.change(replicas, |config| config.partners = before)?;
-            }
-            match taken {
+            match group.engine().take_over(copy, tag, force).await {
                 Ok(era) if others.unasked.is_empty() => return Ok((era, parted)),
                 Ok(era) => return Ok((era, format!("{parted}; {}", others.unasked))),
-                Err(Error::Objections(own)) => own,
-                Err(e) => return Err(e.to_string()),
+                Err(Error::Objections(own)) => {
+                    if !parted.is_empty() {
+                        // It is a copy still.
+                        group.change(replicas, |config| config.partners = before)?;
+                    }
+                    own
+                }
+                Err(e) => return Err(format!("{e}{parted}")),
             }
         }
     };

@@ -546,7 +546,11 @@ impl Group {
             config.partners.sort_by_key(|partner| partner.name != to);
             *lock(&self.successor) = to.to_owned();
         })
-        .map_err(|why| format!("the roles are as they were: {why}"))?;
+        .map_err(|why| {
+            // The next list would tell of it.
+            lock(&self.successor).clear();
+            format!("the roles are as they were: {why}")
+        })?;
         let switched = async {
             let told = self.tell_of_successor(replicas, to).await?;
             let switched = source.switch(n, tag).await;

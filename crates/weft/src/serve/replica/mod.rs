@@ -344,9 +344,9 @@ impl Replicas {
                 let replicas = self.clone();
                 uncancelled(async move { replicas.join(*join).await }).await.map(|()| Tell::Done)
             }
-            Ask::Leave { partnership, volumes } => {
+            Ask::Leave { partnership, volumes, epoch } => {
                 let replicas = self.clone();
-                uncancelled(async move { replicas.leave(&partnership, &volumes).await })
+                uncancelled(async move { replicas.leave(&partnership, &volumes, epoch).await })
                     .await
                     .map(|()| Tell::Done)
             }
@@ -477,8 +477,14 @@ impl Replicas {
         self.groups().values().find(is).cloned()
     }
 
-    /// The source has ended the partnership. Unless `volumes` is empty, only the group of these is meant.
-    async fn leave(self: &Arc<Self>, partnership: &str, volumes: &[String]) -> Result<(), String> {
+    /// The source of this epoch has ended the partnership. Unless `volumes` is empty, it takes back the join of these, and nothing else is
+    /// meant.
+    async fn leave(
+        self: &Arc<Self>,
+        partnership: &str,
+        volumes: &[String],
+        epoch: u64,
+    ) -> Result<(), String> {
         // A source that has lost the answer to its join says this while that join may still go on.
         drop(self.joins.lock().await);
         let Some(group) = self.of_partnership(partnership) else {
@@ -490,6 +496,15 @@ impl Replicas {
         }
         let name = &group.name;
         match group.state() {
+            // Its join was another one: a source has come since.
+            State::Destination(copy) if !volumes.is_empty() && copy.holds() => return Ok(()),
+            State::Destination(copy) if epoch > 0 && copy.latest_epoch() > epoch => {
+                return Err(format!(
+                    "{name} follows the source of epoch {} there, and not that of epoch {epoch}: `weft replica remove` is to be typed on \
+                     its source",
+                    copy.latest_epoch()
+                ));
+            }
             State::Destination(_) => {}
             // It may hold what nobody else does.
             State::Stopped(_) => {

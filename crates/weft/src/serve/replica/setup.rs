@@ -50,6 +50,9 @@ pub(super) enum Ask {
         /// Unless empty: the group is meant only if its volumes there are these. A server that does not know this passes over it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         volumes: Vec<String>,
+        /// Of the source that says it: a copy that follows a later one is no copy of it. Zero from an older version.
+        #[serde(default)]
+        epoch: u64,
     },
     /// The source's volumes are about to grow: give these as much room.
     Grow {

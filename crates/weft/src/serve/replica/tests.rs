@@ -9,6 +9,7 @@ use weft_machine::rt;
 use weft_replica::destination::Destination;
 use weft_store::block::{Block, BlockOp};
 use weft_store::volume::{Create, Place, Volumes};
+use weft_wire::repl::control::{Era, Hello, Request, Response, Sync};
 
 use super::config::ListNumber;
 use super::partners::Elsewhere;
@@ -493,6 +494,49 @@ fn a_copy_that_lacks_what_another_one_has_is_no_source_unasked() {
     assert!(there.contains("is to be typed on third, not here"), "{there}");
 }
 
+#[test]
+fn a_copy_that_was_promoted_and_cannot_be_opened_overwrites_nobody_who_has_more() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    host.know(1, json!([partner("b:db", 2, "y"), partner("c:db", 3, "y")]), "");
+    let group = host.replicas.group("db").unwrap();
+    let State::Destination(copy) = group.state() else { panic!("a copy") };
+    let promotes = |past: &[Objection]| {
+        let others = Elsewhere { ahead: vec!["b:db".to_owned()], ..Elsewhere::default() };
+        rt::block_on(failover::promote(&host.replicas, &group, &copy, 7, past, others)).unwrap().map(drop)
+    };
+    promotes(&[Objection::Alive]).unwrap_err();
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("b:db", "y"), ("c:db", "y")]));
+    // When the new source is opened, its volume is found to be another group's.
+    let of_another = Membership { group: "other".into(), partnership: [9; 16] };
+    host.replicas.member("vol1").unwrap().growth.set_membership(Some(of_another)).unwrap();
+    let why = promotes(&[Objection::Alive, Objection::Resync]).unwrap_err();
+    assert!(matches!(group.state(), State::Stopped(_)), "{why}");
+    assert_eq!(host.partners(), known(&[("other:db", "y"), ("c:db", "y")]), "{why}");
+}
+
+#[test]
+fn an_exchange_of_roles_that_cannot_be_written_down_names_no_successor() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let group = host.replicas.group("db").unwrap();
+    let State::Destination(copy) = group.state() else { panic!("a copy") };
+    host.fails_over(&group, &copy, &[Objection::Alive, Objection::Resync]).unwrap();
+    let State::Source(source) = group.state() else { panic!("a source") };
+    rt::block_on(async {
+        // What a new source writes down by itself.
+        while group.config().list.count == 0 {
+            rt::yield_now().await;
+        }
+    })
+    .unwrap();
+    fs::create_dir(host.dir.path().join("state/replica/.db.new")).unwrap();
+    let switched = rt::block_on(group.hand_over(&host.replicas, &source, 0, "other:db", 8)).unwrap();
+    let why = switched.unwrap_err();
+    assert!(why.contains("the roles are as they were"), "{why}");
+    assert_eq!(group.successor(), "");
+}
+
 impl Host {
     /// A failover that passes over this.
     fn fails_over(&self, group: &Group, copy: &Destination, past: &[Objection]) -> Result<(), String> {
@@ -621,6 +665,31 @@ fn a_leave_of_other_volumes_ends_nothing() {
     assert!(host.is_destination("db"));
     host.ask(&json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": ["vol1"]})).unwrap();
     assert_eq!(host.files(), [""; 0]);
+}
+
+#[test]
+fn a_copy_that_follows_a_later_source_does_not_leave_for_an_earlier_one() {
+    let host = Host::new();
+    host.join(|_| ()).unwrap();
+    let State::Destination(copy) = host.replicas.group("db").unwrap().state() else { panic!("a copy") };
+    let control = |request| rt::block_on(copy.control(request)).unwrap();
+    let eras = vec![Era { epoch: 5, tag: 1, after: 0 }];
+    let (first, last, synchronous, adopt) = (1, 0, false, true);
+    let hello = Hello { partnership: [0xab; 16], first, last, synchronous, adopt, sizes: vec![MIB], eras };
+    let Response::Welcome(welcome) = control(Request::Hello(hello)) else { panic!("it is a copy") };
+    let leave = |epoch: u64, volumes: Value| {
+        let leave = json!({"do": "leave", "partnership": PARTNERSHIP, "volumes": volumes, "epoch": epoch});
+        host.ask(&leave)
+    };
+    let refused = leave(4, json!([])).unwrap_err();
+    assert!(refused.contains("follows the source of epoch 5 there, and not that of epoch 4"), "{refused}");
+    // The source copies to it: no join is taken back any more, whose answer was lost.
+    let begin = Request::Begin { session: welcome.session, base: 0, sync: Sync::Initial };
+    assert_eq!(control(begin), Response::Done);
+    leave(0, json!(["vol1"])).unwrap();
+    assert!(host.is_destination("db"));
+    leave(5, json!([])).unwrap();
+    assert!(host.files().is_empty() && host.part() == Part::Ended);
 }
 
 #[test]
