@@ -91,7 +91,7 @@ pub(crate) struct Volume {
     /// Why it is not served, if that is so; nothing but its name is known then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_served: Option<String>,
-    /// What is wrong with the file that it lies on: it was removed or moved while it is served.
+    /// What is wrong with it: its file was removed or moved while it is served, or a flush has failed.
     #[serde(default)]
     pub warning: Option<String>,
 }

@@ -130,7 +130,7 @@ impl Subject {
                 volume.size = size;
             }
             volume.clients = status.connections.iter().filter(has).count();
-            volume.warning = self.growths.astray(&volume.name).await;
+            volume.warning = self.growths.trouble(&volume.name).await;
             self.log_once(volume);
         }
         let order = |c: &Connection| (c.protocol.clone(), std::cmp::Reverse(c.age_seconds), c.peer.clone());

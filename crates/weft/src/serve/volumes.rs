@@ -182,11 +182,11 @@ impl Growths {
         self.0.iter().find(|(name, _)| name == volume).map(|(_, growth)| growth.size())
     }
 
-    /// What is wrong with the files of a volume that is served, if anything.
-    pub async fn astray(&self, volume: &str) -> Option<String> {
+    /// What is wrong with a volume that is served, if anything.
+    pub async fn trouble(&self, volume: &str) -> Option<String> {
         let (_, growth) = self.0.iter().find(|(name, _)| name == volume)?;
         let growth = growth.clone();
-        rt::blocking(move || growth.astray()).await
+        rt::blocking(move || growth.trouble()).await
     }
 
     /// Makes one longer; its size then.
