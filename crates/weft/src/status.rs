@@ -70,7 +70,7 @@ pub(crate) struct Share {
     pub encrypted: bool,
     /// Files and folders of it that are open.
     pub opens: usize,
-    /// What is wrong with its disk: full, read-only or failing.
+    /// What is wrong with it: its disk is full, read-only or failing, or its folder was moved or removed while it is served.
     #[serde(default)]
     pub warning: Option<String>,
 }

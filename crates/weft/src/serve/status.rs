@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use weft_machine::rt::Cores;
+use weft_machine::rt::{self, Cores};
 use weft_smb::server as smb;
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
@@ -119,7 +119,8 @@ impl Subject {
             let opens = share.vfs.opens();
             let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
             status.opens += opens;
-            let warning = share.vfs.health().and_then(weft_store::health::Health::trouble);
+            let vfs = share.vfs.clone();
+            let warning = rt::blocking(move || vfs.health()?.troubles()).await;
             status.shares.push(status::Share { opens, warning, ..described.clone() });
         }
         for volume in &mut status.volumes {
