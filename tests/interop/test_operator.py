@@ -54,7 +54,7 @@ class Disk(unittest.TestCase):
             finally:
                 server.stop()
 
-    def test_a_full_state_directory_is_shown(self):
+    def test_a_state_directory_that_is_full_or_read_only_is_shown(self):
         with small_disk() as disk, tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
             state = disk / "state"
             server = weft.Server(pathlib.Path(folder), "--state-dir", state)
@@ -74,14 +74,14 @@ class Disk(unittest.TestCase):
                 self.assertRegex(shown(), rf"state     ! the disk of the state directory {state} is full: .*df -h {state}")
                 filler.unlink()
                 self.assertNotIn("state directory", shown())
+                weft.run("mount", "-o", "remount,ro", disk)
+                self.assertRegex(shown(), rf"state     ! the disk of the state directory {state} is read-only: .*mount -o remount,rw {disk}\)")
+                weft.run("mount", "-o", "remount,rw", disk)
+                self.assertNotIn("state directory", shown())
             finally:
                 server.stop()
 
 
-@unittest.skipUnless(os.geteuid() == 0, "only a server that is root decides who may")
-class Squashed(unittest.TestCase):
-    def test_why_root_of_a_client_is_refused_is_told(self):
-        with weft.serving("--export", "data:root_squash") as server:
 class Folder(unittest.TestCase):
     def test_a_folder_that_is_moved_or_removed_while_it_is_served_is_shown(self):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as work, contextlib.ExitStack() as stack:
@@ -107,6 +107,10 @@ class Folder(unittest.TestCase):
             folder.mkdir()
 
 
+@unittest.skipUnless(os.geteuid() == 0, "only a server that is root decides who may")
+class Squashed(unittest.TestCase):
+    def test_why_root_of_a_client_is_refused_is_told(self):
+        with weft.serving("--export", "data:root_squash") as server:
             server.folder.chmod(0o755)
             server.folder.parent.chmod(0o755)
             said = weft.run(weft.WEFT, "put", server.nfs_url("file"), input="x", check=False)

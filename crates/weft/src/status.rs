@@ -39,7 +39,7 @@ pub(crate) struct Status {
     pub providers: Vec<String>,
     /// "io_uring" or "epoll".
     pub driver: String,
-    /// What is wrong with its state directory: it is full.
+    /// What is wrong with its state directory: it is full, read-only, or cannot be written.
     #[serde(default)]
     pub state_warning: Option<String>,
     /// Files and folders that are open, by whatever protocol.
