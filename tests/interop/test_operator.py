@@ -78,6 +78,31 @@ class Disk(unittest.TestCase):
                 server.stop()
 
 
+class Folder(unittest.TestCase):
+    def test_a_folder_that_is_moved_or_removed_while_it_is_served_is_shown(self):
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as work, contextlib.ExitStack() as stack:
+            work = pathlib.Path(work)
+            folder, moved, state = work / "data", work / "moved", work / "state"
+            folder.mkdir()
+            server = weft.Server(folder, "--state-dir", state)
+            stack.callback(server.stop)
+
+            def warning():
+                return status(server, state)["servers"][0]["shares"][0]["warning"]
+
+            self.assertIsNone(warning())
+            folder.rename(moved)
+            self.assertIn(f"was moved to {moved}", warning())
+            folder.mkdir()
+            self.assertIn(f"{folder} is another folder now", warning())
+            folder.rmdir()
+            moved.rename(folder)
+            self.assertIsNone(warning())
+            folder.rmdir()
+            self.assertIn("was removed", warning())
+            folder.mkdir()
+
+
 @unittest.skipUnless(os.geteuid() == 0, "only a server that is root decides who may")
 class Squashed(unittest.TestCase):
     def test_why_root_of_a_client_is_refused_is_told(self):

@@ -15,7 +15,10 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The limit of one kind of message: `static REFUSED: LogLimit = LogLimit::new();`.
 #[derive(Debug)]
-pub struct LogLimit(Mutex<State>);
+pub struct LogLimit {
+    interval: Duration,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -49,13 +52,18 @@ impl Default for LogLimit {
 impl LogLimit {
     /// Of a kind of message that nobody has logged yet.
     pub const fn new() -> LogLimit {
-        LogLimit(Mutex::new(State { since: None, logged: 0, left_out: 0 }))
+        LogLimit::every(INTERVAL)
+    }
+
+    /// The same, of a kind that lasts until somebody mends something: after its first lines one in `interval`.
+    pub const fn every(interval: Duration) -> LogLimit {
+        LogLimit { interval, state: Mutex::new(State { since: None, logged: 0, left_out: 0 }) }
     }
 
     /// Whether to log a line now: then what to show behind it.
     pub fn pass(&self, now: Time) -> Option<LeftOut> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = state.since.is_none_or(|since| now.since(since) >= INTERVAL);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = state.since.is_none_or(|since| now.since(since) >= self.interval);
         if over {
             // A burst that goes on has one line an interval; one that was quiet for an interval has its first lines again.
             state.logged = if state.left_out > 0 { BURST } else { 0 };

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream as _};
-use weft_machine::rt;
+use weft_machine::{LogLimit, rt};
 use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
@@ -39,6 +39,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Agreed<'a> {
     /// What is served.
     pub export: &'a Export,
+    /// How often the log is told that it fails.
+    pub failures: &'a LogLimit,
     /// READs are answered in chunks.
     pub structured: bool,
     /// BLOCK_STATUS may be asked for.

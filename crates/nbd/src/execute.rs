@@ -6,7 +6,7 @@
 use std::io;
 
 use bytes::Bytes;
-use weft_machine::{FileRange, Payload, Pool};
+use weft_machine::{FileRange, Payload, Pool, rt};
 use weft_store::Error as StoreError;
 use weft_store::block::{BlockOp, Outcome};
 use weft_wire::nbd::transmission::{
@@ -191,8 +191,10 @@ pub(crate) fn failed(agreed: &Agreed<'_>, request: &Request, why: &StoreError) -
         _ => Code::Io,
     };
     // That zeros are not fast here is an answer, not a failure.
-    if code == Code::Io {
-        tracing::warn!(export = agreed.export.name, ?request, "the volume failed: {why}");
+    if code == Code::Io
+        && let Some(left_out) = agreed.failures.pass(rt::now())
+    {
+        tracing::warn!(export = agreed.export.name, ?request, "the volume failed: {why}{left_out}");
     }
     error(agreed, request, code, why.to_string())
 }

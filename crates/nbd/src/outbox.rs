@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use bytes::Bytes;
-use weft_machine::{FileRange, Payload, Pool, Stream};
+use weft_machine::{FileRange, LogLimit, Payload, Pool, Stream, rt};
 use weft_wire::nbd::transmission::{Chunk, Code};
 
 use weft_machine::net::Link;
@@ -109,7 +109,10 @@ impl Batch {
         let last = match read {
             Ok(()) => Chunk::None.emit(cookie, true),
             Err((sent, e)) => {
-                tracing::warn!("a part of a volume cannot be read: {e}");
+                static UNREADABLE: LogLimit = LogLimit::new();
+                if let Some(left_out) = UNREADABLE.pass(rt::now()) {
+                    tracing::warn!("a part of a volume cannot be read: {e}{left_out}");
+                }
                 pad(link, range.len.saturating_sub(sent)).await?;
                 let offset = Some(offset.saturating_add(sent as u64));
                 let message = "this part of the volume cannot be read".to_owned();

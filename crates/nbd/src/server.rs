@@ -4,10 +4,11 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weft_machine::net::{Link, Tls};
 use weft_machine::rt::{self, Drain};
-use weft_machine::{Pool, Stream};
+use weft_machine::{LogLimit, Pool, Stream};
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
 use crate::connection::{self, Agreed};
@@ -15,6 +16,9 @@ use crate::negotiation::{Negotiation, Step};
 use crate::receiver::Receiver;
 use crate::resources::{Error, Export, Limits, Resources};
 use crate::watch::Watch;
+
+/// The log is told again that requests to an export fail after this: each client repeats its requests for as long as they do.
+const REMIND: Duration = Duration::from_secs(600);
 
 /// What a server is made of.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct Config {
 /// Serves exports.
 pub struct Server {
     pub(crate) exports: Vec<Export>,
+    /// What the log is told of each export's failures, by whatever connection.
+    failures: Vec<LogLimit>,
     pub(crate) resources: Resources,
     tls: Option<Tls>,
 }
@@ -44,7 +50,13 @@ impl Server {
     pub fn new(config: Config) -> Arc<Server> {
         let Config { exports, pool, received, tls, limits } = config;
         let resources = Resources { pool, received, limits, drain: Drain::default() };
-        Arc::new(Server { exports, resources, tls })
+        let failures = exports.iter().map(|_| LogLimit::every(REMIND)).collect();
+        Arc::new(Server { exports, failures, resources, tls })
+    }
+
+    /// An export by its place, and the log's limit of its failures.
+    pub(crate) fn chosen(&self, export: usize) -> Option<(&Export, &LogLimit)> {
+        self.exports.get(export).zip(self.failures.get(export))
     }
 
     /// No more requests are taken; those in flight are answered, then connections end.
@@ -120,8 +132,9 @@ impl Server {
                 }
                 Step::Start { replies, export, structured, context } => {
                     link.send_all(&[replies.into()]).await?;
-                    let export = self.exports.get(export).ok_or(Error::Violation("an export that is not"))?;
-                    return Ok(Some(Agreed { export, structured, context }));
+                    let chosen = self.chosen(export);
+                    let (export, failures) = chosen.ok_or(Error::Violation("an export that is not"))?;
+                    return Ok(Some(Agreed { export, failures, structured, context }));
                 }
                 Step::End(replies) => {
                     // A client that says goodbye need not wait for the answer.

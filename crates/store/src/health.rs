@@ -2,9 +2,9 @@
 //!
 //! Clients learn of a full, read-only or failing disk by the status of their requests, and their users rarely pass that on. So the first
 //! refusal is a warning in the log with the share, the path and what to do, and the end of the trouble is a line, too; in between
-//! `weft status` shows it.
+//! `weft status` shows it. A folder that was moved or removed while it is served is shown there as well.
 //! Owns: what is wrong now. Does not: change what clients are answered, or look at the disk by itself: without requests
-//! nothing is known.
+//! nothing is known of that.
 //!
 //! A full disk takes overwrites, and a failing one most requests. So a request that succeeds ends the trouble only when none
 //! has failed for [`CALM`], and that of a full disk only where the request took space. The log has one warning per kind of trouble
@@ -12,7 +12,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -110,6 +113,8 @@ pub struct Health {
     share: String,
     /// The folder on the host; `None` in memory.
     folder: Option<PathBuf>,
+    /// The same, open as it is served.
+    root: Option<Arc<OwnedFd>>,
     /// Whether `current` is there: all that a request that succeeds looks at.
     ill: AtomicBool,
     known: Mutex<Known>,
@@ -133,12 +138,57 @@ impl Health {
         Health {
             share: share.to_owned(),
             folder: folder.map(Path::to_owned),
+            root: None,
             ill: AtomicBool::new(false),
             known: Mutex::default(),
         }
     }
 
-    /// What is wrong and what to do about it, where something is.
+    /// The same, of a folder that is served as this.
+    #[must_use]
+    pub fn of_root(self, root: Arc<OwnedFd>) -> Health {
+        Health { root: Some(root), ..self }
+    }
+
+    /// All that is wrong, and what to do about it; `None` where nothing is. Blocks.
+    pub fn troubles(&self) -> Option<String> {
+        let troubles: Vec<String> = [self.astray(), self.trouble()].into_iter().flatten().collect();
+        (!troubles.is_empty()).then(|| troubles.join(". "))
+    }
+
+    /// Why the next start will not find the folder that is served: its path leads to another one, or nowhere.
+    fn astray(&self) -> Option<String> {
+        let (folder, root) = (self.folder.as_ref()?, self.root.as_ref()?);
+        let open = rustix::fs::fstat(root).ok()?;
+        let path = folder.display();
+        let why = match std::fs::metadata(folder) {
+            Ok(there) if (there.dev(), there.ino()) == (open.st_dev, open.st_ino) => return None,
+            Ok(_) => "is another folder now",
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "is not there any more",
+            // A folder above that cannot be looked into, say: that has nothing to do with this one.
+            Err(_) => return None,
+        };
+        // Some file systems count no links of folders, so the kernel is asked for the path.
+        let now = std::fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).ok()?;
+        let is_gone = open.st_nlink == 0 || now.as_os_str().as_bytes().ends_with(b" (deleted)");
+        Some(match is_gone {
+            true => format!(
+                "{path} {why}: the folder that is served was removed, and takes nothing. Restart the server when the right folder is \
+                 there"
+            ),
+            false if now == *folder => format!(
+                "{path} {why}: another file system was mounted over the folder that is served. Unmount it, or restart the server to \
+                 serve that one"
+            ),
+            false => format!(
+                "{path} {why}: the folder that is served was moved to {}, and what clients write goes there. Move it back, or restart \
+                 the server with its new path",
+                now.display()
+            ),
+        })
+    }
+
+    /// What requests have met, where something is wrong.
     pub fn trouble(&self) -> Option<String> {
         let current = self.known().current.clone()?;
         let now = rt::now();
@@ -268,7 +318,7 @@ impl fmt::Display for Said<'_> {
 }
 
 /// Where the file system of a folder is mounted, where the kernel tells (Linux 5.8).
-fn mount_point(folder: &Path) -> Option<PathBuf> {
+pub fn mount_point(folder: &Path) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok()?;
     let is_root = |path: &&Path| {
         let found = statx(CWD, *path, AtFlags::empty(), StatxFlags::TYPE);

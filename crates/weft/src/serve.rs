@@ -10,6 +10,7 @@ mod ports;
 mod registration;
 pub(crate) mod replica;
 mod rpc;
+mod state_dir;
 mod status;
 mod volumes;
 

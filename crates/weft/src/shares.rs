@@ -35,7 +35,8 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         let name = name_of(path)?;
         let backend = Dir::open(path).map_err(|e| cannot_serve(path, &e.to_string()))?;
         let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
-        let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)));
+        let root = backend.root().map_err(|e| cannot_serve(path, &e.to_string()))?;
+        let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)).of_root(root));
         shares.push(Described { share: Share::new(name, vfs), source: folder.display().to_string() });
     }
     for (name, size) in &args.ram {

@@ -39,7 +39,7 @@ pub(crate) struct Status {
     pub providers: Vec<String>,
     /// "io_uring" or "epoll".
     pub driver: String,
-    /// What is wrong with its state directory: it is full.
+    /// What is wrong with its state directory: it is full, read-only, or cannot be written.
     #[serde(default)]
     pub state_warning: Option<String>,
     /// Files and folders that are open, by whatever protocol.
@@ -70,7 +70,7 @@ pub(crate) struct Share {
     pub encrypted: bool,
     /// Files and folders of it that are open.
     pub opens: usize,
-    /// What is wrong with its disk: full, read-only or failing.
+    /// What is wrong with it: its disk is full, read-only or failing, or its folder was moved or removed while it is served.
     #[serde(default)]
     pub warning: Option<String>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Volume {
     /// Why it is not served, if that is so; nothing but its name is known then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_served: Option<String>,
-    /// What is wrong with the file that it lies on: it was removed or moved while it is served.
+    /// What is wrong with it: its file was removed or moved while it is served, or a flush has failed.
     #[serde(default)]
     pub warning: Option<String>,
 }

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use weft_machine::buf::MAX_BUF;
-use weft_machine::{Pool, rt};
+use weft_machine::{Pool, rt, sim};
 use weft_store::Error as StoreError;
 use weft_store::block::{Block, BlockOp, Geometry, Outcome};
 use weft_store::volume::plain::Plain;
 use weft_wire::nbd::transmission::{Code, Command, Request, command_flags as flag};
 
 use super::client::{Client, SIZE, server, server_over, tell};
-use crate::{Error, Limits};
+use crate::connection::Agreed;
+use crate::{Error, Limits, execute};
 
 #[test]
 fn what_is_no_request_ends_the_connection() {
@@ -312,6 +314,30 @@ fn an_announced_write_has_no_buffer_until_part_of_it_is_here() {
         assert_eq!(client.read(0, len).await, data);
         assert_eq!(server.resources.received.in_use_bytes(), 0);
     });
+}
+
+/// Each flush of a volume that can no longer be flushed was a line of the log, for ever.
+#[test]
+fn a_volume_that_fails_for_hours_fills_no_log() {
+    let ((), lines) = sim::logged(1, async {
+        let blocks = [Slow::new() as Arc<dyn Block>, Slow::new()];
+        let server = server_over(&["vol1", "vol2"], blocks.into(), Limits::default());
+        let failed = |export: usize| {
+            let (export, failures) = server.chosen(export).expect("there is such an export");
+            let agreed = Agreed { export, failures, structured: true, context: false };
+            let flush = Request { flags: 0, command: Command::FLUSH, cookie: 1, offset: 0, len: 0 };
+            execute::failed(&agreed, &flush, &std::io::Error::other("the disk is broken").into());
+        };
+        for _ in 0..3600 {
+            failed(0);
+            rt::sleep(Duration::from_secs(1)).await;
+        }
+        failed(1);
+    });
+    // The first ten, and five reminders; and of another volume its own.
+    let failures: Vec<_> = lines.iter().filter(|(_, line)| line.contains("the volume failed")).collect();
+    assert_eq!(failures.len(), 16);
+    assert!(failures[14].1.contains("599 more like this"), "{failures:?}");
 }
 
 #[test]

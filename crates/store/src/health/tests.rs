@@ -178,3 +178,26 @@ fn a_name_of_a_client_begins_no_line_of_the_log() {
     assert!(place.contains("a\\n2026"), "{place}");
     assert_eq!(super::place(Path::new("/srv/a b")), ", at /srv/a b");
 }
+
+/// It was shown as well, at its old path.
+#[test]
+fn a_folder_that_goes_while_it_is_served_is_told() {
+    let work = tempfile::tempdir().unwrap();
+    let (folder, moved) = (work.path().join("data"), work.path().join("moved"));
+    std::fs::create_dir(&folder).unwrap();
+    let root = Dir::open(&folder).unwrap().root().unwrap();
+    let health = Health::new("data", Some(&folder)).of_root(root);
+    assert_eq!(health.troubles(), None);
+    std::fs::rename(&folder, &moved).unwrap();
+    let gone = health.troubles().unwrap();
+    assert!(gone.contains("data is not there any more") && gone.contains("moved, and what"), "{gone}");
+    std::fs::create_dir(&folder).unwrap();
+    assert!(health.troubles().is_some_and(|why| why.contains("data is another folder now")));
+    health.failed(Trouble::Failing, Takes::Space, rt::now());
+    assert!(health.troubles().is_some_and(|why| why.contains("Move it back") && why.contains("dmesg")));
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(&moved, &folder).unwrap();
+    assert!(health.troubles().is_some_and(|why| !why.contains("Move it back")));
+    std::fs::remove_dir(&folder).unwrap();
+    assert!(health.troubles().is_some_and(|why| why.contains("was removed, and takes nothing")));
+}

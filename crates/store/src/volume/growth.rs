@@ -100,9 +100,27 @@ impl Growth {
         Ok(())
     }
 
+    /// All that is wrong with the open volume, and what to do about it; `None` where nothing is. Blocks.
+    pub fn trouble(&self) -> Option<String> {
+        let troubles: Vec<String> = [self.astray(), self.lost()].into_iter().flatten().collect();
+        (!troubles.is_empty()).then(|| troubles.join(". "))
+    }
+
+    /// Why no flush succeeds any more.
+    fn lost(&self) -> Option<String> {
+        self.0.block.has_lost().then(|| {
+            format!(
+                "a flush of {} failed: what was written since the flush before it may be lost, and every flush fails until the \
+                 server is restarted, also when the disk works again. Mend the disk, restart the server, and check what the \
+                 volume holds (fsck, for a file system on it)",
+                self.superblock().path.display()
+            )
+        })
+    }
+
     /// Why the next start will not find the file that is open: its path leads to another one, or nowhere. What is written to it is gone with
     /// the process, unless it was moved. Blocks.
-    pub fn astray(&self) -> Option<String> {
+    fn astray(&self) -> Option<String> {
         let superblock = self.superblock();
         if superblock.medium != Medium::File {
             return None;

@@ -98,6 +98,11 @@ impl Plain {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Whether something could not be made durable: then every flush fails until the volume is opened anew.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
     #[cfg(test)]
     pub(super) fn abandoned(&self) -> &Abandoned {
         &self.abandoned
@@ -154,8 +159,12 @@ impl Plain {
         if self.medium == Medium::Ram {
             return Ok(());
         }
-        let lost = || io::Error::other("an earlier write could not be made durable: open the volume anew");
-        if self.lost.load(Ordering::Acquire) {
+        let lost = || {
+            io::Error::other(
+                "an earlier write could not be made durable: every flush fails until the server is restarted",
+            )
+        };
+        if self.has_lost() {
             return Err(lost().into());
         }
         let (file, flag) = (self.file.clone(), self.lost.clone());
@@ -168,11 +177,14 @@ impl Plain {
             synced
         });
         if let Err(e) = synced.await {
-            tracing::error!("what was written could not be made durable, and may be lost: {e}");
+            tracing::error!(
+                "what was written to a volume could not be made durable, and may be lost: {e}; `weft status` says which volume, and \
+                 what to do"
+            );
             return Err(io::Error::from(e).into());
         }
         // Another flush may have been told of the loss of what this one was asked for.
-        if self.lost.load(Ordering::Acquire) { Err(lost().into()) } else { Ok(()) }
+        if self.has_lost() { Err(lost().into()) } else { Ok(()) }
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<(), Error> {

@@ -308,7 +308,12 @@ pub(crate) fn brief(group: &Group) -> Vec<Brief> {
         return vec![Brief { line: format!("{name}, being opened: {why}"), care: true, no_rdma: None }];
     }
     if stopped.is_some() || peers.is_empty() {
-        let why = stopped.as_ref().map_or("nobody has a copy".to_owned(), |why| format!("stopped: {why}"));
+        let why = match stopped {
+            // Its role says that.
+            Some(why) if role == "stopped" => why.clone(),
+            Some(why) => format!("stopped: {why}"),
+            None => "nobody has a copy".to_owned(),
+        };
         return vec![Brief { line: format!("{name}, {role}: {why}"), care: true, no_rdma: None }];
     }
     let one = |peer: &Value| {

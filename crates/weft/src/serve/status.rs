@@ -4,18 +4,18 @@
 //! has counters of its own.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use weft_machine::rt::Cores;
+use weft_machine::rt::{self, Cores};
 use weft_smb::server as smb;
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
 
+use super::state_dir::StateDir;
 use super::volumes::Growths;
-use crate::out::{ShellCommand, path_name};
 use crate::ready::Ready;
 use crate::status::advice::{self, Offer};
 use crate::status::{self, Connection, Seen, Session, Status};
@@ -34,7 +34,7 @@ pub(super) struct Subject {
     offer: Offer,
     since: Instant,
     /// Its state directory.
-    state: Option<PathBuf>,
+    state: Option<StateDir>,
 }
 
 impl Subject {
@@ -93,7 +93,7 @@ impl Subject {
 
     /// The same with its state in this directory.
     pub(super) fn with_state(self, state: Option<PathBuf>) -> Subject {
-        Subject { state, ..self }
+        Subject { state: state.map(StateDir::new), ..self }
     }
 
     /// A status is asked for every second by some; the log is told what has changed.
@@ -112,14 +112,17 @@ impl Subject {
     pub(super) async fn status(&self) -> Result<Status, String> {
         let mut status = self.base.clone();
         status.connections = watch::everywhere(&self.cores).await?;
-        status.state_warning = self.state.as_deref().and_then(state_warning);
+        if let Some(state) = &self.state {
+            status.state_warning = state.trouble().await;
+        }
         status.up_seconds = self.since.elapsed().as_secs();
         status.sessions = self.smb.as_ref().map_or(0, |smb| smb.session_count());
         for (share, described) in &self.shares {
             let opens = share.vfs.opens();
             let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
             status.opens += opens;
-            let warning = share.vfs.health().and_then(weft_store::health::Health::trouble);
+            let vfs = share.vfs.clone();
+            let warning = rt::blocking(move || vfs.health()?.troubles()).await;
             status.shares.push(status::Share { opens, warning, ..described.clone() });
         }
         for volume in &mut status.volumes {
@@ -130,7 +133,7 @@ impl Subject {
                 volume.size = size;
             }
             volume.clients = status.connections.iter().filter(has).count();
-            volume.warning = self.growths.astray(&volume.name).await;
+            volume.warning = self.growths.trouble(&volume.name).await;
             self.log_once(volume);
         }
         let order = |c: &Connection| (c.protocol.clone(), std::cmp::Reverse(c.age_seconds), c.peer.clone());
@@ -138,24 +141,6 @@ impl Subject {
         advise(&self.offer, &mut status);
         Ok(status)
     }
-}
-
-/// What is wrong with the state directory, where something is.
-fn state_warning(dir: &Path) -> Option<String> {
-    let space = match rustix::fs::statvfs(dir) {
-        Ok(space) => space,
-        Err(e) => return Some(format!("the state directory {} cannot be reached: {e}", dir.display())),
-    };
-    // Some file systems count no files.
-    let is_full = space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0);
-    is_full.then(|| {
-        format!(
-            "the disk of the state directory {} is full: what clients are to find again after a restart cannot be written down; \
-             make space ({}; df -i for files)",
-            path_name(dir),
-            ShellCommand::new("df -h").operand(dir)
-        )
-    })
 }
 
 /// Shows an SMB connection as long as the place is kept.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the open volumes, locked until the process ends. Does not: speak a protocol.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use weft_machine::{Pool, rt};
@@ -92,7 +92,7 @@ impl Absent {
             other => other.to_string(),
         };
         let allow = match e {
-            Error::Io { source, .. } => allow(source.kind()),
+            Error::Io { source, .. } => allow(source),
             _ => None,
         };
         Ok(lost.then(|| Absent { name: name.to_owned(), cause, group, allow, remake }))
@@ -133,14 +133,17 @@ impl Absent {
     }
 }
 
-/// What has a file opened that is there.
-fn allow(kind: ErrorKind) -> Option<&'static str> {
-    match kind {
+/// What has a file opened that is there; `None` where it is not.
+fn allow(e: &io::Error) -> Option<&'static str> {
+    match e.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => None,
         ErrorKind::ReadOnlyFilesystem => Some(
             "Its file system is read-only: mount it for writing (where an error of the disk has made it so, the kernel's log says which)",
         ),
         ErrorKind::PermissionDenied => Some("Let the user that the server runs as read and write it"),
-        _ => None,
+        _ => Some(
+            "The volume may be whole: mend what the error says (where it is the disk, the log of the kernel (dmesg) says more)",
+        ),
     }
 }
 
@@ -182,11 +185,11 @@ impl Growths {
         self.0.iter().find(|(name, _)| name == volume).map(|(_, growth)| growth.size())
     }
 
-    /// What is wrong with the files of a volume that is served, if anything.
-    pub async fn astray(&self, volume: &str) -> Option<String> {
+    /// What is wrong with a volume that is served, if anything.
+    pub async fn trouble(&self, volume: &str) -> Option<String> {
         let (_, growth) = self.0.iter().find(|(name, _)| name == volume)?;
         let growth = growth.clone();
-        rt::blocking(move || growth.astray()).await
+        rt::blocking(move || growth.trouble()).await
     }
 
     /// Makes one longer; its size then.
@@ -288,6 +291,7 @@ pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
     use weft_store::volume::{Create, Place};
 
     use super::*;
@@ -296,18 +300,24 @@ mod tests {
     fn a_file_that_may_not_be_written_is_not_taken_for_one_that_is_lost() {
         let dir = tempfile::tempdir().unwrap();
         let remembered = Volumes::at(dir.path().join("volumes"));
-        let why = |kind: ErrorKind, group: Option<&str>| {
-            let e = Error::Io { doing: "cannot open", path: "/srv/v.volume".into(), source: kind.into() };
+        let why = |source: io::Error, group: Option<&str>| {
+            let e = Error::Io { doing: "cannot open", path: "/srv/v.volume".into(), source };
             let absent = Absent::of(&remembered, "v", &e).unwrap().unwrap();
             Absent { group: group.map(str::to_owned), ..absent }.why()
         };
         for group in [None, Some("db")] {
-            let said = why(ErrorKind::ReadOnlyFilesystem, group);
+            let said = why(ErrorKind::ReadOnlyFilesystem.into(), group);
             assert!(said.contains("Its file system is read-only: mount it for writing"), "{said}");
             assert!(!said.contains("remove") && !said.contains("Put its file back"), "{said}");
-            let said = why(ErrorKind::PermissionDenied, group);
+            let said = why(ErrorKind::PermissionDenied.into(), group);
             assert!(said.contains("Let the user") && !said.contains("remove"), "{said}");
-            assert!(why(ErrorKind::NotFound, group).contains("Put its file back"));
+            // Of a disk that fails, and of a server without descriptors.
+            for errno in [Errno::IO, Errno::MFILE] {
+                let said = why(errno.into(), group);
+                assert!(said.contains("may be whole") && said.contains("start the server again"), "{said}");
+                assert!(!said.contains("remove") && !said.contains("Put its file back"), "{said}");
+            }
+            assert!(why(ErrorKind::NotFound.into(), group).contains("Put its file back"));
         }
     }
 

@@ -250,7 +250,7 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.contains("  replica   ! db, stopped: stopped: disk"), "{text}");
+        assert!(text.contains("  replica   ! db, stopped: disk\n"), "{text}");
         assert!(text.contains("RDMA Write 3 GiB, RDMA Read 0 B, in messages 1 GiB (75% by RDMA)"), "{text}");
         assert!(text.contains("alice in data: signed (AES-128-GMAC), 2 channels, 1 open file"), "{text}");
         assert!(

@@ -101,6 +101,11 @@ pub struct Dir {
 }
 
 impl Dir {
+    /// The folder that is served, open, whatever its path leads to by now.
+    pub fn root(&self) -> Result<Arc<OwnedFd>, Error> {
+        self.fd(NodeId::ROOT)
+    }
+
     /// Serves `path`, which must be a directory; the path itself may lead through symbolic links.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Dir> {
         let path = path.as_ref();

@@ -1,15 +1,18 @@
 //! The folder of volumes: creating, finding again, locks, and what is left of a crash.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::buf::MAX_BUF;
-use weft_machine::{Pool, rt};
+use weft_machine::{File, Pool, rt};
 
 use crate::block::{Block, BlockOp, Medium, Outcome};
+use crate::volume::plain::Plain;
 use crate::volume::superblock::{COPY_BYTES, FILE_BYTES, Membership, Superblock};
-use crate::volume::{Create, Error, Listed, Place, Volumes};
+use crate::volume::{Create, Error, Growth, Listed, Metadata, Place, Volumes};
 
 struct Home {
     dir: tempfile::TempDir,
@@ -278,19 +281,43 @@ fn a_file_that_goes_while_it_is_open_is_told() {
     let home = home();
     home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
     let volume = home.volumes.open("vol1", &home.pool).expect("it opens");
-    assert_eq!(volume.growth.astray(), None);
+    assert_eq!(volume.growth.trouble(), None);
     let moved = home.file().with_extension("moved");
     fs::rename(home.file(), &moved).expect("it moves");
-    assert!(volume.growth.astray().is_some_and(|why| why.contains("move it back")));
+    assert!(volume.growth.trouble().is_some_and(|why| why.contains("move it back")));
     fs::remove_file(&moved).expect("it goes");
     assert!(
-        volume.growth.astray().is_some_and(|why| why.contains("not there any more") && why.contains("copy"))
+        volume.growth.trouble().is_some_and(|why| why.contains("not there any more") && why.contains("copy"))
     );
     fs::write(home.file(), [0; 8192]).expect("another one");
-    assert!(volume.growth.astray().is_some_and(|why| why.contains("another file now")));
+    assert!(volume.growth.trouble().is_some_and(|why| why.contains("another file now")));
     // Of one in memory nothing can.
     home.volumes.create("r", &on(Place::Ram, 4096)).expect("it is created");
-    assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.astray(), None);
+    assert_eq!(home.volumes.open("r", &home.pool).expect("it opens").growth.trouble(), None);
+}
+
+/// Nothing told of it but the errors that its client had.
+#[test]
+fn a_volume_that_cannot_be_flushed_any_more_is_told_for_as_long_as_it_is_open() {
+    let home = home();
+    home.volumes.create("vol1", &on(Place::File(home.file()), 8192)).expect("it is created");
+    let metadata = Metadata::open("vol1", home.metadata("vol1")).expect("it opens");
+    let superblock = metadata.mend().expect("it is read");
+    // fsync(2) fails on a pipe.
+    let (_end, pipe) = std::io::pipe().expect("a pipe");
+    let block = Plain::new(File::from(OwnedFd::from(pipe)), None, Medium::File, superblock.size);
+    let block = Arc::new(block);
+    let growth = Growth::new(metadata, block.clone(), superblock);
+    let told = |growth: &Growth| growth.trouble().filter(|why| why.contains("every flush fails"));
+    assert_eq!(told(&growth), None);
+    for _ in 0..2 {
+        let flushed = rt::block_on(block.submit(BlockOp::Flush)).expect("the loop starts");
+        assert!(flushed.is_err());
+        let why = told(&growth).expect("it is told");
+        assert!(why.contains("vol1.img failed") && why.contains("restart the server"), "{why}");
+        // A pipe is not the volume's file: each trouble is told.
+        assert!(why.contains("is another file now"), "{why}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::group::{Group, State};
 use super::partners::{ANSWERS_WITHIN, ASKS_AGAIN, ASKS_AT_LEAST};
 use super::setup::{Ask, Tell, UNREADABLE};
 use super::{Replicas, carrier};
-use crate::out::{self, Said};
+use crate::out::{self, Said, ShellCommand};
 
 /// A group has no more partners: a source has at most eight destinations.
 pub(super) const MOST_PARTNERS: usize = 8;
@@ -337,13 +337,7 @@ impl Group {
                 Ok(left_out) => left_out,
                 // Nobody is to be taken along, and it knows of nobody who was removed.
                 Err(Untold::Older) if others.is_empty() => Vec::new(),
-                Err(why) => {
-                    return Err(format!(
-                        "the roles are as they were: {to} does not learn of the other destinations, which would be left out: {why}. Without \
-                         that: `weft replica remove {} --to` ends replication to the others",
-                        self.name
-                    ));
-                }
+                Err(why) => return Err(not_exchanged(&self.name, next, &others, &why)),
             };
         }
         let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
@@ -369,6 +363,25 @@ impl Group {
         let told = join_all(others.iter().map(|other| self.tell_list(replicas, other))).await;
         others.iter().zip(told).map(|(other, told)| said_of(name, other, &told, &[], "this side")).collect()
     }
+}
+
+/// Why roles are not exchanged with a destination that could not be told of these others.
+fn not_exchanged(group: &str, next: &Partner, others: &[Partner], why: &Untold) -> String {
+    let to = &next.name;
+    if others.is_empty() {
+        return format!("the roles are as they were: {to} cannot be told to become the source: {why}");
+    }
+    let remove = |other: &Partner| {
+        let command =
+            ShellCommand::new("weft replica remove").operand(group).option("--to", other.name.clone());
+        format!("`{command}`")
+    };
+    let remove: Vec<String> = others.iter().map(remove).collect();
+    format!(
+        "the roles are as they were: {to} does not learn of the other destinations, which would be left out: {why}. To go on without \
+         them: {}",
+        remove.join(", ")
+    )
 }
 
 /// What is said of a destination that was told of the next source of a group, which has left these out.
@@ -474,6 +487,19 @@ mod tests {
         assert_eq!(said("c", Ok(Vec::new())), "; c becomes a copy of a, too");
         let untold = said("c", Err(Untold::Older));
         assert!(untold.contains("was not told (its server is of an older version"), "{untold}");
+    }
+
+    /// With an only copy that was dead the others were blamed, and to end replication was advised.
+    #[test]
+    fn a_switch_that_reaches_nobody_blames_no_others() {
+        let (b, c) = (seen("beta:db", "b", None).partner, seen("gamma:db", "c", None).partner);
+        let silent = Untold::Because("b does not answer".into());
+        let alone = not_exchanged("db", &b, &[], &silent);
+        assert!(alone.ends_with("beta:db cannot be told to become the source: b does not answer"), "{alone}");
+        assert!(!alone.contains("remove") && !alone.contains("other"), "{alone}");
+        let two = not_exchanged("db", &b, &[c], &silent);
+        assert!(two.contains("beta:db does not learn of the other destinations"), "{two}");
+        assert!(two.ends_with("`weft replica remove db --to gamma:db`"), "{two}");
     }
 
     #[test]

@@ -1,0 +1,163 @@
+//! Whether the state directory takes what the server must remember.
+//!
+//! Clients learn of a full, read-only or failing state directory by requests that are refused, or not before the next start of the
+//! server. So each status writes a file there that has no name, and makes it durable.
+//! Owns: the look that is under way. Does not: write state.
+//!
+//! A disk that hangs keeps a thread for as long as it hangs. One look is under way at a time, so it keeps one.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft_machine::rt;
+use weft_store::health::mount_point;
+
+use crate::out::{ShellCommand, path_name};
+
+/// How long a status waits for the directory.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Bytes that are written: a block of the disk, as a name or a record takes.
+const BLOCK_BYTES: usize = 4096;
+
+/// See the module.
+pub(super) struct StateDir {
+    path: PathBuf,
+    looked: Arc<Mutex<Looked>>,
+}
+
+#[derive(Default)]
+struct Looked {
+    /// Since when a look is under way.
+    since: Option<Instant>,
+    /// What the last one found.
+    found: Option<String>,
+}
+
+fn lock(looked: &Mutex<Looked>) -> MutexGuard<'_, Looked> {
+    // No change of what it guards can be interrupted.
+    looked.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl StateDir {
+    /// In this folder.
+    pub(super) fn new(path: PathBuf) -> StateDir {
+        StateDir { path, looked: Arc::default() }
+    }
+
+    /// What is wrong with it, where something is.
+    pub(super) async fn trouble(&self) -> Option<String> {
+        if self.begin() {
+            let (path, looked) = (self.path.clone(), self.looked.clone());
+            let look = rt::blocking(move || {
+                let found = look(&path).err().map(|e| said(&path, &e));
+                *lock(&looked) = Looked { since: None, found };
+            });
+            // A late one tells the next status.
+            let _ = rt::timeout(PATIENCE, look).await;
+        }
+        let looked = lock(&self.looked);
+        match looked.since.map(|since| since.elapsed()).filter(|&waits| waits >= PATIENCE) {
+            Some(waits) => Some(format!(
+                "the state directory {} does not answer for {} s: see the log of the kernel (dmesg)",
+                path_name(&self.path),
+                waits.as_secs()
+            )),
+            None => looked.found.clone(),
+        }
+    }
+
+    /// Whether no look is under way; then one is.
+    fn begin(&self) -> bool {
+        let mut looked = lock(&self.looked);
+        let begins = looked.since.is_none();
+        if begins {
+            looked.since = Some(Instant::now());
+        }
+        begins
+    }
+}
+
+/// Does what remembering something does. Blocks.
+fn look(dir: &Path) -> io::Result<()> {
+    let space = rustix::fs::statvfs(dir)?;
+    // Root may take blocks that are reserved for it; some file systems count no files.
+    let is_full = space.f_blocks > 0 && space.f_bavail == 0 || space.f_files > 0 && space.f_favail == 0;
+    if is_full {
+        return Err(ErrorKind::StorageFull.into());
+    }
+    let mut file = tempfile::tempfile_in(dir)?;
+    file.write_all(&[0; BLOCK_BYTES])?;
+    file.sync_all()
+}
+
+/// What that means, and what to do.
+fn said(dir: &Path, e: &io::Error) -> String {
+    let name = path_name(dir);
+    let lost = "what clients are to find again after a restart cannot be written down";
+    match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!(
+            "the disk of the state directory {name} is full: {lost}; make space ({}; df -i for files)",
+            ShellCommand::new("df -h").operand(dir)
+        ),
+        ErrorKind::ReadOnlyFilesystem => {
+            let mount = mount_point(dir).unwrap_or_else(|| "MOUNTPOINT".into());
+            format!(
+                "the disk of the state directory {name} is read-only: {lost}, and new NFSv4 clients are refused. See why (dmesg), \
+                 repair it, and mount it for writing ({}). Do not restart the server before that: it would not start",
+                ShellCommand::new("mount -o remount,rw").operand(mount)
+            )
+        }
+        _ => format!(
+            "the state directory {name} cannot be written: {e}; {lost}. See the log of the kernel (dmesg). Do not restart the server \
+             before it can be written"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn trouble(dir: &StateDir) -> Option<String> {
+        rt::block_on(dir.trouble()).unwrap()
+    }
+
+    #[test]
+    fn a_state_directory_that_takes_nothing_is_told_until_it_does() {
+        let work = tempfile::tempdir().unwrap();
+        let folder = work.path().join("state");
+        std::fs::create_dir(&folder).unwrap();
+        // Its space can be asked for, but nothing can be made in it: as on a file system that an error has closed.
+        let open = File::open(&folder).unwrap();
+        let dir = StateDir::new(format!("/proc/self/fd/{}/.", open.as_raw_fd()).into());
+        assert_eq!(trouble(&dir), None);
+        std::fs::remove_dir(&folder).unwrap();
+        let why = trouble(&dir).unwrap();
+        assert!(why.contains("cannot be written: ") && why.contains("Do not restart"), "{why}");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_told_and_keeps_one_thread() {
+        let dir = StateDir::new("/".into());
+        assert!(dir.begin());
+        // Another status, meanwhile.
+        assert_eq!(trouble(&dir), None);
+        lock(&dir.looked).since = Instant::now().checked_sub(PATIENCE * 2);
+        assert!(trouble(&dir).is_some_and(|why| why.contains("does not answer for 6 s")));
+        assert!(!dir.begin());
+    }
+
+    #[test]
+    fn what_to_do_is_said_by_the_kind_of_trouble() {
+        let said = |kind: ErrorKind| said(Path::new("/"), &kind.into());
+        let read_only = said(ErrorKind::ReadOnlyFilesystem);
+        assert!(read_only.contains("(mount -o remount,rw /). Do not restart"), "{read_only}");
+        let full = said(ErrorKind::QuotaExceeded);
+        assert!(full.contains("is full") && full.contains("df -h /"), "{full}");
+    }
+}
