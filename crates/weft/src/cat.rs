@@ -16,7 +16,7 @@ use weft_machine::{Pool, rt};
 
 use crate::Failure;
 use crate::args::{Cat, Put};
-use crate::connect::{Remote, RemoteFile, password_for};
+use crate::connect::{FILE_MODE, Remote, RemoteFile, password_for};
 use crate::fault::Fault;
 use crate::out::FileToStdout;
 use crate::signals::{stop_on_signals, unless_stopped, until_stopped};
@@ -118,7 +118,7 @@ pub(crate) fn put(args: Put) -> Result<ExitCode, Failure> {
 
 /// Writes standard input to a remote file, which is replaced at the end; how many bytes it was.
 pub(crate) async fn take(remote: &Remote, target: &str, stopped: &AtomicBool) -> Result<u64, Fault> {
-    let draft = remote.draft(target, None).await.map_err(Fault::There)?;
+    let draft = remote.draft(target, None, FILE_MODE).await.map_err(Fault::There)?;
     let blocks = async || rt::blocking(read_block).await;
     let taking = pin!(async { Ok(take_into(&draft.partial().file, blocks).await) });
     let taken = unless_stopped(stopped, taking).await.unwrap_or_else(|e| Err(Fault::Between(e)));

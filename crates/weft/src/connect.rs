@@ -99,6 +99,8 @@ pub(crate) struct RemoteStat {
     pub modified: When,
     /// Last read.
     pub accessed: When,
+    /// Its Unix permissions, where the protocol tells them.
+    pub mode: Option<u32>,
 }
 
 /// A share as a server lists it.
@@ -168,6 +170,16 @@ pub(crate) trait RemoteDraft {
     fn discard(&self) -> Answer<'_, ()>;
 }
 
+/// What open(2) is asked for, before the umask.
+pub(crate) const FILE_MODE: u32 = 0o666;
+
+/// What is said where a server lets others read what they shall not.
+fn note_shown(path: &str) {
+    note!(
+        "weft: the server keeps no permissions that would hide the new content of {path} from others until it is whole"
+    );
+}
+
 /// What is said to the second of two commands.
 const UNDER_WAY: &str = "another copy to this file is under way";
 
@@ -187,7 +199,12 @@ trait RemoteFolder {
     /// See [`Remote::remove_unfinished`].
     fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool>;
     /// See [`Remote::draft`]; `target` is no link.
-    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
+    fn draft<'a>(
+        &'a self,
+        target: Behind,
+        tag: Option<&'a str>,
+        mode: u32,
+    ) -> Answer<'a, Box<dyn RemoteDraft + 'a>>;
     /// Gives a file the spelling of its name that is used here.
     fn respell<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
     fn traffic(&self) -> Traffic;
@@ -366,13 +383,17 @@ impl Remote {
     }
 
     /// Begins new content for the file `target`; a symbolic link is followed. With a tag the partial file has a name by which a
-    /// later command finds it, and what is in it stays; without one it is empty.
+    /// later command finds it, and what is in it stays; without one it is empty. Where there is no target, the new one gets
+    /// the permissions of `mode` that the umask leaves, where the protocol has such.
+    ///
+    /// Nobody else can read what takes the place of a file before it is whole, as far as the server has permissions.
     pub(crate) async fn draft<'a>(
         &'a self,
         target: &str,
         tag: Option<&'a str>,
+        mode: u32,
     ) -> Result<Box<dyn RemoteDraft + 'a>, Failure> {
-        self.folder.draft(behind_links(self, target).await?, tag).await
+        self.folder.draft(behind_links(self, target).await?, tag, mode).await
     }
 
     /// Spells the name of a file as `path` does, where upper and lower case are the same to the server.
@@ -419,8 +440,8 @@ impl Remote {
 /// What a path leads to.
 struct Behind {
     path: String,
-    /// Whether there is anything.
-    exists: bool,
+    /// What is there.
+    found: Option<RemoteStat>,
 }
 
 /// What a path leads to, where a symbolic link has its name. Servers that follow links themselves show none.
@@ -428,11 +449,10 @@ async fn behind_links(remote: &Remote, path: &str) -> Result<Behind, Failure> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let found = remote.stat(&path).await?;
-        let exists = found.is_some();
-        if !found.is_some_and(|stat| stat.special) {
-            return Ok(Behind { path, exists });
+        if !found.as_ref().is_some_and(|stat| stat.special) {
+            return Ok(Behind { path, found });
         }
-        let Some(target) = remote.target(&path).await? else { return Ok(Behind { path, exists }) };
+        let Some(target) = remote.target(&path).await? else { return Ok(Behind { path, found }) };
         path = followed(&path, &target)
             .ok_or_else(|| format!("{path} is a symbolic link to {target}, outside of the share"))?;
     }

@@ -227,10 +227,10 @@ pub(crate) async fn fetch(remote: &Remote, path: &str, target: Target, plan: &Pl
 
 /// Copies a local file to the remote path `target`; gives its size.
 pub(crate) async fn store(remote: &Remote, from: Source, target: &str, plan: &Plan) -> Result<u64, Fault> {
-    let Source { file: local, shown: from, size, modified, inode } = from;
+    let Source { file: local, shown: from, size, modified, inode, mode } = from;
     // The file's number too: two files may be alike in size and time.
     let tag = plan.tag([size, modified.secs as u64, u64::from(modified.nanos), inode]);
-    let draft = remote.draft(target, tag.as_deref()).await.map_err(Fault::There)?;
+    let draft = remote.draft(target, tag.as_deref(), mode).await.map_err(Fault::There)?;
     let (file, sink) = (File::from(std::os::fd::OwnedFd::from(local)), &draft.partial().file);
     let written = async {
         let begun = if plan.resume { sink.len().await.map_err(Fault::There)? } else { 0 };

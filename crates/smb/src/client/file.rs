@@ -16,11 +16,12 @@ use bytes::{Buf as _, Bytes};
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use weft_machine::{Buf, buf};
 use weft_transport::Access;
+use weft_wire::security::SecurityDescriptor;
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::channel::Channel;
 use weft_wire::smb2::fscc::{self, FileClass};
 use weft_wire::smb2::ioctl::{self, CtlCode};
-use weft_wire::smb2::query_info::{self, InfoType};
+use weft_wire::smb2::query_info::{self, InfoType, SecurityInformation};
 use weft_wire::smb2::rdma_transform::Crypto;
 use weft_wire::smb2::{Command, FileId, Filetime, NtStatus, close, flush, read, set_info, write};
 
@@ -515,6 +516,19 @@ impl File {
         self.set_info(FileClass::BASIC, |out| info.emit(out)).await
     }
 
+    /// Whose it is, and who may do what.
+    pub async fn security(&self) -> Result<SecurityDescriptor, Error> {
+        let what = SecurityInformation::OWNER | SecurityInformation::DACL;
+        let found = query_info(self, InfoType::SECURITY, 0, what.0).await?;
+        Ok(SecurityDescriptor::parse(&found)?)
+    }
+
+    /// Lets those do what these say; it must be open for WRITE_DAC.
+    pub async fn set_dacl(&self, descriptor: &SecurityDescriptor) -> Result<(), Error> {
+        let dacl = SecurityDescriptor { owner: None, group: None, ..descriptor.clone() };
+        self.set(InfoType::SECURITY, 0, SecurityInformation::DACL.0, dacl.to_bytes()).await
+    }
+
     /// Renames or moves it within the share; it must be open for deleting. Without `replace` an existing target fails with
     /// STATUS_OBJECT_NAME_COLLISION.
     pub async fn rename(&self, to: &str, replace: bool) -> Result<(), Error> {
@@ -555,10 +569,20 @@ impl File {
     ) -> Result<(), Error> {
         let mut buffer = Vec::new();
         emit(&mut buffer);
+        self.set(InfoType::FILE, class.0, 0, buffer).await
+    }
+
+    async fn set(
+        &self,
+        info_type: InfoType,
+        class: u8,
+        additional_information: u32,
+        buffer: Vec<u8>,
+    ) -> Result<(), Error> {
         let request = set_info::Request {
-            info_type: InfoType::FILE,
-            class: class.0,
-            additional_information: 0,
+            info_type,
+            class,
+            additional_information,
             file: self.0.id,
             buffer: buffer.into(),
         };

@@ -65,7 +65,8 @@ impl Tree {
             },
             false => RequestContext::Durable,
         };
-        let contexts = vec![durable, self.lease_of(&kept), RequestContext::OnDiskId];
+        let mut contexts = vec![durable, self.lease_of(&kept), RequestContext::OnDiskId];
+        contexts.extend(self.privacy(options));
         let response = self.create(&kept, options.disposition, contexts).await?;
         for context in &response.contexts {
             match *context {
@@ -134,8 +135,7 @@ impl Tree {
         let request = create::Request {
             oplock: OplockLevel::LEASE,
             disposition,
-            contexts,
-            ..kept.options.request(kept.name.clone())
+            ..kept.options.request(kept.name.clone(), contexts)
         };
         let call = self.call(Command::Create, |out| request.emit(out));
         // Before: a break may overtake the answer.

@@ -3,11 +3,12 @@
 //! Spec: [MS-SMB2] 3.2.4.3 (opening), 3.2.4.17 (listing), 3.2.4.22 (leaving).
 //! Owns: the tree connect; left when the last clone and file is gone. Does not: follow links or cache.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
 use weft_machine::random;
+use weft_wire::security::{Ace, AceFlags, Control, Dacl, SecurityDescriptor, Sid};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{self, CreateDisposition, CreateOptions, OplockLevel};
 use weft_wire::smb2::create_context::{DurableFlags, RequestContext};
@@ -53,6 +54,8 @@ pub(super) struct TreeCore {
     available: bool,
     /// Not to be left: other users have its id, or the server has ended it.
     kept: Cell<bool>,
+    /// Who owns what is made here, where somebody has found out.
+    owner: RefCell<Option<Sid>>,
 }
 
 impl TreeCore {
@@ -97,6 +100,8 @@ pub struct OpenOptions {
     pub disposition: CreateDisposition,
     /// Further options.
     pub options: CreateOptions,
+    /// What is made is its owner's alone, where the server has descriptors; what exists stays as it is.
+    pub private: bool,
 }
 
 impl OpenOptions {
@@ -107,6 +112,7 @@ impl OpenOptions {
             share: ShareAccess::ALL,
             disposition: CreateDisposition::Open,
             options: CreateOptions::NON_DIRECTORY_FILE,
+            private: false,
         }
     }
 
@@ -130,21 +136,42 @@ impl OpenOptions {
         OpenOptions { disposition: CreateDisposition::Create, ..Self::write() }
     }
 
-    /// A file for new content: made if it does not exist, for reading, writing, renaming and deleting. Nobody else writes,
-    /// renames or deletes it meanwhile. `empty`: what is in it is dropped.
-    pub fn draft(empty: bool) -> OpenOptions {
-        let disposition = if empty { CreateDisposition::OverwriteIf } else { CreateDisposition::OpenIf };
+    /// A file for new content: made where there is none, for reading, writing, renaming and deleting. Nobody else writes,
+    /// renames or deletes it meanwhile.
+    pub fn draft() -> OpenOptions {
         let write = Self::write();
         OpenOptions {
             access: write.access | AccessMask::DELETE,
             share: ShareAccess::READ,
-            disposition,
+            disposition: CreateDisposition::Create,
             ..write
         }
     }
 
-    /// A CREATE of nothing but these.
-    pub(super) fn request(self, name: String) -> create::Request {
+    /// A new, empty file that vanishes with its handle, for a look at what the server makes of new files.
+    pub fn passing() -> OpenOptions {
+        let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::DELETE_ON_CLOSE;
+        OpenOptions { options, ..Self::draft() }
+    }
+
+    /// A file or link, to delete it.
+    pub fn delete() -> OpenOptions {
+        let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::OPEN_REPARSE_POINT;
+        Self { options, ..Self::anything(AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES) }
+    }
+
+    /// A file, to say who may do what with it.
+    pub fn protect() -> OpenOptions {
+        Self::anything(AccessMask::READ_CONTROL | AccessMask::WRITE_DAC)
+    }
+
+    /// The same, to see that.
+    pub fn look() -> OpenOptions {
+        Self::anything(AccessMask::READ_CONTROL)
+    }
+
+    /// A CREATE of these, with these contexts.
+    pub(super) fn request(self, name: String, contexts: Vec<RequestContext>) -> create::Request {
         create::Request {
             oplock: OplockLevel::NONE,
             impersonation: 2,
@@ -154,7 +181,7 @@ impl OpenOptions {
             disposition: self.disposition,
             options: self.options,
             name,
-            contexts: Vec::new(),
+            contexts,
         }
     }
 
@@ -247,7 +274,16 @@ impl Tree {
         let disk = share.share_type == ShareType::Disk;
         let dfs = share.capabilities.contains(ShareCapabilities::DFS);
         let available = share.capabilities.contains(ShareCapabilities::CONTINUOUS_AVAILABILITY);
-        Tree(Rc::new(TreeCore { core, id, sealed, disk, dfs, available, kept: Cell::new(false) }))
+        Tree(Rc::new(TreeCore {
+            core,
+            id,
+            sealed,
+            disk,
+            dfs,
+            available,
+            kept: Cell::new(false),
+            owner: RefCell::default(),
+        }))
     }
 
     /// Its id, from now on valid until the session ends.
@@ -273,7 +309,9 @@ impl Tree {
 
     /// Opens or creates a file.
     pub async fn open(&self, path: &str, options: OpenOptions) -> Result<File, Error> {
-        let request = create::Request { contexts: self.create_guid()?, ..options.request(wire_path(path)?) };
+        let mut contexts = self.create_guid()?;
+        contexts.extend(self.privacy(options));
+        let request = options.request(wire_path(path)?, contexts);
         let call = self.0.call(Command::Create, |out| request.emit(out));
         let message = self.0.core.call(call).await?.success()?;
         Ok(self.opened(create::Response::parse(&message)?, None))
@@ -294,6 +332,22 @@ impl Tree {
 
     pub(super) fn call(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
         self.0.call(command, emit)
+    }
+
+    /// Names the owner of what is made here, for servers that do not know OWNER RIGHTS: see [`OpenOptions::private`].
+    pub fn name_owner(&self, owner: Sid) {
+        self.0.owner.replace(Some(owner));
+    }
+
+    /// What lets the owner do everything, and nobody else anything. Nothing is inherited.
+    pub(super) fn privacy(&self, options: OpenOptions) -> Option<RequestContext> {
+        let owner = || self.0.owner.borrow().clone().unwrap_or_else(Sid::owner_rights);
+        let descriptor = || SecurityDescriptor {
+            control: Control::DACL_PROTECTED,
+            dacl: Dacl::List(vec![Ace::allow(owner(), AccessMask::FILE_ALL, AceFlags::NONE)]),
+            ..SecurityDescriptor::default()
+        };
+        options.private.then(|| RequestContext::SecurityDescriptor(descriptor().to_bytes().into()))
     }
 
     /// A name for the open, by which the server knows a CREATE that comes again over another connection (3.2.4.3.5).

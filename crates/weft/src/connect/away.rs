@@ -9,6 +9,7 @@ use weft_machine::{rt, sim};
 
 use super::served::Served;
 use crate::cat::take_into;
+use crate::connect::FILE_MODE;
 use crate::transfer::take_place;
 
 /// Each file of a copy waited for it anew, and each three times: to write it, to remove what was written, and to close that.
@@ -18,7 +19,7 @@ fn a_server_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
         let mut served = Served::new();
         let remote = served.remote().await;
         remote.outlast(Duration::from_secs(60), Arc::default());
-        let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None))).await;
+        let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None, FILE_MODE))).await;
         served.end().await;
         let begun = rt::now();
         let copying = drafts.into_iter().map(async |draft| {
@@ -41,7 +42,7 @@ fn what_cannot_be_read_again_is_not_believed_on_a_server_that_was_restarted() {
         let mut served = Served::new();
         let remote = served.remote().await;
         remote.outlast(Duration::from_secs(60), Arc::default());
-        let draft = remote.draft("a", None).await.unwrap();
+        let draft = remote.draft("a", None, FILE_MODE).await.unwrap();
         let mut blocks = 0;
         let next_block = async || {
             blocks += 1;
@@ -68,7 +69,7 @@ fn a_server_of_nfs_that_has_stayed_away_for_so_long_is_not_waited_for_again() {
         let (waited, _) = sim::logged(1, async move {
             let mut served = Served::new();
             let remote = served.nfs(version).await;
-            let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None))).await;
+            let drafts = join_all(["a", "b", "c", "d"].map(|name| remote.draft(name, None, FILE_MODE))).await;
             for draft in &drafts {
                 let file = &draft.as_ref().unwrap().partial().file;
                 file.write(0, Bytes::from_static(b"x")).await.unwrap();

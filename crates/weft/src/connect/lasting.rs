@@ -222,7 +222,7 @@ impl Opened {
             share: share.clone(),
             path: path.to_owned(),
             writes: options != OpenOptions::read(),
-            by_name: OpenOptions { disposition: OpenOptions::read().disposition, ..options },
+            by_name: OpenOptions { disposition: OpenOptions::read().disposition, private: false, ..options },
             first: file.opened_as(),
             now: RefCell::new((number.get(), file)),
             renewing: Mutex::default(),

@@ -5,6 +5,7 @@
 //! the `mountport` that only version 3 asks, 4.1 is tried first. Owns: nothing beyond the mount. Does not: choose the
 //! transport (see the parent).
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::OnceLock;
@@ -25,8 +26,8 @@ use weft_wire::mount::MountStatus;
 
 use super::reach;
 use super::{
-    Agreed, Answer, Behind, Dial, Medium, NFS_RDMA_PORT, Partial, RemoteDraft, RemoteEntry, RemoteFile,
-    RemoteFolder, RemoteStat, UNDER_WAY, let_in,
+    Agreed, Answer, Behind, Dial, FILE_MODE, Medium, NFS_RDMA_PORT, Partial, RemoteDraft, RemoteEntry,
+    RemoteFile, RemoteFolder, RemoteStat, UNDER_WAY, let_in, note_shown,
 };
 use crate::Failure;
 use crate::partial::partial_name;
@@ -49,7 +50,9 @@ pub(super) async fn connect(
     let mut last: Option<Failure> = None;
     for (medium, reason) in dial.choices(|medium| medium != Medium::Rnic && dial.url.rdma_port.is_some()) {
         match mount(dial, medium).await {
-            Ok((mount, why)) => return Ok((Box::new(Export { mount, medium, why }), medium, reason)),
+            Ok((mount, why)) => {
+                return Ok((Box::new(Export { mount, medium, why, told: Cell::default() }), medium, reason));
+            }
             Err(e) => {
                 tracing::debug!("by {}: {e}", medium.name());
                 last = Some(e);
@@ -267,6 +270,8 @@ struct Export {
     medium: Medium,
     /// Why this version, where that needs saying.
     why: &'static str,
+    /// Somebody was told that partial files are not hidden here.
+    told: Cell<bool>,
 }
 
 impl RemoteFolder for Export {
@@ -324,6 +329,7 @@ impl RemoteFolder for Export {
                     created: None,
                     modified: when(attributes.mtime),
                     accessed: when(attributes.atime),
+                    mode: Some(attributes.mode & 0o7777),
                 })),
                 Err(e) if e.status() == Some(Status::NOENT) => Ok(None),
                 Err(e) => Err(e.into()),
@@ -392,26 +398,23 @@ impl RemoteFolder for Export {
         .boxed_local()
     }
 
-    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+    fn draft<'a>(
+        &'a self,
+        target: Behind,
+        tag: Option<&'a str>,
+        mode: u32,
+    ) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
-            let Behind { path: target, exists } = target;
-            // What replaces a file is nobody else's to read before it has that file's mode.
-            let mode = if exists { PRIVATE_MODE } else { FILE_MODE };
-            let (path, file) = match tag {
-                Some(tag) => {
-                    let path = beside(&target, tag);
-                    (path.clone(), self.resumed(&path, mode).await?)
-                }
-                None => {
-                    let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
-                    let path = beside(&target, &format!(".{:016x}", u64::from_le_bytes(bytes)));
-                    (path.clone(), self.new_file(&path, mode).await?)
-                }
+            let Behind { path: target, found } = target;
+            let path = match tag {
+                Some(tag) => beside(&target, tag),
+                None => nobody_else_s(&target)?,
             };
-            let file = Rc::new(NfsFile(file));
-            let resumed = tag.is_some();
-            let partial = Partial { path, target, file };
-            let draft = NfsDraft { export: self, partial, resumed, private: exists || resumed };
+            let file = self.partial(&path).await?;
+            let mode = mode & !umask();
+            self.check_hidden(&file, found.and_then(|found| found.mode).unwrap_or(mode), &target).await?;
+            let partial = Partial { path, target, file: Rc::new(NfsFile(file)) };
+            let draft = NfsDraft { export: self, partial, resumed: tag.is_some(), mode };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -464,6 +467,12 @@ fn beside(target: &str, tag: &str) -> String {
     join(folder, &partial_name(name, tag))
 }
 
+/// The same by a name that nobody else has.
+fn nobody_else_s(target: &str) -> Result<String, Failure> {
+    let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
+    Ok(beside(target, &format!(".{:016x}", u64::from_le_bytes(bytes))))
+}
+
 /// Says what it means that somebody else has a file open.
 fn in_use(e: Error) -> Failure {
     if e.is_in_use() {
@@ -478,12 +487,14 @@ fn in_use(e: Error) -> Failure {
 /// Nobody finds one without a tag: its name is random, because version 3 has no opens that would keep others out. One with a tag
 /// keeps them out by version 4's share reservation. By version 3 several commands may write it; the tag names one version of one
 /// source, so they write the same bytes, and nobody cuts it off.
+///
+/// It is its owner's alone until it is whole.
 struct NfsDraft<'a> {
     export: &'a Export,
     partial: Partial,
     resumed: bool,
-    /// Its mode may be that of what replaces a file.
-    private: bool,
+    /// What it gets where there is no target in the end.
+    mode: u32,
 }
 
 impl RemoteDraft for NfsDraft<'_> {
@@ -495,13 +506,13 @@ impl RemoteDraft for NfsDraft<'_> {
         async move {
             let Partial { path, target, file } = &self.partial;
             if self.resumed {
-                let replaced = self.export.replace(path, target, self.private).await;
+                let replaced = self.export.replace(path, target, self.mode).await;
                 let closed = file.close().await;
                 return replaced.and(closed);
             }
             // Some servers rename no file that is open.
             file.close().await?;
-            self.export.replace(path, target, self.private).await
+            self.export.replace(path, target, self.mode).await
         }
         .boxed_local()
     }
@@ -519,10 +530,12 @@ impl RemoteDraft for NfsDraft<'_> {
     }
 }
 
-/// What open(2) and mkdir(2) are asked for, before the umask.
-const FILE_MODE: u32 = 0o666;
+/// What mkdir(2) is asked for, before the umask.
 const FOLDER_MODE: u32 = 0o777;
+/// That of partial files.
 const PRIVATE_MODE: u32 = 0o600;
+/// By which the group and others may read.
+const SHOWN: u32 = 0o044;
 
 /// How a file or folder is made. A server that is told no mode gives it one of its own: Linux' gives it 0, by which nobody may read it.
 fn made(mode: u32) -> SetAttributes {
@@ -540,31 +553,64 @@ fn umask() -> u32 {
 }
 
 impl Export {
-    /// Makes a file of a name that nobody else has.
-    async fn new_file(&self, path: &str, mode: u32) -> Result<File, Failure> {
-        let set = made(mode);
-        let made = match &self.mount {
+    /// Makes a partial file, or opens the one that an earlier command has left.
+    async fn partial(&self, path: &str) -> Result<File, Failure> {
+        match self.new_partial(path).await {
+            Err(e) if e.status() == Some(Status::EXIST) => {}
+            made => return Ok(made?),
+        }
+        let left = match &self.mount {
+            Mounted::V3(mount) => mount.open(path).await,
+            Mounted::V4(mount) => mount.open_alone(path).await,
+        };
+        match left {
+            Ok(file) => {
+                if self.is_like_new(path, &file.stat().await?).await? {
+                    return Ok(file);
+                }
+                file.close().await?;
+            }
+            Err(e) if e.status() == Some(Status::ACCES) => {}
+            Err(e) => return Err(in_use(e)),
+        }
+        // Somebody else may have made it, to read what is written to it.
+        tracing::debug!("{path} is not as we make such files, and is made anew");
+        self.remove(path).await?;
+        Ok(self.new_partial(path).await?)
+    }
+
+    /// Makes one that must not exist.
+    async fn new_partial(&self, path: &str) -> Result<File, Error> {
+        let set = SetAttributes { mode: Some(PRIVATE_MODE), ..SetAttributes::default() };
+        match &self.mount {
             Mounted::V3(mount) => mount.create_new(path, set).await,
             Mounted::V4(mount) => mount.create_guarded(path, set).await,
-        };
-        match made {
-            // This very call has made it, and its first answer was lost.
-            Err(e) if e.status() == Some(Status::EXIST) => self.resumed(path, mode).await,
-            made => Ok(made?),
         }
     }
 
-    /// Makes a file, or opens one with what is in it.
-    async fn resumed(&self, path: &str, mode: u32) -> Result<File, Failure> {
-        let set = made(mode);
-        match &self.mount {
-            Mounted::V3(mount) => Ok(mount.create(path, set).await?),
-            Mounted::V4(mount) => mount.create_alone(path, set).await.map_err(in_use),
-        }
+    /// Whether a partial file has the owner and mode that the server gives to ours.
+    async fn is_like_new(&self, path: &str, found: &Attributes) -> Result<bool, Failure> {
+        let beside = nobody_else_s(path)?;
+        let new = self.new_partial(&beside).await?;
+        let made = new.stat().await;
+        new.close().await?;
+        self.remove(&beside).await?;
+        let made = made?;
+        Ok((made.uid, made.mode & 0o7777) == (found.uid, found.mode & 0o7777))
     }
 
-    /// Puts `from` in the place of `to`, which keeps its mode and owner. `private`: it has not the mode of a new file.
-    async fn replace(&self, from: &str, to: &str, private: bool) -> Result<(), Failure> {
+    /// Says so where the server lets those read a partial file who may not read its target, which has `mode` or gets it.
+    async fn check_hidden(&self, partial: &File, mode: u32, target: &str) -> Result<(), Failure> {
+        let hidden = SHOWN & !mode;
+        if hidden != 0 && !self.told.get() && partial.stat().await?.mode & hidden != 0 {
+            self.told.set(true);
+            note_shown(target);
+        }
+        Ok(())
+    }
+
+    /// Puts `from` in the place of `to`, which keeps its mode and owner; a new one gets `mode`.
+    async fn replace(&self, from: &str, to: &str, mode: u32) -> Result<(), Failure> {
         match either!(&self.mount, mount => mount.stat(to).await) {
             // Its other names must see the new content, and so must the owner that we cannot give the new one.
             Ok(there) if there.nlink > 1 || !self.take_attributes(from, &there).await? => {
@@ -573,11 +619,32 @@ impl Export {
                 );
                 return self.overwrite_alone(from, to).await;
             }
-            Err(e) if e.status() != Some(Status::NOENT) => return Err(e.into()),
-            Err(_) if private => self.set(from, made(FILE_MODE)).await?,
-            _ => {}
+            Err(e) if e.status() == Some(Status::NOENT) => self.give_mode(from, mode).await?,
+            Err(e) => return Err(e.into()),
+            Ok(_) => {}
         }
         Ok(either!(&self.mount, mount => mount.rename(from, to).await)?)
+    }
+
+    /// Gives a partial file the mode of a new one, unless the server has modes of its own.
+    async fn give_mode(&self, path: &str, mode: u32) -> Result<(), Failure> {
+        if mode == PRIVATE_MODE {
+            return Ok(());
+        }
+        match self.set(path, SetAttributes { mode: Some(mode), ..SetAttributes::default() }).await {
+            Err(e) if e.status().is_some() => {
+                tracing::debug!("{path} does not get its mode: {e}");
+                let made = either!(&self.mount, mount => mount.stat(path).await)?.mode;
+                if made & mode & SHOWN != mode & SHOWN {
+                    note!(
+                        "weft: the server does not let us set modes: what it makes has {:04o}",
+                        made & 0o7777
+                    );
+                }
+                Ok(())
+            }
+            set => Ok(set?),
+        }
     }
 
     /// Overwrites `to` while no other command does: two of them would mix their contents. A file beside it says that one is

@@ -3,7 +3,7 @@
 //! A Weft server tells over TCP where its RDMA endpoints are; other servers are assumed at the standard port.
 //! Owns: nothing beyond the session. Does not: choose (see the parent).
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,9 +13,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::random;
 use weft_rdma::Traffic;
 use weft_smb::client::{Carrier, Endpoint, Error, Filetime, OpenOptions, Options, Session, Stat, Tree, Wish};
-use weft_wire::smb2::access::FileAttributes;
+use weft_store::access::{Token, granted};
+use weft_wire::security::{SecurityDescriptor, Sid};
+use weft_wire::smb2::access::{AccessMask, FileAttributes};
+use weft_wire::smb2::create::CreateDisposition;
 use weft_wire::smb2::spelling;
 use weft_wire::smb2::{Guid, NtStatus};
 
@@ -25,7 +29,7 @@ use super::links::{self, Through};
 use super::reach::authority;
 use super::{
     Agreed, Answer, Behind, Dial, Medium, Partial, RemoteDraft, RemoteEntry, RemoteFile, RemoteFolder,
-    RemoteShare, RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in,
+    RemoteShare, RemoteStat, SMB_DIRECT_PORT, UNDER_WAY, let_in, note_shown,
 };
 use crate::Failure;
 use crate::args::Transport;
@@ -42,7 +46,7 @@ pub(super) async fn connect(
     let (entered, path) = links::follow(dial, password).await?;
     let Entered { session, tree, ways, medium, reason } = entered;
     let share = Rc::new(Share::new(session, tree, ways));
-    Ok((Box::new(SmbShare { share, path }), medium, reason))
+    Ok((Box::new(SmbShare { share, path, told: Cell::default(), owner: OnceCell::new() }), medium, reason))
 }
 
 /// A session that has entered a share.
@@ -194,6 +198,10 @@ async fn enter_share(session: &Session, dial: &Dial<'_>) -> Result<Tree, Failure
 struct SmbShare {
     share: Rc<Share>,
     path: Through,
+    /// Somebody was told that partial files are not hidden here.
+    told: Cell<bool>,
+    /// Who owns what we make here, once that was asked; `None` where the server does not say.
+    owner: OnceCell<Option<Sid>>,
 }
 
 impl SmbShare {
@@ -265,6 +273,7 @@ impl RemoteFolder for SmbShare {
                 created: Some(When::from(stat.created.to_unix())),
                 modified: When::from(stat.modified.to_unix()),
                 accessed: When::from(stat.accessed.to_unix()),
+                mode: None,
             }))
         }
         .boxed_local()
@@ -313,29 +322,30 @@ impl RemoteFolder for SmbShare {
     fn remove_unfinished<'a>(&'a self, path: &'a str) -> Answer<'a, bool> {
         async move {
             let path = &self.on_wire(path)?;
-            let options =
-                OpenOptions { disposition: OpenOptions::read().disposition, ..OpenOptions::draft(false) };
-            let removed = self.share.with(async |tree| {
-                let file = match tree.open(path, options).await {
-                    Err(e) if e.is_in_use() || e.is_not_found() => return Ok(false),
-                    opened => opened?,
-                };
-                let removed = file.remove().await;
-                file.close().await?;
-                removed.map(|()| true)
-            });
-            removed.await
+            self.share.with(async |tree| removed_unless_in_use(tree, path).await).await
         }
         .boxed_local()
     }
 
-    fn draft<'a>(&'a self, target: Behind, tag: Option<&'a str>) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
+    fn draft<'a>(
+        &'a self,
+        target: Behind,
+        tag: Option<&'a str>,
+        mode: u32,
+    ) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
-            let target = target.path;
-            let path = beside(&target, tag);
-            let handle = Rc::new(alone(&self.share, &self.on_wire(&path)?, tag.is_none()).await?);
+            let Behind { path: target, found } = target;
+            let (path, on_wire) = (beside(&target, tag), self.on_wire(&target)?);
+            let private = found.is_some();
+            let beginning =
+                Beginning { folder: self, path: self.on_wire(&path)?, empty: tag.is_none(), private };
+            let handle = Rc::new(beginning.begin().await?);
+            if private {
+                self.check_hidden(&handle, mode, &on_wire).await?;
+            }
             let partial = Partial { path, target, file: handle.clone() };
-            let draft = SmbDraft { folder: self, partial, resumed: tag.is_some(), handle };
+            let resumed = tag.is_some();
+            let draft = SmbDraft { folder: self, partial, resumed, private: private || resumed, handle };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -402,22 +412,175 @@ impl RemoteFolder for SmbShare {
     }
 }
 
+/// The name exists.
+fn is_there(e: &Failure) -> bool {
+    e.downcast_ref::<Error>().and_then(Error::status) == Some(NtStatus::OBJECT_NAME_COLLISION)
+}
+
+fn has_status(e: &Failure) -> bool {
+    e.downcast_ref::<Error>().is_some_and(|e| e.status().is_some())
+}
+
 fn refused(e: &Failure) -> bool {
     e.downcast_ref::<Error>().is_some_and(Error::is_protected)
 }
 
 /// The partial file that new content of `target` is written to. Every command gives it the same name, so the server lets one of
-/// them in at a time, and the next one takes over what a killed one has left.
+/// them in at a time, and the next one finds what a killed one has left.
 fn beside(target: &str, tag: Option<&str>) -> String {
     let (folder, name) = target.rsplit_once('/').unwrap_or(("", target));
     join(folder, &partial_name(name, tag.unwrap_or_default()))
 }
 
-/// Opens a partial file so that nobody else writes to it.
-async fn alone(share: &Rc<Share>, path: &str, empty: bool) -> Result<SmbFile, Failure> {
-    match Opened::new(share, path, OpenOptions::draft(empty)).await {
-        Err(e) if e.downcast_ref::<Error>().is_some_and(Error::is_in_use) => Err(UNDER_WAY.into()),
-        opened => Ok(SmbFile(RefCell::new(Some(Rc::new(opened?))))),
+/// A partial file to be.
+struct Beginning<'a> {
+    folder: &'a SmbShare,
+    /// As the server calls it.
+    path: String,
+    /// What an earlier command has left is dropped.
+    empty: bool,
+    /// It is its owner's alone where the server has descriptors; else it is everybody's whose new files there are.
+    private: bool,
+}
+
+impl Beginning<'_> {
+    /// Opens it so that nobody else writes to it.
+    async fn begin(&self) -> Result<SmbFile, Failure> {
+        let path = &self.path;
+        match self.make().await {
+            Err(e) if is_there(&e) => {}
+            made => return made,
+        }
+        if !self.empty {
+            match self
+                .open(OpenOptions { disposition: CreateDisposition::Open, ..OpenOptions::draft() })
+                .await
+            {
+                Ok(left) if !self.private || self.is_like_new(&left).await? => return Ok(left),
+                Ok(left) => left.close().await?,
+                Err(e) if refused(&e) => {}
+                Err(e) => return Err(e),
+            }
+            tracing::debug!("{path} is not as we make such files, and is made anew");
+        }
+        // It is not written to: whoever may read it may have it open.
+        let removed = self.folder.share.with(async |tree| removed_unless_in_use(tree, path).await);
+        removed.await.map_err(|e| format!("{path} is in the way, and cannot be removed: {e}"))?;
+        match self.make().await {
+            Err(e) if is_there(&e) => Err(UNDER_WAY.into()),
+            made => made,
+        }
+    }
+
+    /// Makes it where there is none.
+    async fn make(&self) -> Result<SmbFile, Failure> {
+        if self.private
+            && let Some(owner) = self.folder.owner(&self.path).await?
+        {
+            self.folder.share.life().tree.name_owner(owner);
+            match self.open(OpenOptions { private: true, ..OpenOptions::draft() }).await {
+                Err(e) if has_status(&e) && !is_there(&e) => {
+                    tracing::debug!("{} gets no descriptor: {e}", self.path);
+                }
+                made => return made,
+            }
+        }
+        self.open(OpenOptions::draft()).await
+    }
+
+    async fn open(&self, options: OpenOptions) -> Result<SmbFile, Failure> {
+        match Opened::new(&self.folder.share, &self.path, options).await {
+            Err(e) if e.downcast_ref::<Error>().is_some_and(Error::is_in_use) => Err(UNDER_WAY.into()),
+            opened => Ok(SmbFile(RefCell::new(Some(Rc::new(opened?))))),
+        }
+    }
+
+    /// Whether one that is there has the owner and descriptor that the server gives to ours.
+    async fn is_like_new(&self, left: &SmbFile) -> Result<bool, Failure> {
+        let new = self.folder.made_of_new(&self.path, self.folder.owner(&self.path).await?.is_some()).await?;
+        Ok(left.security().await? == new)
+    }
+}
+
+/// Removes a file, unless somebody has it open, or it is gone; whether it did.
+async fn removed_unless_in_use(tree: &Tree, path: &str) -> Result<bool, Error> {
+    let file = match tree.open(path, OpenOptions::delete()).await {
+        Err(e) if e.is_in_use() || e.is_not_found() => return Ok(false),
+        opened => opened?,
+    };
+    let removed = file.remove().await;
+    // The name goes with the handle.
+    file.close().await?;
+    removed.map(|()| true)
+}
+
+/// `None` where the server knows no descriptors.
+fn told(security: Result<SecurityDescriptor, Error>) -> Result<Option<SecurityDescriptor>, Error> {
+    match security {
+        Err(e) if e.status().is_some() => {
+            tracing::debug!("no descriptor: {e}");
+            Ok(None)
+        }
+        security => security.map(Some),
+    }
+}
+
+/// Whether anybody who has logged on may read what has this descriptor.
+fn is_shown(descriptor: &SecurityDescriptor) -> bool {
+    let nobody = Sid { authority: 0, sub_authorities: vec![0] };
+    let users = Sid { authority: 5, sub_authorities: vec![32, 545] };
+    let others = vec![Sid::everyone(), Sid::network(), Sid::authenticated_users(), users];
+    let anybody = Token { user: nobody.clone(), group: nobody, others };
+    granted(descriptor, &anybody).contains(AccessMask::FILE_READ_DATA)
+}
+
+impl SmbShare {
+    /// Who owns what we make. Samba that makes modes of descriptors drops one that says OWNER RIGHTS instead.
+    async fn owner(&self, path: &str) -> Result<Option<Sid>, Failure> {
+        if let Some(known) = self.owner.get() {
+            return Ok(known.clone());
+        }
+        let owner = self.made_of_new(path, false).await?.and_then(|found| found.owner);
+        Ok(self.owner.get_or_init(|| owner).clone())
+    }
+
+    /// The descriptor of a new file beside `path`; `None` where the server does not say, or makes no such file.
+    async fn made_of_new(&self, path: &str, private: bool) -> Result<Option<SecurityDescriptor>, Failure> {
+        let bytes: [u8; 8] = random::bytes().map_err(|e| e.to_string())?;
+        // On the wire as well: partial names have no character that is spelled otherwise there but those of `path`.
+        let beside = beside(path, Some(&format!(".{:016x}", u64::from_le_bytes(bytes))));
+        let made = self.share.with(async |tree| {
+            let file = match tree.open(&beside, OpenOptions { private, ..OpenOptions::passing() }).await {
+                Err(e) => return told(Err(e)),
+                Ok(file) => file,
+            };
+            let made = told(file.security().await);
+            file.close().await?;
+            made
+        });
+        made.await
+    }
+
+    /// Says so where the server lets everybody read a partial file, and not its target or its source, which has `mode`.
+    async fn check_hidden(&self, partial: &SmbFile, mode: u32, target: &str) -> Result<(), Failure> {
+        let is_open =
+            |descriptor: Option<SecurityDescriptor>| descriptor.is_none_or(|found| is_shown(&found));
+        if self.told.get() || !is_open(partial.security().await?) {
+            return Ok(());
+        }
+        let of_target = self.share.with(async |tree| {
+            let file = tree.open(target, OpenOptions::look()).await?;
+            let found = told(file.security().await);
+            file.close().await?;
+            found
+        });
+        // A target that does not tell is as open as all that the server has.
+        let is_private = mode & 0o044 == 0 || of_target.await.is_ok_and(|found| !is_open(found));
+        if is_private {
+            self.told.set(true);
+            note_shown(target);
+        }
+        Ok(())
     }
 }
 
@@ -427,6 +590,8 @@ struct SmbDraft<'a> {
     partial: Partial,
     /// Its name has a tag: other commands may write other partial files for the same target.
     resumed: bool,
+    /// It may be its owner's alone.
+    private: bool,
     /// The file of `partial`.
     handle: Rc<SmbFile>,
 }
@@ -447,8 +612,33 @@ impl SmbDraft<'_> {
         }
     }
 
+    /// Lets those use it who may use what is made beside it: it becomes a file of its own.
+    async fn reveal(&self) -> Result<(), Failure> {
+        let (share, path) = (&self.folder.share, &self.folder.on_wire(&self.partial.path)?);
+        let Some(of_new) = self.folder.made_of_new(path, false).await? else { return Ok(()) };
+        if self.handle.security().await?.is_none_or(|found| found.dacl == of_new.dacl) {
+            return Ok(());
+        }
+        let set = share.with(async |tree| {
+            let file = tree.open(path, OpenOptions::protect()).await?;
+            let set = file.set_dacl(&of_new).await;
+            file.close().await?;
+            set
+        });
+        match set.await {
+            Err(e) if has_status(&e) => {
+                note!("weft: {} stays its owner's alone: {e}", self.partial.target);
+                Ok(())
+            }
+            set => set,
+        }
+    }
+
     async fn rename(&self, to: &str) -> Result<(), Failure> {
         let share = &self.folder.share;
+        if self.private {
+            self.reveal().await?;
+        }
         let rename = async || {
             let losses = share.losses();
             match self.handle.file()?.with(async |file| file.rename(to, true).await).await {
@@ -467,11 +657,11 @@ impl SmbDraft<'_> {
 
     /// Copies its content into `to` on the server, so that `to` keeps all that it has, and removes it.
     async fn overwrite(&self, to: &str) -> Result<(), Failure> {
-        let share = &self.folder.share;
         // Two that overwrite one file would mix their contents.
         let turn = match self.resumed {
             true => {
-                Some(alone(share, &self.folder.on_wire(&beside(&self.partial.target, None))?, true).await?)
+                let path = self.folder.on_wire(&beside(&self.partial.target, None))?;
+                Some(Beginning { folder: self.folder, path, empty: true, private: true }.begin().await?)
             }
             false => None,
         };
@@ -565,6 +755,11 @@ impl SmbFile {
         }
     }
 
+    /// Whose it is, and who may do what with it; `None` where the server does not know.
+    async fn security(&self) -> Result<Option<SecurityDescriptor>, Failure> {
+        self.file()?.with(async |file| told(file.security().await)).await
+    }
+
     fn file(&self) -> Result<Rc<Opened>, Failure> {
         self.0.borrow().clone().ok_or_else(|| "the file was closed".into())
     }
@@ -619,13 +814,4 @@ impl RemoteFile for SmbFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_are_known_by_the_remark_of_their_pipes() {
-        assert_eq!(named("IPC Service (Samba 4.17.12-Debian)").as_deref(), Some("Samba 4.17.12-Debian"));
-        assert_eq!(named("Remote IPC").as_deref(), Some("Windows"));
-        assert_eq!(named(""), None);
-    }
-}
+mod tests;

@@ -24,6 +24,8 @@ pub(crate) struct Source {
     pub(crate) modified: When,
     /// Its number in its file system.
     pub(crate) inode: u64,
+    /// Its permissions.
+    pub(crate) mode: u32,
 }
 
 impl Source {
@@ -53,9 +55,9 @@ impl Source {
     }
 
     fn of(file: File, shown: PathBuf) -> Result<Source, Fault> {
-        let looked =
-            file.metadata().and_then(|kind| Ok((kind.len(), When::from(kind.modified()?), kind.ino())));
-        let (size, modified, inode) = looked.map_err(|e| Fault::here(&shown, &e))?;
-        Ok(Source { file, shown, size, modified, inode })
+        let looked = file.metadata().and_then(|found| Ok((When::from(found.modified()?), found)));
+        let (modified, found) = looked.map_err(|e| Fault::here(&shown, &e))?;
+        let (size, inode, mode) = (found.len(), found.ino(), found.mode() & 0o777);
+        Ok(Source { file, shown, size, modified, inode, mode })
     }
 }

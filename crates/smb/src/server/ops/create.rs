@@ -350,9 +350,15 @@ impl Wish {
         }
     }
 
-    /// What a new file has from the first.
-    fn birth(&self) -> SetAttr {
-        let mode = self.mode.map(|mode| attributes::settable_mode(mode, self.wants_directory()));
+    /// What a new file has from the first. `guarded`: a descriptor follows, and brings the permissions of the group and of
+    /// others; a user of this host who opened it before that would keep it open.
+    fn birth(&self, guarded: bool) -> SetAttr {
+        let directory = self.wants_directory();
+        let mode = self.mode.map(|mode| attributes::settable_mode(mode, directory));
+        let mode = match guarded {
+            true => Some(mode.unwrap_or(if directory { 0o700 } else { 0o600 }) & !0o077),
+            false => mode,
+        };
         SetAttr { mode, ..SetAttr::default() }
     }
 
@@ -467,7 +473,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     let here = (vfs.opens(), resolved.dir);
     let tunnelled = cx.server.handles.tunnel.take(here, &resolved.name, rt::now());
     let name = tunnelled.as_deref().unwrap_or(&resolved.name);
-    let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth()).await;
+    let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth(descriptor.is_some())).await;
     let (attr, _) = match made {
         Err(Error::Exists) => return Ok(None),
         // The directory went away since it was found.
@@ -520,7 +526,8 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         None => {
             let descriptor =
                 security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), false).await?;
-            let made = vfs.create(resolved.dir, &resolved.name, Make::File, Exists::Fail, wish.birth()).await;
+            let birth = wish.birth(descriptor.is_some());
+            let made = vfs.create(resolved.dir, &resolved.name, Make::File, Exists::Fail, birth).await;
             let attr = match made {
                 Err(Error::Exists) => return Ok(None),
                 Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),

@@ -2,7 +2,7 @@ use weft_machine::sim;
 use weft_store::SetAttr;
 
 use super::super::served::Served;
-use crate::connect::Remote;
+use crate::connect::{FILE_MODE, Remote};
 use crate::when::When;
 
 async fn make(remote: &Remote, name: &str) {
@@ -26,17 +26,59 @@ fn what_replaces_a_private_file_is_nobody_else_s_meanwhile() {
             served.set("private", of_mode(0o640)).await;
             let plain = served.found("plain").await.mode;
             for (name, mode) in [("private", 0o640), ("plain", plain), ("new", plain)] {
-                let draft = remote.draft(name, tag).await.unwrap();
+                let draft = remote.draft(name, tag, FILE_MODE).await.unwrap();
                 let meanwhile = served.found(&draft.partial().path).await.mode;
-                assert_eq!(meanwhile, if name == "new" { plain } else { 0o600 }, "{name} {version} {tag:?}");
+                assert_eq!(meanwhile, 0o600, "{name} {version} {tag:?}");
                 draft.replace().await.unwrap();
                 assert_eq!(served.found(name).await.mode, mode, "{name} {version} {tag:?}");
             }
             // One whose target is removed meanwhile is a new file like others.
-            let draft = remote.draft("private", tag).await.unwrap();
+            let draft = remote.draft("private", tag, FILE_MODE).await.unwrap();
             remote.remove("private").await.unwrap();
             draft.replace().await.unwrap();
             assert_eq!(served.found("private").await.mode, plain, "{version} {tag:?}");
+        });
+    }
+}
+
+/// The copy of a private file was everybody's to read.
+#[test]
+fn a_new_file_has_the_permissions_of_its_source() {
+    for version in ["3", "4.1"] {
+        sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            for mode in [0o600, 0o640, 0o755, 0o777, 0o400] {
+                let name = format!("{mode:o}");
+                remote.draft(&name, None, mode).await.unwrap().replace().await.unwrap();
+                assert_eq!(served.found(&name).await.mode, mode & !super::umask(), "{version}");
+            }
+        });
+    }
+}
+
+/// Whoever had made it before, or could read it, may have it open.
+#[test]
+fn a_partial_file_that_others_may_read_is_not_written_to() {
+    for version in ["3", "4.1"] {
+        sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            let first = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
+            first.partial().file.write(0, b"first".as_slice().into()).await.unwrap();
+            first.partial().file.close().await.unwrap();
+            let left = served.found(&first.partial().path).await.node;
+            // What we have made is gone on with.
+            let again = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
+            let found = served.found(&again.partial().path).await;
+            assert_eq!((found.node, found.size), (left, 5), "{version}");
+            again.partial().file.close().await.unwrap();
+            served.set(&again.partial().path, of_mode(0o644)).await;
+            let last = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
+            let found = served.found(&last.partial().path).await;
+            assert_eq!((found.node == left, found.size, found.mode), (false, 0, 0o600), "{version}");
+            last.discard().await.unwrap();
+            assert!(remote.list("").await.unwrap().is_empty(), "{version}");
         });
     }
 }
