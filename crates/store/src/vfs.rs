@@ -8,6 +8,7 @@ pub(crate) mod depot;
 mod dos;
 mod error;
 mod file;
+mod flushes;
 mod own;
 mod share;
 mod sink;

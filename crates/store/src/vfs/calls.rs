@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use weft_machine::Charge;
 
 use super::depot;
+use super::flushes::Failures;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
@@ -40,6 +41,8 @@ pub struct Vfs {
     descriptors: Arc<AtomicU64>,
     /// Whether the disk takes what is written to it, where somebody wants to know.
     health: Option<Arc<Health>>,
+    /// How many flushes of its files have failed.
+    failures: Failures,
 }
 
 macro_rules! expect {
@@ -66,6 +69,7 @@ impl Vfs {
             caches,
             descriptors: Arc::default(),
             health: None,
+            failures: Failures::default(),
         }
     }
 
@@ -293,7 +297,14 @@ impl Vfs {
                 expect!(self.backend.submit(Op::Open { node, write }).await?, Outcome::File(file) => file)
             }
         };
+        let file = file.counted_by(&self.failures);
         Ok(if write { file.witnessed(self.witness()).heard_by(self.health.clone()) } else { file })
+    }
+
+    /// How many flushes of files have failed, by whatever protocol. It rises before anybody hears of the failure: what was written
+    /// and not flushed before may be lost, and no later flush says so.
+    pub fn failed_flushes(&self) -> u64 {
+        self.failures.count()
     }
 
     /// See [`Op::Create`].

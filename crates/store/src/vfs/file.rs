@@ -14,6 +14,7 @@ use futures_util::lock::MutexGuard as Alone;
 use weft_machine::file::busy;
 use weft_machine::{File, FileRange, Payload, Pool};
 
+use super::flushes::{Failures, Flushes};
 use super::sink::{Put, Sink};
 use super::stream::{Content, Stream};
 use super::watch::{What, Witness};
@@ -37,6 +38,8 @@ pub struct OpenFile {
     sink: Option<Arc<dyn Sink>>,
     /// Who hears what becomes of changes.
     health: Option<Arc<Health>>,
+    /// Its flushes, and where those that fail are counted; `None` in memory and below a stream.
+    flushes: Option<(Arc<Flushes>, Failures)>,
 }
 
 /// What a file takes of its disk; `None` where nobody asks.
@@ -74,6 +77,7 @@ impl OpenFile {
             stream: None,
             sink: None,
             health: None,
+            flushes: None,
         }
     }
 
@@ -123,6 +127,13 @@ impl OpenFile {
     /// The same, with `health` hearing of what the disk refuses.
     pub(crate) fn heard_by(self, health: Option<Arc<Health>>) -> OpenFile {
         OpenFile { health, ..self }
+    }
+
+    /// The same, with every flush that fails counted.
+    pub(super) fn counted_by(self, failures: &Failures) -> OpenFile {
+        let counts = !self.file.is_in_memory() || self.sink.is_some() || self.stream.is_some();
+        let flushes = counts.then(|| (Arc::new(Flushes::new(failures.clone())), failures.clone()));
+        OpenFile { flushes, ..self }
     }
 
     /// Passes on what became of a change. A stream may lie where the disk has little space for it, and a sink is no disk.
@@ -314,6 +325,9 @@ impl OpenFile {
     }
 
     async fn changed(&self, what: What) -> Result<(), Error> {
+        if let Some((flushes, _)) = &self.flushes {
+            flushes.wrote();
+        }
         if let Some((stream, content)) = &self.stream {
             Box::pin(stream.save(content)).await?;
         }
@@ -406,11 +420,33 @@ impl OpenFile {
 
     /// Makes what was written durable.
     pub async fn sync(&self) -> Result<(), Error> {
-        match (&self.sink, &self.stream) {
-            (Some(sink), _) => sink.sync().await,
-            (None, Some((stream, content))) => stream.sync(content).await,
-            (None, None) => self.heard(Footprint(None), self.file.sync(false).await.map_err(Error::from)),
+        match (&self.sink, &self.stream, &self.flushes) {
+            (Some(sink), ..) => self.counted(sink.sync()).await,
+            (None, Some((stream, content)), _) => self.counted(stream.sync(content)).await,
+            (None, None, Some((flushes, _))) => {
+                self.heard(Footprint(None), flushes.flush(&self.file).await.map_err(Error::from))
+            }
+            (None, None, None) => {
+                self.heard(Footprint(None), self.file.sync(false).await.map_err(Error::from))
+            }
         }
+    }
+
+    /// A flush that is no single call of the kernel.
+    async fn counted(&self, flush: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let Some((flushes, failures)) = &self.flushes else { return flush.await };
+        let written = flushes.written();
+        let done = flush.await;
+        match &done {
+            Ok(()) => flushes.flushed(written),
+            Err(_) => failures.add(),
+        }
+        done
+    }
+
+    /// Whether something was written by this descriptor that it has not made durable since.
+    pub fn is_unflushed(&self) -> bool {
+        self.flushes.as_ref().is_some_and(|(flushes, _)| flushes.is_due())
     }
 
     /// Whether it is just a file: no stream of one, and nothing else takes its changes.
