@@ -174,6 +174,11 @@ impl Server {
     /// When the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { shares, pool, limits, policy, durable } = config;
+        let settled = |share: Share| match share.rules.nfs.asynchronous {
+            true => share,
+            false => Share { vfs: share.vfs.clone().settled(), ..share },
+        };
+        let shares: Vec<_> = shares.into_iter().map(settled).collect();
         let (mut key, mut identity) = (secret(), secret());
         let mut before = Vec::new();
         if let Some(durable) = &durable {

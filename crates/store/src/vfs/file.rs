@@ -40,6 +40,8 @@ pub struct OpenFile {
     health: Option<Arc<Health>>,
     /// Its flushes, and where those that fail are counted; `None` in memory and below a stream.
     flushes: Option<(Arc<Flushes>, Failures)>,
+    /// Whether changes other than writes are durable when they are answered: no later flush is asked for.
+    settles: bool,
 }
 
 /// What a file takes of its disk; `None` where nobody asks.
@@ -78,6 +80,7 @@ impl OpenFile {
             sink: None,
             health: None,
             flushes: None,
+            settles: false,
         }
     }
 
@@ -134,6 +137,15 @@ impl OpenFile {
         let counts = !self.file.is_in_memory() || self.sink.is_some() || self.stream.is_some();
         let flushes = counts.then(|| (Arc::new(Flushes::new(failures.clone())), failures.clone()));
         OpenFile { flushes, ..self }
+    }
+
+    /// The same, with changes other than writes durable when they are answered.
+    pub(super) fn settling(self, settles: bool) -> OpenFile {
+        OpenFile { settles, ..self }
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
+        if self.settles { self.sync().await } else { Ok(()) }
     }
 
     /// Passes on what became of a change. A stream may lie where the disk has little space for it, and a sink is no disk.
@@ -353,33 +365,39 @@ impl OpenFile {
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
         self.require_write(offset, len)?;
         self.require_file()?;
-        let _alone = self.begin(offset, || len).await?;
+        let alone = self.begin(offset, || len).await?;
         self.may_grow(offset, len)?;
         self.file().allocate(offset, len, keep_size).await?;
-        self.changed(What::SIZE).await
+        self.changed(What::SIZE).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Gives the space of a range back; it reads as zeros. The size stays. [`Error::NotSupported`] where the file
     /// system has no holes.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        let _alone = self.begin(0, || 0).await?;
+        let alone = self.begin(0, || 0).await?;
         match &self.sink {
             None => self.file().punch_hole(offset, len).await?,
             Some(sink) => sink.zero(offset, len, false).await?,
         }
-        self.changed(What::WRITTEN).await
+        self.changed(What::WRITTEN).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
     pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        let _alone = self.begin(0, || 0).await?;
+        let alone = self.begin(0, || 0).await?;
         match &self.sink {
             None => self.file().zero_range(offset, len).await?,
             Some(sink) => sink.zero(offset, len, true).await?,
         }
-        self.changed(What::WRITTEN).await
+        self.changed(What::WRITTEN).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
@@ -413,9 +431,11 @@ impl OpenFile {
     pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
         self.require_write(at, len)?;
         self.require_file()?;
-        let _alone = self.begin(at, || len).await?;
+        let alone = self.begin(at, || len).await?;
         self.file().clone_range(at, source.file(), from, len).await?;
-        self.changed(What::SIZE | What::WRITTEN).await
+        self.changed(What::SIZE | What::WRITTEN).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Makes what was written durable.
