@@ -348,7 +348,9 @@ fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
         | Op::Rmdir { name, .. }
         | Op::Link { name, .. }
         | Op::Rename { to_name: name, .. } => Some(Some(name.clone())),
-        Op::Setattr { .. } | Op::SyncDir { .. } | Op::Open { write: true, .. } => Some(None),
+        Op::Setattr { .. } | Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Open { write: true, .. } => {
+            Some(None)
+        }
         _ => None,
     }
 }

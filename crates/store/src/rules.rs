@@ -42,6 +42,8 @@ pub struct Export {
     pub way: Way,
     /// From which ports callers come; `None` leaves it to the server.
     pub ports: Option<Ports>,
+    /// Changes of names and attributes are answered before they are durable.
+    pub asynchronous: bool,
 }
 
 impl Export {
@@ -54,11 +56,13 @@ impl Export {
         flavors: Vec::new(),
         way: Way::Any,
         ports: None,
+        asynchronous: false,
     };
 
     /// Whether it asks anything that the server would not ask by itself.
     pub fn is_plain(&self) -> bool {
-        *self == Export::PLAIN
+        // Callers are asked nothing by what they are answered.
+        *self == Export { asynchronous: self.asynchronous, ..Export::PLAIN }
     }
 
     /// Whether this peer may use it; from any of these ports, where the export does not say from which.

@@ -8,6 +8,7 @@ pub(crate) mod depot;
 mod dos;
 mod error;
 mod file;
+mod flushes;
 mod own;
 mod share;
 mod sink;
@@ -287,6 +288,8 @@ pub enum Op {
     Statfs,
     /// Makes a directory's entries durable: [`Outcome::Done`].
     SyncDir { dir: NodeId },
+    /// Makes durable all that is on the file system of a node: [`Outcome::Done`]. For nodes that nothing smaller reaches.
+    SyncAll { node: NodeId },
     /// Keeps a node within reach although its name goes away: [`Outcome::Held`].
     Hold { node: NodeId },
     /// The value of an extended attribute, named without `user.`: [`Outcome::Value`].

@@ -31,6 +31,8 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
             ("no_root_squash", None) => export.squash = Some(Squash::None),
             ("all_squash", None) => export.squash = Some(Squash::All),
             ("secure", None) => export.ports = Some(Ports::Reserved),
+            ("sync", None) => export.asynchronous = false,
+            ("async", None) => export.asynchronous = true,
             ("insecure", None) => export.ports = Some(Ports::Any),
             ("anonuid", Some(id)) => export.anonymous.0 = Some(id_of(id)?),
             ("anongid", Some(id)) => export.anonymous.1 = Some(id_of(id)?),
@@ -43,7 +45,7 @@ pub(crate) fn parse(text: &str) -> Result<ExportOption, String> {
             ("xprtsec", Some("mtls")) => export.way = Way::Mutual,
             _ => {
                 return Err(format!(
-                    "{option:?} is no option of an export: ro, rw, secure, insecure, root_squash, no_root_squash, all_squash, \
+                    "{option:?} is no option of an export: ro, rw, sync, async, secure, insecure, root_squash, no_root_squash, all_squash, \
                      anonuid=N, anongid=N, net=ADDRESS/BITS (repeatable), sec=sys:none and xprtsec=none|tls|mtls are"
                 ));
             }
@@ -83,12 +85,15 @@ mod tests {
             flavors: vec![Flavor::Sys],
             way: Way::Mutual,
             ports: None,
+            asynchronous: false,
         };
         assert_eq!(parsed.export, expected);
         let ports = |text| parse(text).unwrap().export.ports;
         assert_eq!(ports("data:secure"), Some(Ports::Reserved));
         assert_eq!(ports("data:secure,insecure"), Some(Ports::Any), "the last counts, as in exports(5)");
         assert!(parse("data:rw").unwrap().export.is_plain());
+        let asynchronous = |text| parse(text).unwrap().export.asynchronous;
+        assert!(asynchronous("data:async") && !asynchronous("data:async,sync") && !asynchronous("data:"));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft_machine::rt;
 use weft_store::{Attr, Cache, Error, NodeId, OpenFile, Share, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
@@ -92,7 +93,19 @@ impl OpenFiles {
         let file = vfs.open(node, write).await?;
         let evicted = self.shard(key).keep(key, &file, write, self.per_shard);
         // Closing a file can take time: not under the lock.
-        drop(evicted);
+        match evicted {
+            // Where nobody has the file open the kernel may forget that it could not write back what was written to it. So that is
+            // known, and counted, before it is closed; nobody waits for it here.
+            Some(Entry { file, .. }) if file.is_unflushed() => {
+                rt::spawn(async move {
+                    if let Err(e) = file.sync().await {
+                        tracing::warn!("a file that a client has written to could not be flushed: {e}");
+                    }
+                })
+                .detach();
+            }
+            evicted => drop(evicted),
+        }
         Ok(file)
     }
 

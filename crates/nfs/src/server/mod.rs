@@ -1,7 +1,7 @@
 //! The server: NFS versions 3 and 4, MOUNT, NLM, NSM and rpcbind on any channel.
 //!
 //! What: [`Server`] holds what connections share; [`Server::serve`] runs one connection. One file per procedure in `ops`.
-//! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT), see `v4`. Owns: file handles' key, the write verifier, the cache of open files.
+//! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT), see `v4`. Owns: file handles' key, the run's part of the write verifier, the cache of open files.
 //! Does not: listen, register with another host's rpcbind, know which transport carries a call.
 //!
 //! Identity: a server that is not root acts as itself for everybody. One that is root believes the ids of AUTH_SYS (but
@@ -28,6 +28,7 @@ mod nsm;
 mod ops;
 mod outgoing;
 mod rpcbind;
+mod stability;
 mod v4;
 mod watch;
 
@@ -42,7 +43,6 @@ use weft_store::rules::Way;
 use weft_store::{Share, Timestamp};
 use weft_transport::datagram::Reached;
 use weft_transport::{Channel, Error, Peer};
-use weft_wire::nfs3::Verifier;
 
 pub use caller::Policy;
 use duplicates::Duplicates;
@@ -55,6 +55,7 @@ use nsm::Monitors;
 use outgoing::Outgoing;
 use rpcbind::Services;
 pub use rpcbind::{Net, Role, Service};
+use stability::Run;
 use v4::state::States;
 pub use watch::Watch;
 
@@ -162,8 +163,8 @@ pub struct Server {
     /// What rpcbind tells, once it is known.
     services: OnceLock<Services>,
     drain: Drain,
-    /// Changes with every start: data that was written UNSTABLE may be lost by then (RFC 1813 3.3.7).
-    verifier: Verifier,
+    /// Whose verifiers those of WRITE and COMMIT are.
+    run: Run,
 }
 
 impl Server {
@@ -173,8 +174,12 @@ impl Server {
     /// When the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { shares, pool, limits, policy, durable } = config;
+        let settled = |share: Share| match share.rules.nfs.asynchronous {
+            true => share,
+            false => Share { vfs: share.vfs.clone().settled(), ..share },
+        };
+        let shares: Vec<_> = shares.into_iter().map(settled).collect();
         let (mut key, mut identity) = (secret(), secret());
-        let verifier: Verifier = secret();
         let mut before = Vec::new();
         if let Some(durable) = &durable {
             (key, identity) = (durable.key, durable.identity);
@@ -192,8 +197,7 @@ impl Server {
             descriptors: limits.descriptors,
             ..v4::state::Limits::default()
         };
-        let [e0, e1, e2, e3, ..] = verifier;
-        let epoch = u32::from_be_bytes([e0, e1, e2, e3]);
+        let epoch = u32::from_be_bytes(secret());
         let monitors = Monitors::new(durable.as_ref());
         let silent = monitors.any_before();
         let files = Arc::new(OpenFiles::new(limits.open_files));
@@ -220,7 +224,7 @@ impl Server {
             strangers: connection::Strangers::default(),
             services: OnceLock::new(),
             drain: Drain::default(),
-            verifier,
+            run: Run::new(),
         })
     }
 

@@ -39,6 +39,7 @@ fn changes(op: &Op) -> bool {
         | Op::Place { .. }
         | Op::Statfs
         | Op::SyncDir { .. }
+        | Op::SyncAll { .. }
         | Op::Hold { .. }
         | Op::GetXattr { .. }
         | Op::ListXattrs { .. }

@@ -17,6 +17,7 @@ mod identity;
 mod large_streams;
 mod observed;
 mod rules;
+mod settled;
 mod space;
 mod stream_files;
 mod streams;

@@ -3,12 +3,16 @@
 //! Owns: nothing by itself; a [`Vfs`] shares the backend, the table of opens, who watches, and the known streams. Does not: carry
 //! out an operation; that is the backend's. Errors: those of the backend, and [`Error::Stale`] for streams that are gone.
 
+mod settle;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use weft_machine::Charge;
 
+use self::settle::Unsettled;
 use super::depot;
+use super::flushes::Failures;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
@@ -40,6 +44,10 @@ pub struct Vfs {
     descriptors: Arc<AtomicU64>,
     /// Whether the disk takes what is written to it, where somebody wants to know.
     health: Option<Arc<Health>>,
+    /// How many flushes of its files have failed.
+    failures: Failures,
+    /// Whether changes are durable when they are answered.
+    settles: bool,
 }
 
 macro_rules! expect {
@@ -66,6 +74,8 @@ impl Vfs {
             caches,
             descriptors: Arc::default(),
             health: None,
+            failures: Failures::default(),
+            settles: false,
         }
     }
 
@@ -84,16 +94,17 @@ impl Vfs {
 
     /// Carries out what takes away the name `victim`, or does so where it replaces one, and tells who keeps its file. With a last
     /// name go the file's streams.
-    async fn unlink(&self, op: Op, victim: Option<(NodeId, &[u8])>) -> Result<(), Error> {
+    async fn unlink(&self, op: Op, victim: Option<(NodeId, &[u8])>) -> Result<Unsettled, Error> {
         let owner = match victim {
             Some((dir, name)) => self.streams_at(dir, name).await?,
             None => None,
         };
-        let gone = expect!(self.backend.submit(op).await?, Outcome::Unlinked(gone) => gone);
+        let (outcome, unsettled) = self.change(op).await?;
+        let gone = expect!(outcome, Outcome::Unlinked(gone) => gone);
         if let Some(node) = gone {
             self.caches.forget(node);
         }
-        let Some((node, _held, owned)) = owner else { return Ok(()) };
+        let Some((node, _held, owned)) = owner else { return Ok(unsettled) };
         // It may have other names, or have got one meanwhile.
         let links = match self.backend.submit(Op::Getattr { node }).await {
             Ok(outcome) => Some(expect!(outcome, Outcome::Attr(attr) => attr.nlink)),
@@ -110,7 +121,7 @@ impl Vfs {
                 tracing::warn!("the streams of a removed file are still there: {e}");
             }
         }
-        Ok(())
+        Ok(unsettled)
     }
 
     /// The large streams of what has this name, and a hold of that.
@@ -271,6 +282,7 @@ impl Vfs {
             if let Some(size) = set.size {
                 stream.set_size(size).await?;
                 self.witness().stream(&stream, What::STREAM_SIZE | What::STREAM_WRITTEN).await;
+                self.settle(Unsettled::streams(node)).await?;
             }
             let rest = SetAttr { size: None, ..set };
             if rest != SetAttr::default() {
@@ -279,9 +291,10 @@ impl Vfs {
             return self.stream_attr(node).await;
         }
         let what = set.what();
-        let attr =
-            expect!(self.backend.submit(Op::Setattr { node, set }).await?, Outcome::Attr(attr) => attr);
+        let (outcome, unsettled) = self.change(Op::Setattr { node, set }).await?;
+        let attr = expect!(outcome, Outcome::Attr(attr) => attr);
         self.modified(node, what).await;
+        self.settle(unsettled).await?;
         Ok(attr)
     }
 
@@ -293,7 +306,14 @@ impl Vfs {
                 expect!(self.backend.submit(Op::Open { node, write }).await?, Outcome::File(file) => file)
             }
         };
+        let file = file.counted_by(&self.failures).settling(self.settles);
         Ok(if write { file.witnessed(self.witness()).heard_by(self.health.clone()) } else { file })
+    }
+
+    /// How many flushes of files have failed, by whatever protocol. It rises before anybody hears of the failure: what was written
+    /// and not flushed before may be lost, and no later flush says so.
+    pub fn failed_flushes(&self) -> u64 {
+        self.failures.count()
     }
 
     /// See [`Op::Create`].
@@ -308,31 +328,31 @@ impl Vfs {
         Self::may_name(name)?;
         let truncates = set.size.is_some();
         let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
-        let (attr, created) = expect!(
-            self.backend.submit(op).await?, Outcome::Created { attr, created } => (attr, created)
-        );
+        let (outcome, unsettled) = self.change(op).await?;
+        let (attr, created) = expect!(outcome, Outcome::Created { attr, created } => (attr, created));
         if created {
             self.named(What::name_of(attr.kind), Action::Added, dir, name).await;
         } else if truncates {
             self.named(What::SIZE | What::WRITTEN, Action::Modified, dir, name).await;
         }
+        self.settle(unsettled).await?;
         Ok((attr, created))
     }
 
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        self.unlink(Op::Remove { dir, name: name.to_vec() }, Some((dir, name))).await?;
+        let unsettled = self.unlink(Op::Remove { dir, name: name.to_vec() }, Some((dir, name))).await?;
         self.named(What::FILE_NAME, Action::Removed, dir, name).await;
-        Ok(())
+        self.settle(unsettled).await
     }
 
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some((dir, name))).await?;
+        let unsettled = self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some((dir, name))).await?;
         self.named(What::DIR_NAME, Action::Removed, dir, name).await;
-        Ok(())
+        self.settle(unsettled).await
     }
 
     /// Whether the host lets the name go, as far as it can say so beforehand ([`Backend::may_unlink`]).
@@ -369,10 +389,10 @@ impl Vfs {
             to_name: to.1.to_vec(),
             replace,
         };
-        self.unlink(op, replace.then_some(to)).await?;
+        let unsettled = self.unlink(op, replace.then_some(to)).await?;
         self.children_changed(from.0);
         self.children_changed(to.0);
-        let Some((kind, replaced)) = seen else { return Ok(()) };
+        let Some((kind, replaced)) = seen else { return self.settle(unsettled).await };
         let what = What::name_of(kind);
         let (gone, come) = match from.0 == to.0 {
             true => (Action::RenamedFrom, Action::RenamedTo),
@@ -382,16 +402,17 @@ impl Vfs {
         let changes = removed.into_iter().chain([(what, gone, from), (what, come, to)]);
         let events = changes.map(|(what, action, (dir, name))| Event { what, action, dir, name });
         self.witness().tell(events.collect()).await;
-        Ok(())
+        self.settle(unsettled).await
     }
 
     /// See [`Op::Link`].
     pub async fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
         let op = Op::Link { node, dir, name: name.to_vec() };
-        expect!(self.backend.submit(op).await?, Outcome::Done => ());
+        let (outcome, unsettled) = self.change(op).await?;
+        expect!(outcome, Outcome::Done => ());
         self.named(What::FILE_NAME, Action::Added, dir, name).await;
-        Ok(())
+        self.settle(unsettled).await
     }
 
     /// See [`Op::Readlink`].
@@ -508,15 +529,16 @@ impl Vfs {
 
     /// Carries out what sets or removes the attribute `name`, and tells who has to know.
     async fn change_xattr(&self, node: NodeId, name: &[u8], op: Op) -> Result<(), Error> {
-        let done = self.backend.submit(op).await;
+        let done = self.change(op).await;
         if name == crate::access::XATTR {
             self.descriptors.fetch_add(1, Ordering::AcqRel);
         }
-        expect!(done?, Outcome::Done => ());
+        let (outcome, unsettled) = done?;
+        expect!(outcome, Outcome::Done => ());
         if !name.starts_with(OWN_XATTRS) {
             self.modified(node, What::XATTRS).await;
         }
-        Ok(())
+        self.settle(unsettled).await
     }
 
     /// See [`Op::Beside`].
@@ -547,6 +569,7 @@ impl Vfs {
         if made {
             let witness = self.witness();
             witness.streams(base, &[(name, What::STREAM_NAME, Action::StreamAdded)]).await;
+            self.settle(Unsettled::streams(base)).await?;
         }
         Ok((self.stream_attr(stream.id).await?, made))
     }
@@ -628,7 +651,7 @@ impl Vfs {
         let gone = self.streams.remove(&self.backend, base, name).await?;
         self.caches.forget(gone);
         self.witness().streams(base, &[(name, What::STREAM_NAME, Action::StreamRemoved)]).await;
-        Ok(())
+        self.settle(Unsettled::streams(base)).await
     }
 
     /// Gives the stream with this number another name; one of that name is replaced only with `replace`.
@@ -640,7 +663,7 @@ impl Vfs {
         let names = What::STREAM_NAME;
         let changes = [(&from[..], names, Action::StreamRemoved), (to, names, Action::StreamAdded)];
         self.witness().streams(stream.base, &changes).await;
-        Ok(())
+        self.settle(Unsettled::streams(stream.base)).await
     }
 
     /// See [`Op::Stable`].

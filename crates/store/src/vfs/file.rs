@@ -14,6 +14,7 @@ use futures_util::lock::MutexGuard as Alone;
 use weft_machine::file::busy;
 use weft_machine::{File, FileRange, Payload, Pool};
 
+use super::flushes::{Failures, Flushes};
 use super::sink::{Put, Sink};
 use super::stream::{Content, Stream};
 use super::watch::{What, Witness};
@@ -37,6 +38,10 @@ pub struct OpenFile {
     sink: Option<Arc<dyn Sink>>,
     /// Who hears what becomes of changes.
     health: Option<Arc<Health>>,
+    /// Its flushes, and where those that fail are counted; `None` in memory and below a stream.
+    flushes: Option<(Arc<Flushes>, Failures)>,
+    /// Whether changes other than writes are durable when they are answered: no later flush is asked for.
+    settles: bool,
 }
 
 /// What a file takes of its disk; `None` where nobody asks.
@@ -74,6 +79,8 @@ impl OpenFile {
             stream: None,
             sink: None,
             health: None,
+            flushes: None,
+            settles: false,
         }
     }
 
@@ -123,6 +130,22 @@ impl OpenFile {
     /// The same, with `health` hearing of what the disk refuses.
     pub(crate) fn heard_by(self, health: Option<Arc<Health>>) -> OpenFile {
         OpenFile { health, ..self }
+    }
+
+    /// The same, with every flush that fails counted.
+    pub(super) fn counted_by(self, failures: &Failures) -> OpenFile {
+        let counts = !self.file.is_in_memory() || self.sink.is_some() || self.stream.is_some();
+        let flushes = counts.then(|| (Arc::new(Flushes::new(failures.clone())), failures.clone()));
+        OpenFile { flushes, ..self }
+    }
+
+    /// The same, with changes other than writes durable when they are answered.
+    pub(super) fn settling(self, settles: bool) -> OpenFile {
+        OpenFile { settles, ..self }
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
+        if self.settles { self.sync().await } else { Ok(()) }
     }
 
     /// Passes on what became of a change. A stream may lie where the disk has little space for it, and a sink is no disk.
@@ -314,6 +337,9 @@ impl OpenFile {
     }
 
     async fn changed(&self, what: What) -> Result<(), Error> {
+        if let Some((flushes, _)) = &self.flushes {
+            flushes.wrote();
+        }
         if let Some((stream, content)) = &self.stream {
             Box::pin(stream.save(content)).await?;
         }
@@ -339,33 +365,39 @@ impl OpenFile {
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<(), Error> {
         self.require_write(offset, len)?;
         self.require_file()?;
-        let _alone = self.begin(offset, || len).await?;
+        let alone = self.begin(offset, || len).await?;
         self.may_grow(offset, len)?;
         self.file().allocate(offset, len, keep_size).await?;
-        self.changed(What::SIZE).await
+        self.changed(What::SIZE).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Gives the space of a range back; it reads as zeros. The size stays. [`Error::NotSupported`] where the file
     /// system has no holes.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        let _alone = self.begin(0, || 0).await?;
+        let alone = self.begin(0, || 0).await?;
         match &self.sink {
             None => self.file().punch_hole(offset, len).await?,
             Some(sink) => sink.zero(offset, len, false).await?,
         }
-        self.changed(What::WRITTEN).await
+        self.changed(What::WRITTEN).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Makes a range read as zeros; it keeps its space where the file system can do that. The size stays.
     pub async fn zero_range(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.require_write(offset, len)?;
-        let _alone = self.begin(0, || 0).await?;
+        let alone = self.begin(0, || 0).await?;
         match &self.sink {
             None => self.file().zero_range(offset, len).await?,
             Some(sink) => sink.zero(offset, len, true).await?,
         }
-        self.changed(What::WRITTEN).await
+        self.changed(What::WRITTEN).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Ranges of `[offset, offset + len)` that hold data, in order and at most `max`, and whether that is all of them.
@@ -399,18 +431,42 @@ impl OpenFile {
     pub async fn clone_range(&self, at: u64, source: &OpenFile, from: u64, len: u64) -> Result<(), Error> {
         self.require_write(at, len)?;
         self.require_file()?;
-        let _alone = self.begin(at, || len).await?;
+        let alone = self.begin(at, || len).await?;
         self.file().clone_range(at, source.file(), from, len).await?;
-        self.changed(What::SIZE | What::WRITTEN).await
+        self.changed(What::SIZE | What::WRITTEN).await?;
+        drop(alone);
+        self.settle().await
     }
 
     /// Makes what was written durable.
     pub async fn sync(&self) -> Result<(), Error> {
-        match (&self.sink, &self.stream) {
-            (Some(sink), _) => sink.sync().await,
-            (None, Some((stream, content))) => stream.sync(content).await,
-            (None, None) => self.heard(Footprint(None), self.file.sync(false).await.map_err(Error::from)),
+        match (&self.sink, &self.stream, &self.flushes) {
+            (Some(sink), ..) => self.counted(sink.sync()).await,
+            (None, Some((stream, content)), _) => self.counted(stream.sync(content)).await,
+            (None, None, Some((flushes, _))) => {
+                self.heard(Footprint(None), flushes.flush(&self.file).await.map_err(Error::from))
+            }
+            (None, None, None) => {
+                self.heard(Footprint(None), self.file.sync(false).await.map_err(Error::from))
+            }
         }
+    }
+
+    /// A flush that is no single call of the kernel.
+    async fn counted(&self, flush: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let Some((flushes, failures)) = &self.flushes else { return flush.await };
+        let written = flushes.written();
+        let done = flush.await;
+        match &done {
+            Ok(()) => flushes.flushed(written),
+            Err(_) => failures.add(),
+        }
+        done
+    }
+
+    /// Whether something was written by this descriptor that it has not made durable since.
+    pub fn is_unflushed(&self) -> bool {
+        self.flushes.as_ref().is_some_and(|(flushes, _)| flushes.is_due())
     }
 
     /// Whether it is just a file: no stream of one, and nothing else takes its changes.

@@ -115,7 +115,7 @@ pub(crate) struct Serve {
     #[arg(long, requires = "nfs")]
     pub no_root_squash: bool,
     /// How a share is offered over NFS: ro, secure (callers have a port below 1024; the default where this server is root), insecure,
-    /// root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none,
+    /// sync, async (answer changes of names and attributes before they are durable), root_squash, no_root_squash, all_squash, anonuid=N, anongid=N, net=ADDR/BITS (repeatable), sec=sys:none,
     /// xprtsec=none|tls|mtls (repeatable)
     #[arg(long, value_name = "NAME:OPTION,...", requires = "nfs", value_parser = crate::exports::parse)]
     pub export: Vec<crate::exports::ExportOption>,

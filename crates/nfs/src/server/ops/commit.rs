@@ -20,7 +20,7 @@ pub(in crate::server) async fn commit(cx: &Context<'_>, args: CommitArgs) -> Out
     let done = if before.kind == Kind::File {
         // Any descriptor will do: what is made durable is the file, not what was written by it.
         match cx.server.files.open(&node.share.vfs, node.number, node.id, false).await {
-            Ok(file) => file.sync().await.map_err(|e| status(&e)),
+            Ok(file) => cx.server.run.commit(&node.share.vfs, &file).await.map_err(|e| status(&e)),
             Err(e) => Err(status(&e)),
         }
     } else {
@@ -28,7 +28,7 @@ pub(in crate::server) async fn commit(cx: &Context<'_>, args: CommitArgs) -> Out
     };
     let wcc = node.wcc(Some(wcc(&before))).await;
     match done {
-        Ok(()) => Ok(CommitOk { wcc, verifier: cx.server.verifier }),
+        Ok(verifier) => Ok(CommitOk { wcc, verifier }),
         Err(status) => failed(status, WccOnly { wcc }),
     }
 }

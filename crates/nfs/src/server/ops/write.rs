@@ -2,7 +2,7 @@
 
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Kind};
-use weft_wire::nfs3::{Outcome, Stable, Status, WccOnly, WriteArgs, WriteOk};
+use weft_wire::nfs3::{Outcome, Stable, Status, Verifier, WccOnly, WriteArgs, WriteOk};
 
 use super::{failed, status, wcc};
 use crate::server::caller::WRITE;
@@ -24,7 +24,7 @@ pub(in crate::server) async fn write(cx: &Context<'_>, args: WriteArgs) -> Outco
     };
     let wcc = node.wcc(Some(wcc(&before))).await;
     match done {
-        Ok(()) => Ok(WriteOk { wcc, count, committed, verifier: cx.server.verifier }),
+        Ok(verifier) => Ok(WriteOk { wcc, count, committed, verifier }),
         Err(status) => failed(status, WccOnly { wcc }),
     }
 }
@@ -35,7 +35,7 @@ async fn store(
     node: &Node<'_>,
     before: &Attr,
     args: WriteArgs,
-) -> Option<Result<(), Error>> {
+) -> Option<Result<Verifier, Error>> {
     let WriteArgs { head, mut data } = args;
     if data.len() as u64 != u64::from(head.count) || before.kind != Kind::File {
         return Some(Err(Error::Invalid));
@@ -43,6 +43,7 @@ async fn store(
     head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= super::fsinfo::MAX_FILE_SIZE)?;
     let written = async {
         cx.caller.check_data(before, WRITE)?;
+        let unflushed = cx.server.run.writing(&node.share.vfs);
         let file = loop {
             node.pass(Access::Write, Rights::WRITE).await?;
             let file = node.open(cx, before, true, (head.offset, head.count)).await?;
@@ -54,8 +55,8 @@ async fn store(
         };
         node.vfs().content_changed(node.id).await;
         match head.stable {
-            Stable::Unstable => Ok(()),
-            Stable::DataSync | Stable::FileSync => file.sync().await,
+            Stable::Unstable => Ok(unflushed.unstable()),
+            Stable::DataSync | Stable::FileSync => unflushed.stable(&file).await,
         }
     };
     Some(written.await)

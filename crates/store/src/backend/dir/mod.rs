@@ -608,7 +608,7 @@ impl Dir {
                 Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
             }
             Op::Stable { node } => Outcome::Stable(self.table().identity(node)?.to_stable(&self.home)),
-            Op::SyncDir { .. } | Op::Find { .. } | Op::Lookup { .. } => {
+            Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Find { .. } | Op::Lookup { .. } => {
                 unreachable!("handled where it can wait")
             }
         };
@@ -687,6 +687,9 @@ impl Dir {
     fn begin(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match op {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
+            Op::SyncAll { node } => {
+                Box::pin(async move { self.sync_all(node).await.map(|()| Outcome::Done) })
+            }
             Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
             Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
                 Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
@@ -723,6 +726,25 @@ impl Dir {
     async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
         let open = sys::open_dir(self.dir_fd(dir)?.as_fd())?;
         Ok(rt::blocking(move || rustix::fs::fsync(open)).await?)
+    }
+
+    /// Takes any directory of the file system that can be opened.
+    async fn sync_all(&self, node: NodeId) -> Result<(), Error> {
+        let device = sys::stat(self.fd(node)?.as_fd())?.identity().device();
+        let above = self.place(node).map_or(NodeId::ROOT, |(dir, _)| dir);
+        let opened = [node, above, NodeId::ROOT].into_iter().find_map(|dir| {
+            let open = sys::open_dir(self.dir_fd(dir).ok()?.as_fd()).ok()?;
+            let same = sys::stat(open.as_fd()).is_ok_and(|stat| stat.identity().device() == device);
+            same.then_some(open)
+        });
+        match opened {
+            Some(dir) => Ok(rt::blocking(move || rustix::fs::syncfs(dir)).await?),
+            // Of no directory that the server may read: then nothing is left out.
+            None => {
+                rt::blocking(rustix::fs::sync).await;
+                Ok(())
+            }
+        }
     }
 }
 

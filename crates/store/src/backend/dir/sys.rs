@@ -35,6 +35,10 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    pub(super) fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
     pub(super) fn inode(&self) -> u64 {
         self.inode
     }

@@ -76,6 +76,7 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
     }
     let from_end = (&args.from_stateid, args.from_offset);
     let ends = ends(c, from_end, (&args.to_stateid, args.to_offset), args.count, false).await?;
+    let verifier = c.cx.server.run.writing(&c.node()?.share.vfs).unstable();
     let Ends { count, .. } = ends;
     if !args.synchronous && count >= MIN_OFFLOAD {
         let client = c.client(0)?;
@@ -86,13 +87,13 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
             && client.back().is_some_and(|back| back.is_up())
             && let Ok(charge) = charge
         {
-            return offload(c, &client, (ends, charge), args).await;
+            return offload(c, &client, (ends, charge, verifier), args).await;
         }
     }
     let count = count.min(MAX_COPY);
     let done = ends.to.copy_from(args.to_offset, &ends.from, args.from_offset, count).await;
     let count = done.map_err(|e| status(&e))?;
-    let response = response(UpTo::default(), count, c.cx.server.verifier);
+    let response = response(UpTo::default(), count, verifier);
     Ok(CopyOk { response, consecutive: true, synchronous: true })
 }
 
@@ -104,7 +105,7 @@ fn response(callback: UpTo<Stateid, 1>, count: u64, verifier: Verifier) -> Write
 async fn offload(
     c: &Compound<'_>,
     client: &Arc<Client>,
-    (ends, charge): (Ends, Charge),
+    (ends, charge, verifier): (Ends, Charge, Verifier),
     args: &Copy,
 ) -> Result<CopyOk, Status> {
     let states = &c.cx.server.states;
@@ -112,7 +113,7 @@ async fn offload(
     let handle = Place::Node(c.node()?).handle(c.cx).await?;
     client.living().ok_or(Status::EXPIRED)?.copies.insert(copy.other, copy.clone());
     let stateid = copy.stateid();
-    let (verifier, client) = (c.cx.server.verifier, Arc::downgrade(client));
+    let client = Arc::downgrade(client);
     let (from, to) = (args.from_offset, args.to_offset);
     rt::spawn(async move {
         let ended = carry_on(&copy, &ends, from, to).await;

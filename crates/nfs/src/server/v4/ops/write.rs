@@ -13,6 +13,7 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let node = c.node()?;
     let Write { stateid, offset, stable, mut data } = args;
     let len = data.len() as u64;
+    let unflushed = c.cx.server.run.writing(&node.share.vfs);
     let file = loop {
         let file = io::file(c, &node, &stateid, Intent::Write(offset, len)).await?;
         offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
@@ -23,11 +24,11 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
         }
     };
     node.share.vfs.content_changed(node.id).await;
-    if stable != Stable::Unstable {
-        file.sync().await.map_err(|e| status(&e))?;
-    }
-    let committed = if stable == Stable::Unstable { Stable::Unstable } else { Stable::FileSync };
-    Ok(WriteOk { count: len as u32, committed, verifier: c.cx.server.verifier })
+    let (committed, verifier) = match stable {
+        Stable::Unstable => (Stable::Unstable, unflushed.unstable()),
+        _ => (Stable::FileSync, unflushed.stable(&file).await.map_err(|e| status(&e))?),
+    };
+    Ok(WriteOk { count: len as u32, committed, verifier })
 }
 
 pub async fn commit(c: &Compound<'_>, args: &Commit) -> Result<Verifier, Status> {
@@ -39,6 +40,5 @@ pub async fn commit(c: &Compound<'_>, args: &Commit) -> Result<Verifier, Status>
     args.offset.checked_add(u64::from(args.count)).ok_or(Status::INVAL)?;
     let files = &c.cx.server.files;
     let file = files.open(&node.share.vfs, node.number, node.id, false).await.map_err(|e| status(&e))?;
-    file.sync().await.map_err(|e| status(&e))?;
-    Ok(c.cx.server.verifier)
+    c.cx.server.run.commit(&node.share.vfs, &file).await.map_err(|e| status(&e))
 }

@@ -3,6 +3,7 @@
 mod acl;
 mod budget;
 mod delegations;
+mod disk;
 mod exports;
 mod leaving;
 mod live;
