@@ -210,7 +210,7 @@ impl File {
     /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
     /// While a worker has the file's lock, it waits as a task (see [`busy`]).
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
-        let _claim = busy::shared_of(self).await?;
+        let _unlocked = busy::shared_of(self).await?;
         if let [bytes] = chain {
             // A message's payload lies in one piece, and is often short: no table of slices, which costs as much as a small copy.
             return self.write_piece(offset, bytes);

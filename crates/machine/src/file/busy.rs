@@ -11,8 +11,9 @@
 //!
 //! Claims of a file are granted in the order in which they are asked for: a claim alone when all others are gone, shared
 //! ones together. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
-//! granted before its call takes a place among the workers, and claims of two files are taken in the files' order; no
-//! claim waits for one that waits for it. Whoever has asked for a claim has to be polled until it has it, or be dropped.
+//! granted before its call takes a place among the workers, and claims of several files are taken in the files' order; no
+//! claim waits for one that waits for it. Who waits for one of several files claims them all, because the others may be wanted
+//! meanwhile. Whoever has asked for a claim has to be polled until it has it, or be dropped.
 //!
 //! Cost: a change of a file on a core costs one atomic load while nobody wants a file alone. The load claims nothing: a worker's
 //! call may begin between it and the system call that follows. That is rare, because such a call has to reach its thread first.
@@ -60,6 +61,41 @@ impl From<&Stat> for Inode {
 #[must_use = "a claim ends when it is dropped"]
 pub struct Claim {
     inode: Inode,
+}
+
+/// What a system call that takes files' locks on a core has to be given: no worker had any of these files for itself when this was
+/// answered. If somebody wanted one of them, none begins while this is held.
+#[derive(Debug)]
+#[must_use = "workers may have the files when it is dropped"]
+pub struct Unlocked {
+    /// In order. `None`: all there are.
+    files: Option<Vec<Inode>>,
+    _claims: Vec<Claim>,
+}
+
+impl Unlocked {
+    /// At once, where nobody wants any file alone: one atomic load.
+    pub fn all() -> Option<Unlocked> {
+        (!any()).then_some(Unlocked { files: None, _claims: Vec::new() })
+    }
+
+    /// At once, where nobody wants one of these files alone: then there is nothing to wait for, and nobody has to wait for a system
+    /// call. Otherwise the files in order, each once.
+    pub fn now(mut files: Vec<Inode>) -> Result<Unlocked, Vec<Inode>> {
+        files.sort_unstable();
+        files.dedup();
+        // One lock for all.
+        let table = table();
+        if files.iter().any(|file| table.get(file).is_some_and(|claims| claims.alone > 0)) {
+            return Err(files);
+        }
+        Ok(Unlocked { files: Some(files), _claims: Vec::new() })
+    }
+
+    /// Whether it says so of all these files.
+    pub fn covers(&self, files: &[Inode]) -> bool {
+        self.files.as_ref().is_none_or(|known| files.iter().all(|file| known.binary_search(file).is_ok()))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,7 +266,7 @@ impl Drop for Claiming {
 }
 
 /// Whether anybody has any file alone, or waits to have it: one atomic load.
-pub fn any() -> bool {
+fn any() -> bool {
     WANTED_ALONE.load(Ordering::Acquire) != 0
 }
 
@@ -265,30 +301,27 @@ async fn both(to: Inode, source: Inode, source_mode: Mode) -> [Option<Claim>; 2]
     [Some(first), Some(second.await)]
 }
 
-/// Waits until no worker has any of these files for itself. While the answer is held none begins: it is for system calls that
-/// take the files' locks on this core, and is held across no other wait.
-pub async fn shared(mut inodes: Vec<Inode>) -> Vec<Claim> {
-    if sim::active() {
-        return Vec::new();
-    }
-    inodes.sort_unstable();
-    inodes.dedup();
+/// Waits until no worker has any of these files for itself. The answer is for system calls that take the files' locks on this core,
+/// and is held across no other wait.
+pub async fn shared(files: Vec<Inode>) -> Unlocked {
+    let files = match Unlocked::now(files) {
+        Ok(unlocked) => return unlocked,
+        Err(files) => files,
+    };
+    // All of them, those too that nobody wants yet: somebody may while another one is waited for.
     let mut claims = Vec::new();
-    for inode in inodes {
-        // Where nobody wants it alone there is nothing to wait for, and nobody has to wait for a system call.
-        if table().get(&inode).is_some_and(|claims| claims.alone > 0) {
-            claims.push(Claiming::new(inode, Mode::Shared).await);
-        }
+    for file in &files {
+        claims.push(Claiming::new(*file, Mode::Shared).await);
     }
-    claims
+    Unlocked { files: Some(files), _claims: claims }
 }
 
 /// [`shared`] for one file.
-pub async fn shared_of(fd: impl AsFd) -> io::Result<Vec<Claim>> {
-    if !any() {
-        return Ok(Vec::new());
+pub async fn shared_of(fd: impl AsFd) -> io::Result<Unlocked> {
+    match Unlocked::all() {
+        Some(unlocked) => Ok(unlocked),
+        None => Ok(shared(vec![Inode::of(fd)?]).await),
     }
-    Ok(shared(vec![Inode::of(fd)?]).await)
 }
 
 /// [`rt::blocking`] for a call that waits in the kernel while a worker has the file: it begins when none has, and none begins

@@ -117,7 +117,7 @@ impl File {
     ) -> io::Result<(Vec<Range<u64>>, bool)> {
         let stat = rustix::fs::fstat(self)?;
         if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
-            let _shared = busy::shared_of(self).await?;
+            let _unlocked = busy::shared_of(self).await?;
             return self.seek_data_ranges(offset, len, max);
         }
         let file = self.clone();

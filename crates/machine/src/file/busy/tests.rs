@@ -143,9 +143,37 @@ fn who_writes_claims_a_file_only_where_somebody_wants_it_alone() {
         drop(waits.await);
         write.await.expect("written");
         let reads = Claiming::new(inode, Mode::Shared).await;
-        assert!(shared(vec![inode]).await.is_empty());
+        assert!(Unlocked::now(vec![inode]).is_ok());
         drop(reads);
         assert!(!table().contains_key(&inode));
+    });
+}
+
+/// A rename locks both files on its core.
+#[test]
+fn who_waits_for_one_of_two_files_keeps_workers_from_the_other() {
+    run(async {
+        let mut inodes = [twice().0, twice().0].map(|file| Inode::of(&file).expect("its inode"));
+        inodes.sort();
+        for (wanted, other) in [(inodes[1], inodes[0]), (inodes[0], inodes[1])] {
+            let first = alone(wanted).await;
+            let mut both = pin!(shared(inodes.to_vec()));
+            assert!(is_pending(&mut both).await);
+            // The first of them is had by now, and for the second one is waited in order.
+            let mut next = pin!(alone(inodes[0]));
+            assert!(is_pending(&mut next).await);
+            drop(first);
+            let unlocked = both.await;
+            assert!(unlocked.covers(&inodes));
+            let mut late = pin!(alone(inodes[1]));
+            for wants in [&mut next, &mut late] {
+                assert!(is_pending(wants).await, "{other:?}");
+            }
+            assert!(inodes.iter().all(|inode| table()[inode].granted != Granted::Alone));
+            drop(unlocked);
+            drop((next.await, late.await));
+            assert!(inodes.iter().all(|inode| !table().contains_key(inode)));
+        }
     });
 }
 
