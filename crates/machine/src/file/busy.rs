@@ -10,7 +10,7 @@
 //! short.
 //!
 //! Claims of a file are granted in the order in which they are asked for: a claim alone when all others are gone, shared
-//! ones together. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
+//! ones together. Those of seeks have a queue of their own, and the two take turns. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
 //! granted before its call takes a place among the workers, and claims of several files are taken in the files' order; no
 //! claim waits for one that waits for it. Who waits for one of several files claims them all, because the others may be wanted
 //! meanwhile. Whoever has asked for a claim has to be polled until it has it, or be dropped.
@@ -102,19 +102,28 @@ impl Unlocked {
 enum Mode {
     /// Of a worker whose call locks the file.
     Alone,
+    /// Of a worker that seeks holes: nobody else has the file meanwhile, but those who change it have their turn before the next
+    /// seek. Whoever may only read could keep them from it otherwise.
+    Seek,
     /// Of a call that takes the lock for a moment, or that reads.
     Shared,
 }
+
+type Queue = BTreeMap<u64, (Mode, Waker)>;
 
 /// The claims of one file: at least one is granted, unless its table is about to forget it.
 #[derive(Default)]
 struct Claims {
     granted: Granted,
-    /// Claims alone that are granted or waited for.
+    /// Claims alone and those of seeks that are granted or waited for.
     alone: usize,
     next: u64,
-    /// Those that are not granted, in order.
-    waiting: BTreeMap<u64, (Mode, Waker)>,
+    /// Seeks that are not granted, in order.
+    seeks: Queue,
+    /// All others.
+    others: Queue,
+    /// What was granted last was a seek: the others have their turn.
+    sought_last: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,15 +142,25 @@ impl Claims {
     /// Grants what can be granted. Answers who is to be woken.
     fn advance(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while let Some(first) = self.waiting.first_entry() {
+        // Shared claims that wait now are one turn; those that come later wait for the next one if a seek does.
+        let is_turn_of_seeks = !self.sought_last;
+        loop {
+            let seeks = !self.seeks.is_empty() && (is_turn_of_seeks || self.others.is_empty());
+            let queue = if seeks { &mut self.seeks } else { &mut self.others };
+            let Some(first) = queue.first_entry() else { break };
             self.granted = match (self.granted, first.get().0) {
-                (Granted::Shared(0), Mode::Alone) => Granted::Alone,
+                (Granted::Shared(0), Mode::Alone | Mode::Seek) => Granted::Alone,
                 (Granted::Shared(n), Mode::Shared) => Granted::Shared(n + 1),
                 _ => break,
             };
+            self.sought_last = seeks;
             woken.push(first.remove().1);
         }
         woken
+    }
+
+    fn queue(&mut self, mode: Mode) -> &mut Queue {
+        if mode == Mode::Seek { &mut self.seeks } else { &mut self.others }
     }
 
     fn release(&mut self) {
@@ -155,7 +174,7 @@ impl Claims {
     }
 
     fn one_more(&mut self, mode: Mode) {
-        if mode == Mode::Alone {
+        if mode != Mode::Shared {
             self.alone += 1;
             if self.alone == 1 {
                 WANTED_ALONE.fetch_add(1, Ordering::AcqRel);
@@ -164,7 +183,7 @@ impl Claims {
     }
 
     fn one_less(&mut self, mode: Mode) {
-        if mode == Mode::Alone {
+        if mode != Mode::Shared {
             self.alone -= 1;
             if self.alone == 0 {
                 WANTED_ALONE.fetch_sub(1, Ordering::AcqRel);
@@ -173,7 +192,7 @@ impl Claims {
     }
 
     fn are_none(&self) -> bool {
-        self.granted == Granted::Shared(0) && self.waiting.is_empty()
+        self.granted == Granted::Shared(0) && self.seeks.is_empty() && self.others.is_empty()
     }
 }
 
@@ -228,7 +247,7 @@ impl Future for Claiming {
         let claims = table.entry(inode).or_default();
         let number = match self.number {
             Some(number) => {
-                if let Some((_, waker)) = claims.waiting.get_mut(&number) {
+                if let Some((_, waker)) = claims.queue(mode).get_mut(&number) {
                     waker.clone_from(cx.waker());
                 }
                 number
@@ -237,13 +256,13 @@ impl Future for Claiming {
                 let number = claims.next;
                 claims.next += 1;
                 claims.one_more(mode);
-                claims.waiting.insert(number, (mode, cx.waker().clone()));
+                claims.queue(mode).insert(number, (mode, cx.waker().clone()));
                 // Whom this grants is nobody else.
                 drop(claims.advance());
                 number
             }
         };
-        if claims.waiting.contains_key(&number) {
+        if claims.queue(mode).contains_key(&number) {
             self.number = Some(number);
             return Poll::Pending;
         }
@@ -256,7 +275,7 @@ impl Drop for Claiming {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         end(self.inode, |claims| {
-            match claims.waiting.remove(&number) {
+            match claims.queue(self.mode).remove(&number) {
                 Some((mode, _)) => claims.one_less(mode),
                 // It was granted, and nobody fetched it.
                 None => claims.release(),
@@ -280,10 +299,14 @@ pub fn is_locked(fd: impl AsFd) -> bool {
 /// Claims a file for a call on a worker that locks it; the call holds the claim until it ends. Under simulation such a call
 /// runs at once, and nobody waits for it.
 pub async fn alone(inode: Inode) -> Option<Claim> {
+    claimed(inode, Mode::Alone).await
+}
+
+async fn claimed(inode: Inode, mode: Mode) -> Option<Claim> {
     if sim::active() {
         return None;
     }
-    Some(Claiming::new(inode, Mode::Alone).await)
+    Some(Claiming::new(inode, mode).await)
 }
 
 /// Claims one file alone and another one by `source_mode`.
@@ -349,12 +372,13 @@ pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T +
     rt::lengthy(with(claim, call)).await
 }
 
-/// [`rt::seeking`] in the file of `fd`: whoever writes to it would wait for the seek in the kernel, and seeks of one file take one place.
+/// [`rt::seeking`] in the file of `fd`: whoever writes to it would wait for the seek in the kernel, and seeks of one file take one
+/// place. Between two of them all have their turn that wait for the file by then.
 pub(super) async fn seeking<T: Send + 'static>(
     fd: impl AsFd,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let claim = alone(Inode::of(fd)?).await;
+    let claim = claimed(Inode::of(fd)?, Mode::Seek).await;
     Ok(rt::seeking(with(claim, call)).await)
 }
 

@@ -205,14 +205,55 @@ fn claims_are_granted_in_order_and_shared_ones_together() {
     });
 }
 
+/// A user who may only read asks for hundreds.
+#[test]
+fn who_writes_waits_for_one_seek_however_many_were_asked_for_before() {
+    run(async {
+        let (file, again) = twice();
+        let inode = Inode::of(&file).expect("its inode");
+        let claim = |mode| Box::pin(Claiming::new(inode, mode));
+        let first = claim(Mode::Seek).await;
+        let mut seeks: Vec<_> = (0..100).map(|_| claim(Mode::Seek)).collect();
+        for seek in &mut seeks {
+            assert!(is_pending(&mut seek.as_mut()).await);
+        }
+        let bytes = [Bytes::from_static(b"abc")];
+        let mut write = pin!(again.write_at(0, &bytes));
+        let (mut reads, mut punch) = (claim(Mode::Shared), claim(Mode::Alone));
+        assert!(is_pending(&mut write).await);
+        assert!(is_pending(&mut reads.as_mut()).await);
+        assert!(is_pending(&mut punch.as_mut()).await);
+        drop(first);
+        assert!(!is_pending(&mut write).await, "a hundred seeks are not waited for");
+        let reads = reads.await;
+        // Those who come later do not keep the next seek from its turn, nor the seeks whoever wants the file alone.
+        let mut late = claim(Mode::Shared);
+        assert!(is_pending(&mut late.as_mut()).await);
+        drop(reads);
+        let mut seeks = seeks.into_iter();
+        drop(seeks.next().expect("a hundred").await);
+        drop(punch.await);
+        assert!(is_pending(&mut late.as_mut()).await);
+        drop(seeks.next().expect("a hundred").await);
+        drop(late.await);
+        for seek in seeks {
+            drop(seek.await);
+        }
+        assert!(!table().contains_key(&inode));
+        assert!(!is_locked(&file));
+    });
+}
+
 #[test]
 fn whoever_gives_up_waiting_keeps_nobody_from_the_file() {
     run(async {
         let (file, _) = twice();
         let inode = Inode::of(&file).expect("its inode");
-        for is_granted in [false, true] {
+        for (is_granted, mode) in
+            [(false, Mode::Alone), (true, Mode::Alone), (false, Mode::Seek), (true, Mode::Seek)]
+        {
             let first = alone(inode).await;
-            let mut gives_up = Box::pin(Claiming::new(inode, Mode::Alone));
+            let mut gives_up = Box::pin(Claiming::new(inode, mode));
             let mut next = Box::pin(Claiming::new(inode, Mode::Shared));
             assert!(is_pending(&mut gives_up.as_mut()).await);
             assert!(is_pending(&mut next.as_mut()).await);
