@@ -21,7 +21,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use self::busy::Inode;
+use self::busy::{Claim, Inode};
 use self::mapped::{FileMapping, Mapped};
 pub use self::mapped::{MappedRange, Piece};
 pub use self::memory::InMemory;
@@ -409,31 +409,41 @@ impl FileRange {
     /// Brings `len` bytes of the range, from its byte `from`, into the page cache by a worker thread, if its first or
     /// last byte is not there already (or the file system cannot tell).
     pub async fn warm(&self, from: usize, len: usize) -> io::Result<()> {
-        let Some(last) = len.checked_sub(1) else { return Ok(()) };
+        drop(self.warm_claimed(from, len).await?);
+        Ok(())
+    }
+
+    /// The same. While the answer is held no worker frees what is there: it is for one attempt to send, which need not succeed, and is
+    /// held across no wait.
+    pub async fn warm_claimed(&self, from: usize, len: usize) -> io::Result<Vec<Claim>> {
+        let Some(last) = len.checked_sub(1) else { return Ok(Vec::new()) };
         let start = self.offset.saturating_add(from as u64);
         let end = start.saturating_add(last as u64);
         let open = &self.file.0;
         if open.in_memory.get() == Some(&true) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // What is freed now is in the page cache no more.
-        drop(busy::shared_of(&self.file).await?);
+        let mut claims = busy::shared_of(&self.file).await?.into_claims();
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
-            return Ok(());
+            return Ok(claims);
         }
         let cached = open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end));
         if !cached {
-            self.read_ahead(start, len).await?;
+            if claims.is_empty() {
+                claims.extend(busy::to_read(self.file.inode()?).await);
+            }
+            claims = self.read_ahead(start, len, claims).await?;
         }
         open.warm.saw(&range, now, || self.file.len().unwrap_or(0));
-        Ok(())
+        Ok(claims)
     }
 
     /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and forgets them.
-    async fn read_ahead(&self, start: u64, len: usize) -> io::Result<()> {
+    async fn read_ahead(&self, start: u64, len: usize, claims: Vec<Claim>) -> io::Result<Vec<Claim>> {
         let file = self.file.clone();
-        busy::blocking(self.file.inode()?, move || {
+        rt::blocking(move || {
             let mut scratch = vec![0; len.min(64 << 10)];
             let mut done = 0;
             while done < len {
@@ -445,7 +455,7 @@ impl FileRange {
                     Err(e) => return Err(e.into()),
                 }
             }
-            Ok(())
+            Ok(claims)
         })
         .await
     }

@@ -17,6 +17,7 @@ mod source;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Poll};
@@ -25,6 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use crate::file::busy::{self, Claim};
 use crate::file::{self, FileRange, Piece};
 use crate::rt;
 use crate::rt::readiness::Registered;
@@ -407,20 +409,38 @@ impl Stream {
     /// that). What the file has lost to a truncation is sent as zeros: the peer was promised [`FileRange::len`] bytes.
     pub async fn send_file(&self, range: &FileRange) -> io::Result<()> {
         let mut done = 0;
-        let mut warm = 0;
         while done < range.len {
-            if done >= warm {
-                // Disk reads happen on a worker thread, not inside sendfile on this core.
-                warm = done + (range.len - done).min(file::WARM_BYTES);
-                range.warm(done, warm - done).await?;
+            // Disk reads happen on a worker thread, not inside sendfile on this core.
+            let warm = done + (range.len - done).min(file::WARM_BYTES);
+            let mut claims = range.warm_claimed(done, warm - done).await?;
+            while done < warm {
+                let sent =
+                    std::future::poll_fn(|cx| self.poll_send_claimed(cx, range, done..warm, &mut claims));
+                match sent.await? {
+                    0 => break,
+                    sent => done += sent,
+                }
             }
-            done += std::future::poll_fn(|cx| self.poll_send_file(cx, range, done, warm)).await?;
         }
         Ok(())
     }
 
-    /// Sends some of `range` between its bytes `from` and `to`; returns how many, never 0. What is not in the page
-    /// cache is read from disk inside the call ([`FileRange::warm`] prevents that).
+    /// [`Stream::poll_send_file`] with what [`FileRange::warm_claimed`] has answered, which is given back after one attempt.
+    pub fn poll_send_claimed(
+        &self,
+        cx: &mut Context<'_>,
+        range: &FileRange,
+        part: Range<usize>,
+        claims: &mut Vec<Claim>,
+    ) -> Poll<io::Result<usize>> {
+        let sent = self.poll_send_file(cx, range, part.start, part.end);
+        claims.clear();
+        sent
+    }
+
+    /// Sends some of `range` between its bytes `from` and `to`; returns how many. What is not in the page cache is read from disk
+    /// inside the call ([`FileRange::warm`] prevents that). 0: while the peer took nothing a worker has begun to free the file's
+    /// blocks, so the pages that were there may be gone, and the range is to be warmed again.
     ///
     /// # Panics
     /// When `from >= to` or `to > range.len`.
@@ -432,6 +452,9 @@ impl Stream {
         to: usize,
     ) -> Poll<io::Result<usize>> {
         assert!(from < to && to <= range.len, "nothing to send");
+        if busy::is_locked(&range.file) {
+            return Poll::Ready(Ok(0));
+        }
         match &self.0 {
             Kind::Real(stream) => stream.poll_send_file(cx, range, from, to),
             Kind::Sim(stream) => {

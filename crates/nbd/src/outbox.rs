@@ -125,12 +125,18 @@ async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), 
     let mut done = 0usize;
     while done < range.len {
         let warm = done.saturating_add(WARM_BYTES).min(range.len);
-        if let Err(e) = range.warm(done, warm.saturating_sub(done)).await {
-            return Ok(Err((done, e)));
-        }
+        let mut claims = match range.warm_claimed(done, warm.saturating_sub(done)).await {
+            Ok(claims) => claims,
+            Err(e) => return Ok(Err((done, e))),
+        };
         while done < warm {
-            let sent = std::future::poll_fn(|cx| stream.poll_send_file(cx, range, done, warm)).await?;
-            done = done.saturating_add(sent);
+            let sent =
+                std::future::poll_fn(|cx| stream.poll_send_claimed(cx, range, done..warm, &mut claims));
+            match sent.await? {
+                // It is to be warmed again.
+                0 => break,
+                sent => done = done.saturating_add(sent),
+            }
         }
     }
     Ok(Ok(()))

@@ -70,13 +70,13 @@ pub struct Claim {
 pub struct Unlocked {
     /// In order. `None`: all there are.
     files: Option<Vec<Inode>>,
-    _claims: Vec<Claim>,
+    claims: Vec<Claim>,
 }
 
 impl Unlocked {
     /// At once, where nobody wants any file alone: one atomic load.
     pub fn all() -> Option<Unlocked> {
-        (!any()).then_some(Unlocked { files: None, _claims: Vec::new() })
+        (!any()).then_some(Unlocked { files: None, claims: Vec::new() })
     }
 
     /// At once, where nobody wants one of these files alone: then there is nothing to wait for, and nobody has to wait for a system
@@ -89,7 +89,12 @@ impl Unlocked {
         if files.iter().any(|file| table.get(file).is_some_and(|claims| claims.alone > 0)) {
             return Err(files);
         }
-        Ok(Unlocked { files: Some(files), _claims: Vec::new() })
+        Ok(Unlocked { files: Some(files), claims: Vec::new() })
+    }
+
+    /// What keeps workers from the files, where somebody wanted one.
+    pub(super) fn into_claims(self) -> Vec<Claim> {
+        self.claims
     }
 
     /// Whether it says so of all these files.
@@ -285,7 +290,7 @@ impl Drop for Claiming {
 }
 
 /// Whether anybody has any file alone, or waits to have it: one atomic load.
-fn any() -> bool {
+pub fn any() -> bool {
     WANTED_ALONE.load(Ordering::Acquire) != 0
 }
 
@@ -336,7 +341,7 @@ pub async fn shared(files: Vec<Inode>) -> Unlocked {
     for file in &files {
         claims.push(Claiming::new(*file, Mode::Shared).await);
     }
-    Unlocked { files: Some(files), _claims: claims }
+    Unlocked { files: Some(files), claims }
 }
 
 /// [`shared`] for one file.
@@ -347,13 +352,18 @@ pub async fn shared_of(fd: impl AsFd) -> io::Result<Unlocked> {
     }
 }
 
-/// [`rt::blocking`] for a call that waits in the kernel while a worker has the file: it begins when none has, and none begins
-/// before it ends. So it keeps its place no longer than its disk takes.
-pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+/// Claims a file for a call on a worker that waits in the kernel while another worker has the file: it begins when none has, and
+/// none begins before it ends. So it keeps its place no longer than its disk takes.
+pub(super) async fn to_read(inode: Inode) -> Option<Claim> {
     if sim::active() {
-        return rt::blocking(call).await;
+        return None;
     }
-    let claim = Claiming::new(inode, Mode::Shared).await;
+    Some(Claiming::new(inode, Mode::Shared).await)
+}
+
+/// [`rt::blocking`] for such a call.
+pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let claim = to_read(inode).await;
     rt::blocking(with(claim, call)).await
 }
 

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
+use weft_machine::file::busy::Claim;
 use weft_machine::rt::PollerGuard;
 use weft_machine::{Buf, FileRange, Peer, Pool, Stream, Time, rt};
 
@@ -52,6 +53,8 @@ pub(super) struct Link {
     kicked: Cell<bool>,
     /// A read of payload that did not end at once.
     reading: RefCell<Option<LocalBoxFuture<'static, FileDone>>>,
+    /// A wait for a worker that has the file for itself which is being sent from.
+    warm_again: RefCell<Option<LocalBoxFuture<'static, io::Result<Vec<Claim>>>>>,
     write_closed: Cell<bool>,
     /// A wait for more staging.
     staging: RefCell<Option<LocalBoxFuture<'static, Buf>>>,
@@ -73,6 +76,7 @@ impl Handle {
             sender: RefCell::new(None),
             kicked: Cell::new(false),
             reading: RefCell::new(None),
+            warm_again: RefCell::new(None),
             write_closed: Cell::new(false),
             staging: RefCell::new(None),
             armed: Cell::new(None),
@@ -243,6 +247,9 @@ impl Link {
         let cx = &mut Context::from_waker(&waker);
         loop {
             self.fill_batch(cx);
+            // Held for one attempt.
+            let Poll::Ready(claims) = self.poll_warm_again(cx) else { return };
+            let mut locked = None;
             let sent = {
                 let connection = self.connection.borrow();
                 if connection.nothing_to_send() {
@@ -260,15 +267,34 @@ impl Link {
                     Next::Slices { filled, more: false } => {
                         self.stream.poll_send(cx, slices.split_at(filled).0)
                     }
-                    Next::File { range, from } => self.stream.poll_send_file(cx, range, from, range.len),
+                    Next::File { range, from } => {
+                        let sent = self.stream.poll_send_file(cx, range, from, range.len);
+                        locked = matches!(sent, Poll::Ready(Ok(0))).then(|| range.advanced(from));
+                        sent
+                    }
                 }
             };
+            drop(claims);
+            if let Some(range) = locked {
+                let warm = async move { range.warm_claimed(0, range.len).await };
+                self.warm_again.replace(Some(Box::pin(warm)));
+                continue;
+            }
             match sent {
                 Poll::Pending => return,
                 Poll::Ready(Ok(n)) => self.connection.borrow_mut().sent(n, rt::now()),
                 Poll::Ready(Err(e)) => self.send_failed(e.kind()),
             }
         }
+    }
+
+    /// Waits while a worker has the file for itself that is sent from. What cannot be read then fails when it is sent.
+    fn poll_warm_again(&self, cx: &mut Context<'_>) -> Poll<Vec<Claim>> {
+        let mut warm_again = self.warm_again.borrow_mut();
+        let Some(warm) = &mut *warm_again else { return Poll::Ready(Vec::new()) };
+        let warm = std::task::ready!(warm.as_mut().poll(cx));
+        *warm_again = None;
+        Poll::Ready(warm.unwrap_or_default())
     }
 
     /// The socket takes nothing more. Why may still wait to be read: a peer that refuses us says so and closes.
@@ -284,6 +310,7 @@ impl Link {
             }
         }
         self.connection.borrow_mut().lost(kind, rt::now());
+        *self.warm_again.borrow_mut() = None;
         // The receiving task sees this as the end of the stream.
         self.stream.shutdown();
     }

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use weft_machine::buf::Waiting;
+use weft_machine::file::busy;
 use weft_machine::{Buf, FileRange, MappedRange, Payload, Piece, Pool, Stream};
 use weft_wire::xdr;
 
@@ -408,6 +409,9 @@ impl Sender {
 
     /// One gather write of the batch.
     fn poll_batch(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
+        if self.maps_what_is_locked() && self.unmap() {
+            return Poll::Ready(Ok(()));
+        }
         let Batch { items, bytes, sent, ref scratch } = self.batch;
         let mut pieces = [Piece::bytes(&[]); SLICES];
         let mut used = 0usize;
@@ -451,7 +455,14 @@ impl Sender {
 }
 
 impl Sender {
-    /// A mapped file has become shorter under the batch: composes what is left of it anew, with mapped ranges to be read.
+    /// Whether the batch has pages of a mapped file whose blocks a worker has begun to free while the peer took nothing: those that
+    /// are gone come back when it has ended, and this core would wait for that.
+    fn maps_what_is_locked(&self) -> bool {
+        let is_locked = |item: &Item| matches!(item, Item::Mapped(_, range) if busy::is_locked(&range.file));
+        self.maps && busy::any() && self.items.range(..self.batch.items).any(is_locked)
+    }
+
+    /// A mapped file has become shorter under the batch, or locked: composes what is left of it anew, with mapped ranges to be read.
     /// False when none is among it.
     fn unmap(&mut self) -> bool {
         let Batch { items, sent, scratch, .. } = std::mem::take(&mut self.batch);

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use proptest::prelude::*;
+use weft_machine::file::busy;
 use weft_machine::net::Socket;
 use weft_machine::sim::{self, Cut, CutHow, Faults, Side, Sim};
 use weft_machine::{File, FileRange, Listener, Payload, Pool, Stream, buf, rt};
@@ -365,6 +366,34 @@ fn a_mapped_file_that_shrinks_under_a_batch_is_sent_with_zeros() {
             assert!(got[4 + end - start..].iter().all(|&byte| byte == 0), "message {i}");
         }
         assert_eq!(a.backlog(), 0);
+    })
+    .unwrap();
+}
+
+/// The pages may be gone, and come back when the worker has ended.
+#[test]
+fn what_a_batch_has_of_a_mapped_file_that_a_worker_locks_meanwhile_is_read() {
+    rt::block_on(async {
+        let ((a, b), pool) = (streams().await, Pool::new(64 << 20));
+        let a = Nbss::new(a, pool.clone(), Config::default());
+        let b = Nbss::new(b, Pool::new(64 << 20), Config::default());
+        let content = pattern(64 << 10, 3);
+        let file = mapped_file(&content).await;
+        let range = FileRange { file: file.clone(), offset: 0, len: 8192 };
+        assert!(range.mapped().is_some());
+        a.cork(true);
+        let mut sending = a.send(reply(b"head", Payload::File(range)));
+        let claim = busy::alone(file.inode().unwrap()).await;
+        // What is read has its bytes from the pool.
+        let taken = [1 << 20, 4096].map(|len| Vec::from_iter(std::iter::from_fn(|| pool.try_alloc(len))));
+        a.cork(false);
+        for _ in 0..100 {
+            rt::yield_now().await;
+        }
+        assert!(futures_util::poll!(&mut sending).is_pending());
+        drop((taken, claim));
+        sending.await.unwrap();
+        assert!(next(&b).await[4..] == content[..8192]);
     })
     .unwrap();
 }

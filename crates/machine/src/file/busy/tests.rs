@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::file::{File, FileRange};
+use crate::net::{Socket, Stream};
 use crate::rt::{Task, block_on, spawn, yield_now};
 
 /// Two descriptors of one file on a disk.
@@ -109,7 +110,7 @@ fn reads_and_syncs_of_a_file_that_is_locked_wait_in_no_workers_place_and_none_is
         let (call, release) = held(&file).await;
         let trips = rt::tests::BLOCKING_CALLS.get();
         let range = FileRange { file: again.clone(), offset: 0, len: 1 };
-        let mut ahead = pin!(range.read_ahead(0, 1));
+        let mut ahead = pin!(range.warm(0, 1));
         let mut sync = pin!(again.sync(true));
         assert!(is_pending(&mut ahead).await);
         assert!(is_pending(&mut sync).await);
@@ -124,6 +125,50 @@ fn reads_and_syncs_of_a_file_that_is_locked_wait_in_no_workers_place_and_none_is
         sync.await.expect("durable");
         next.await.expect("a hole");
         assert!(!table().contains_key(&Inode::of(&file).expect("its inode")));
+    });
+}
+
+/// A client may stop reading in the middle of a range, have that freed, and go on.
+#[test]
+fn what_is_sent_from_a_file_that_is_locked_meanwhile_waits_as_a_task() {
+    run(async {
+        let (file, again) = twice();
+        let len = 1 << 20;
+        file.write_at(0, &[vec![7; len].into()]).await.expect("written");
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        theirs.set_nonblocking(true).expect("no waiting");
+        let ours = Stream::from_socket(Socket::from_unix(ours).expect("a socket")).expect("a stream");
+        let range = FileRange { file: again, offset: 0, len };
+        let sending = spawn(async move { ours.send_file(&range).await });
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        let (call, release) = held(&file).await;
+        let mut buf = vec![0; 64 << 10];
+        let mut received = 0;
+        for _ in 0..100 {
+            received += io::Read::read(&mut theirs, &mut buf).unwrap_or(0);
+            yield_now().await;
+        }
+        assert!(received > 0 && received < len && !sending.is_finished(), "{received}");
+        // It has its turn before the next one that locks the file.
+        let (next, gate) = mpsc::channel::<()>();
+        let next_call = spawn(async move { ranged(&file, move || gate.recv().is_err()).await });
+        yield_now().await;
+        drop(release);
+        call.await;
+        let before = received;
+        while received == before {
+            received += io::Read::read(&mut theirs, &mut buf).unwrap_or(0);
+            yield_now().await;
+        }
+        drop(next);
+        while received < len {
+            received += io::Read::read(&mut theirs, &mut buf).unwrap_or(0);
+            yield_now().await;
+        }
+        assert!(next_call.await.expect("its inode"));
+        sending.await.expect("sent");
     });
 }
 
