@@ -210,7 +210,7 @@ impl File {
     /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
     /// While a worker has the file's lock, it waits as a task (see [`busy`]).
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
-        let _claim = busy::shared_of(self).await?;
+        let _unlocked = busy::shared_of(self).await?;
         if let [bytes] = chain {
             // A message's payload lies in one piece, and is often short: no table of slices, which costs as much as a small copy.
             return self.write_piece(offset, bytes);
@@ -424,7 +424,7 @@ impl FileRange {
             return Ok(Vec::new());
         }
         // What is freed now is in the page cache no more.
-        let mut claims = busy::shared_of(&self.file).await?;
+        let mut claims = busy::shared_of(&self.file).await?.into_claims();
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
             return Ok(claims);

@@ -10,9 +10,10 @@
 //! short.
 //!
 //! Claims of a file are granted in the order in which they are asked for: a claim alone when all others are gone, shared
-//! ones together. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
-//! granted before its call takes a place among the workers, and claims of two files are taken in the files' order; no
-//! claim waits for one that waits for it. Whoever has asked for a claim has to be polled until it has it, or be dropped.
+//! ones together. Those of seeks have a queue of their own, and the two take turns. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
+//! granted before its call takes a place among the workers, and claims of several files are taken in the files' order; no
+//! claim waits for one that waits for it. Who waits for one of several files claims them all, because the others may be wanted
+//! meanwhile. Whoever has asked for a claim has to be polled until it has it, or be dropped.
 //!
 //! Cost: a change of a file on a core costs one atomic load while nobody wants a file alone. The load claims nothing: a worker's
 //! call may begin between it and the system call that follows. That is rare, because such a call has to reach its thread first.
@@ -62,23 +63,72 @@ pub struct Claim {
     inode: Inode,
 }
 
+/// What a system call that takes files' locks on a core has to be given: no worker had any of these files for itself when this was
+/// answered. If somebody wanted one of them, none begins while this is held.
+#[derive(Debug)]
+#[must_use = "workers may have the files when it is dropped"]
+pub struct Unlocked {
+    /// In order. `None`: all there are.
+    files: Option<Vec<Inode>>,
+    claims: Vec<Claim>,
+}
+
+impl Unlocked {
+    /// At once, where nobody wants any file alone: one atomic load.
+    pub fn all() -> Option<Unlocked> {
+        (!any()).then_some(Unlocked { files: None, claims: Vec::new() })
+    }
+
+    /// At once, where nobody wants one of these files alone: then there is nothing to wait for, and nobody has to wait for a system
+    /// call. Otherwise the files in order, each once.
+    pub fn now(mut files: Vec<Inode>) -> Result<Unlocked, Vec<Inode>> {
+        files.sort_unstable();
+        files.dedup();
+        // One lock for all.
+        let table = table();
+        if files.iter().any(|file| table.get(file).is_some_and(|claims| claims.alone > 0)) {
+            return Err(files);
+        }
+        Ok(Unlocked { files: Some(files), claims: Vec::new() })
+    }
+
+    /// What keeps workers from the files, where somebody wanted one.
+    pub(super) fn into_claims(self) -> Vec<Claim> {
+        self.claims
+    }
+
+    /// Whether it says so of all these files.
+    pub fn covers(&self, files: &[Inode]) -> bool {
+        self.files.as_ref().is_none_or(|known| files.iter().all(|file| known.binary_search(file).is_ok()))
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// Of a worker whose call locks the file.
     Alone,
+    /// Of a worker that seeks holes: nobody else has the file meanwhile, but those who change it have their turn before the next
+    /// seek. Whoever may only read could keep them from it otherwise.
+    Seek,
     /// Of a call that takes the lock for a moment, or that reads.
     Shared,
 }
+
+type Queue = BTreeMap<u64, (Mode, Waker)>;
 
 /// The claims of one file: at least one is granted, unless its table is about to forget it.
 #[derive(Default)]
 struct Claims {
     granted: Granted,
-    /// Claims alone that are granted or waited for.
+    /// Claims alone and those of seeks that are granted or waited for.
     alone: usize,
     next: u64,
-    /// Those that are not granted, in order.
-    waiting: BTreeMap<u64, (Mode, Waker)>,
+    /// Seeks that are not granted, in order.
+    seeks: Queue,
+    /// All others.
+    others: Queue,
+    /// What was granted last was a seek: the others have their turn.
+    sought_last: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,15 +147,25 @@ impl Claims {
     /// Grants what can be granted. Answers who is to be woken.
     fn advance(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while let Some(first) = self.waiting.first_entry() {
+        // Shared claims that wait now are one turn; those that come later wait for the next one if a seek does.
+        let is_turn_of_seeks = !self.sought_last;
+        loop {
+            let seeks = !self.seeks.is_empty() && (is_turn_of_seeks || self.others.is_empty());
+            let queue = if seeks { &mut self.seeks } else { &mut self.others };
+            let Some(first) = queue.first_entry() else { break };
             self.granted = match (self.granted, first.get().0) {
-                (Granted::Shared(0), Mode::Alone) => Granted::Alone,
+                (Granted::Shared(0), Mode::Alone | Mode::Seek) => Granted::Alone,
                 (Granted::Shared(n), Mode::Shared) => Granted::Shared(n + 1),
                 _ => break,
             };
+            self.sought_last = seeks;
             woken.push(first.remove().1);
         }
         woken
+    }
+
+    fn queue(&mut self, mode: Mode) -> &mut Queue {
+        if mode == Mode::Seek { &mut self.seeks } else { &mut self.others }
     }
 
     fn release(&mut self) {
@@ -119,7 +179,7 @@ impl Claims {
     }
 
     fn one_more(&mut self, mode: Mode) {
-        if mode == Mode::Alone {
+        if mode != Mode::Shared {
             self.alone += 1;
             if self.alone == 1 {
                 WANTED_ALONE.fetch_add(1, Ordering::AcqRel);
@@ -128,7 +188,7 @@ impl Claims {
     }
 
     fn one_less(&mut self, mode: Mode) {
-        if mode == Mode::Alone {
+        if mode != Mode::Shared {
             self.alone -= 1;
             if self.alone == 0 {
                 WANTED_ALONE.fetch_sub(1, Ordering::AcqRel);
@@ -137,7 +197,7 @@ impl Claims {
     }
 
     fn are_none(&self) -> bool {
-        self.granted == Granted::Shared(0) && self.waiting.is_empty()
+        self.granted == Granted::Shared(0) && self.seeks.is_empty() && self.others.is_empty()
     }
 }
 
@@ -192,7 +252,7 @@ impl Future for Claiming {
         let claims = table.entry(inode).or_default();
         let number = match self.number {
             Some(number) => {
-                if let Some((_, waker)) = claims.waiting.get_mut(&number) {
+                if let Some((_, waker)) = claims.queue(mode).get_mut(&number) {
                     waker.clone_from(cx.waker());
                 }
                 number
@@ -201,13 +261,13 @@ impl Future for Claiming {
                 let number = claims.next;
                 claims.next += 1;
                 claims.one_more(mode);
-                claims.waiting.insert(number, (mode, cx.waker().clone()));
+                claims.queue(mode).insert(number, (mode, cx.waker().clone()));
                 // Whom this grants is nobody else.
                 drop(claims.advance());
                 number
             }
         };
-        if claims.waiting.contains_key(&number) {
+        if claims.queue(mode).contains_key(&number) {
             self.number = Some(number);
             return Poll::Pending;
         }
@@ -220,7 +280,7 @@ impl Drop for Claiming {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         end(self.inode, |claims| {
-            match claims.waiting.remove(&number) {
+            match claims.queue(self.mode).remove(&number) {
                 Some((mode, _)) => claims.one_less(mode),
                 // It was granted, and nobody fetched it.
                 None => claims.release(),
@@ -244,10 +304,14 @@ pub fn is_locked(fd: impl AsFd) -> bool {
 /// Claims a file for a call on a worker that locks it; the call holds the claim until it ends. Under simulation such a call
 /// runs at once, and nobody waits for it.
 pub async fn alone(inode: Inode) -> Option<Claim> {
+    claimed(inode, Mode::Alone).await
+}
+
+async fn claimed(inode: Inode, mode: Mode) -> Option<Claim> {
     if sim::active() {
         return None;
     }
-    Some(Claiming::new(inode, Mode::Alone).await)
+    Some(Claiming::new(inode, mode).await)
 }
 
 /// Claims one file alone and another one by `source_mode`.
@@ -265,30 +329,27 @@ async fn both(to: Inode, source: Inode, source_mode: Mode) -> [Option<Claim>; 2]
     [Some(first), Some(second.await)]
 }
 
-/// Waits until no worker has any of these files for itself. While the answer is held none begins: it is for system calls that
-/// take the files' locks on this core, and is held across no other wait.
-pub async fn shared(mut inodes: Vec<Inode>) -> Vec<Claim> {
-    if sim::active() {
-        return Vec::new();
-    }
-    inodes.sort_unstable();
-    inodes.dedup();
+/// Waits until no worker has any of these files for itself. The answer is for system calls that take the files' locks on this core,
+/// and is held across no other wait.
+pub async fn shared(files: Vec<Inode>) -> Unlocked {
+    let files = match Unlocked::now(files) {
+        Ok(unlocked) => return unlocked,
+        Err(files) => files,
+    };
+    // All of them, those too that nobody wants yet: somebody may while another one is waited for.
     let mut claims = Vec::new();
-    for inode in inodes {
-        // Where nobody wants it alone there is nothing to wait for, and nobody has to wait for a system call.
-        if table().get(&inode).is_some_and(|claims| claims.alone > 0) {
-            claims.push(Claiming::new(inode, Mode::Shared).await);
-        }
+    for file in &files {
+        claims.push(Claiming::new(*file, Mode::Shared).await);
     }
-    claims
+    Unlocked { files: Some(files), claims }
 }
 
 /// [`shared`] for one file.
-pub async fn shared_of(fd: impl AsFd) -> io::Result<Vec<Claim>> {
-    if !any() {
-        return Ok(Vec::new());
+pub async fn shared_of(fd: impl AsFd) -> io::Result<Unlocked> {
+    match Unlocked::all() {
+        Some(unlocked) => Ok(unlocked),
+        None => Ok(shared(vec![Inode::of(fd)?]).await),
     }
-    Ok(shared(vec![Inode::of(fd)?]).await)
 }
 
 /// Claims a file for a call on a worker that waits in the kernel while another worker has the file: it begins when none has, and
@@ -321,12 +382,13 @@ pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T +
     rt::lengthy(with(claim, call)).await
 }
 
-/// [`rt::seeking`] in the file of `fd`: whoever writes to it would wait for the seek in the kernel, and seeks of one file take one place.
+/// [`rt::seeking`] in the file of `fd`: whoever writes to it would wait for the seek in the kernel, and seeks of one file take one
+/// place. Between two of them all have their turn that wait for the file by then.
 pub(super) async fn seeking<T: Send + 'static>(
     fd: impl AsFd,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let claim = alone(Inode::of(fd)?).await;
+    let claim = claimed(Inode::of(fd)?, Mode::Seek).await;
     Ok(rt::seeking(with(claim, call)).await)
 }
 

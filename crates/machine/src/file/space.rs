@@ -18,7 +18,9 @@ const COPY_BYTES: u64 = 64 << 20;
 /// A file that takes no more is asked for its holes at once. It has at most a thousand extents, which lseek passes in some hundred
 /// microseconds.
 const SOUGHT_AT_ONCE_BYTES: u64 = 1 << 20;
-/// The buffer of a copy that the kernel does not make.
+/// The same for what is read and written here.
+const BY_HAND_BYTES: u64 = 16 << 20;
+/// The buffer of that.
 const BUFFER_BYTES: u64 = 1 << 20;
 
 impl File {
@@ -57,18 +59,26 @@ impl File {
             Err(e) if unsupported(&e) => {}
             other => return other,
         }
-        let end = self.len()?.min(offset.saturating_add(len));
-        let file = self.clone();
-        busy::ranged(self, move || {
-            let zeros = vec![0; BUFFER_BYTES as usize];
-            let mut at = offset;
-            while at < end {
-                let piece = usize::try_from(BUFFER_BYTES.min(end - at)).unwrap_or(usize::MAX);
-                at += write(&file, at, &zeros[..piece])?;
-            }
-            Ok(())
-        })
-        .await?
+        self.write_zeros(offset, self.len()?.min(offset.saturating_add(len))).await
+    }
+
+    /// Up to `end`.
+    pub(super) async fn write_zeros(&self, mut offset: u64, end: u64) -> io::Result<()> {
+        while offset < end {
+            let (file, mut at) = (self.clone(), offset);
+            let stop = end.min(offset.saturating_add(BY_HAND_BYTES));
+            offset = stop;
+            let written = busy::ranged(self, move || -> io::Result<()> {
+                let zeros = vec![0; BUFFER_BYTES as usize];
+                while at < stop {
+                    let piece = usize::try_from(BUFFER_BYTES.min(stop - at)).unwrap_or(usize::MAX);
+                    at += write(&file, at, &zeros[..piece])?;
+                }
+                Ok(())
+            });
+            written.await??;
+        }
+        Ok(())
     }
 
     /// One trip to a worker. All that follows from the call happens there, because whoever waits for the end may not wait that
@@ -117,7 +127,7 @@ impl File {
     ) -> io::Result<(Vec<Range<u64>>, bool)> {
         let stat = rustix::fs::fstat(self)?;
         if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
-            let _shared = busy::shared_of(self).await?;
+            let _unlocked = busy::shared_of(self).await?;
             return self.seek_data_ranges(offset, len, max);
         }
         let file = self.clone();
@@ -178,15 +188,22 @@ impl File {
                 Err(e) => return Err(e.into()),
             }
         }
-        if done == len {
-            return Ok(done);
-        }
-        let (to, src) = (self.clone(), source.clone());
         let backwards = overlaps && from < at;
-        let by_hand = move || copy(&to, at + done, &src, from + done, len - done, backwards);
-        let copied = busy::ranged_between(self, source, false, by_hand).await?;
-        self.grown(at + done + copied.as_ref().unwrap_or(&0));
-        Ok(done + copied?)
+        while done < len {
+            let piece = BY_HAND_BYTES.min(len - done);
+            let shift = if backwards { len - done - piece } else { done };
+            let (to, src) = (self.clone(), source.clone());
+            let by_hand = move || copy(&to, at + shift, &src, from + shift, piece, backwards);
+            let copied = busy::ranged_between(self, source, false, by_hand).await?;
+            self.grown(at + shift + copied.as_ref().unwrap_or(&0));
+            let copied = copied?;
+            done += copied;
+            // The source shrank.
+            if copied < piece {
+                break;
+            }
+        }
+        Ok(done)
     }
 
     /// Makes `[at, at + len)` of this file share the blocks of `source` from `from` on. `Unsupported` where the file

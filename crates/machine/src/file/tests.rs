@@ -542,6 +542,44 @@ fn what_the_disk_has_no_room_for_takes_none_of_it() {
     });
 }
 
+/// Otherwise who copies a large file onto itself keeps a place, and the file, until all of it has moved.
+#[test]
+fn what_is_copied_or_zeroed_by_hand_gives_its_worker_back_after_each_piece() {
+    const MIB: u64 = 1 << 20;
+    let trips = || rt::tests::BLOCKING_CALLS.get();
+    run(async {
+        // To the back, and to the front.
+        for (from, at) in [(0, 2 * MIB), (2 * MIB, 0)] {
+            let file = File::in_memory("onto itself").expect("memfd");
+            let bytes = numbers(40 << 20);
+            file.write_at(from, &[Bytes::from(bytes.clone())]).await.expect("write");
+            let before = trips();
+            assert_eq!(file.copy_from(at, &file, from, 40 * MIB).await.expect("copied"), 40 * MIB);
+            assert_eq!(trips() - before, 3);
+            let pool = Pool::new(1 << 26);
+            for part in 0..40 {
+                let into = window(&pool, 1 << 20);
+                file.read_at(at + part * MIB, &into).await.expect("read");
+                let expected = &bytes[(part << 20) as usize..][..1 << 20];
+                assert!(content(&into, 1 << 20) == expected, "{part} of {from} to {at}");
+            }
+        }
+        let file = File::in_memory("zeroed").expect("memfd");
+        file.write_at(0, &[Bytes::from(numbers(40 << 20))]).await.expect("write");
+        let before = trips();
+        file.write_zeros(MIB, 40 * MIB - 5).await.expect("zeros");
+        assert_eq!(trips() - before, 3);
+        let pool = Pool::new(1 << 20);
+        for (at, is_zero) in
+            [(MIB - 4, false), (MIB, true), (17 * MIB - 2, true), (40 * MIB - 9, true), (40 * MIB - 4, false)]
+        {
+            let into = window(&pool, 4);
+            file.read_at(at, &into).await.expect("read");
+            assert_eq!(content(&into, 4) == [0; 4], is_zero, "{at}");
+        }
+    });
+}
+
 #[test]
 fn copies_go_between_files_and_within_one() {
     let bytes = numbers(3 << 20);

@@ -252,7 +252,7 @@ impl OpenFile {
             None => self.begin(0, || 0).await?,
         };
         let before = self.footprint();
-        let _claim = busy::shared_of(self.file()).await.map_err(Error::from)?;
+        let _unlocked = busy::shared_of(self.file()).await.map_err(Error::from)?;
         let appended = self.file().append(bytes, |end| {
             self.require_write(end, len).map_err(|e| Refused::Store(e.into()))?;
             if let Some(quota) = self.quota() {
@@ -283,7 +283,7 @@ impl OpenFile {
                     self.heard(before, self.may_grow(offset, len))?;
                 }
                 self.mark();
-                let _claim = busy::shared_of(&self.file).await?;
+                let _unlocked = busy::shared_of(&self.file).await?;
                 let placed = put(&self.file, offset).transpose()?.is_some();
                 self.heard(before, Ok(placed))?
             }

@@ -188,9 +188,37 @@ fn who_writes_claims_a_file_only_where_somebody_wants_it_alone() {
         drop(waits.await);
         write.await.expect("written");
         let reads = Claiming::new(inode, Mode::Shared).await;
-        assert!(shared(vec![inode]).await.is_empty());
+        assert!(Unlocked::now(vec![inode]).is_ok());
         drop(reads);
         assert!(!table().contains_key(&inode));
+    });
+}
+
+/// A rename locks both files on its core.
+#[test]
+fn who_waits_for_one_of_two_files_keeps_workers_from_the_other() {
+    run(async {
+        let mut inodes = [twice().0, twice().0].map(|file| Inode::of(&file).expect("its inode"));
+        inodes.sort();
+        for (wanted, other) in [(inodes[1], inodes[0]), (inodes[0], inodes[1])] {
+            let first = alone(wanted).await;
+            let mut both = pin!(shared(inodes.to_vec()));
+            assert!(is_pending(&mut both).await);
+            // The first of them is had by now, and for the second one is waited in order.
+            let mut next = pin!(alone(inodes[0]));
+            assert!(is_pending(&mut next).await);
+            drop(first);
+            let unlocked = both.await;
+            assert!(unlocked.covers(&inodes));
+            let mut late = pin!(alone(inodes[1]));
+            for wants in [&mut next, &mut late] {
+                assert!(is_pending(wants).await, "{other:?}");
+            }
+            assert!(inodes.iter().all(|inode| table()[inode].granted != Granted::Alone));
+            drop(unlocked);
+            drop((next.await, late.await));
+            assert!(inodes.iter().all(|inode| !table().contains_key(inode)));
+        }
     });
 }
 
@@ -222,14 +250,55 @@ fn claims_are_granted_in_order_and_shared_ones_together() {
     });
 }
 
+/// A user who may only read asks for hundreds.
+#[test]
+fn who_writes_waits_for_one_seek_however_many_were_asked_for_before() {
+    run(async {
+        let (file, again) = twice();
+        let inode = Inode::of(&file).expect("its inode");
+        let claim = |mode| Box::pin(Claiming::new(inode, mode));
+        let first = claim(Mode::Seek).await;
+        let mut seeks: Vec<_> = (0..100).map(|_| claim(Mode::Seek)).collect();
+        for seek in &mut seeks {
+            assert!(is_pending(&mut seek.as_mut()).await);
+        }
+        let bytes = [Bytes::from_static(b"abc")];
+        let mut write = pin!(again.write_at(0, &bytes));
+        let (mut reads, mut punch) = (claim(Mode::Shared), claim(Mode::Alone));
+        assert!(is_pending(&mut write).await);
+        assert!(is_pending(&mut reads.as_mut()).await);
+        assert!(is_pending(&mut punch.as_mut()).await);
+        drop(first);
+        assert!(!is_pending(&mut write).await, "a hundred seeks are not waited for");
+        let reads = reads.await;
+        // Those who come later do not keep the next seek from its turn, nor the seeks whoever wants the file alone.
+        let mut late = claim(Mode::Shared);
+        assert!(is_pending(&mut late.as_mut()).await);
+        drop(reads);
+        let mut seeks = seeks.into_iter();
+        drop(seeks.next().expect("a hundred").await);
+        drop(punch.await);
+        assert!(is_pending(&mut late.as_mut()).await);
+        drop(seeks.next().expect("a hundred").await);
+        drop(late.await);
+        for seek in seeks {
+            drop(seek.await);
+        }
+        assert!(!table().contains_key(&inode));
+        assert!(!is_locked(&file));
+    });
+}
+
 #[test]
 fn whoever_gives_up_waiting_keeps_nobody_from_the_file() {
     run(async {
         let (file, _) = twice();
         let inode = Inode::of(&file).expect("its inode");
-        for is_granted in [false, true] {
+        for (is_granted, mode) in
+            [(false, Mode::Alone), (true, Mode::Alone), (false, Mode::Seek), (true, Mode::Seek)]
+        {
             let first = alone(inode).await;
-            let mut gives_up = Box::pin(Claiming::new(inode, Mode::Alone));
+            let mut gives_up = Box::pin(Claiming::new(inode, mode));
             let mut next = Box::pin(Claiming::new(inode, Mode::Shared));
             assert!(is_pending(&mut gives_up.as_mut()).await);
             assert!(is_pending(&mut next.as_mut()).await);

@@ -27,7 +27,7 @@ use std::time::Instant;
 use futures_util::future::LocalBoxFuture;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use weft_machine::file::busy::{self, Inode};
+use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::{File, rt};
 
@@ -510,8 +510,9 @@ impl Dir {
         Ok((node.and_then(|node| self.unnamed(node)), ending))
     }
 
-    /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails.
-    fn carry_out(&self, op: Op) -> Result<Done, Error> {
+    /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails. What it locks on
+    /// this core (see [`Dir::locks`]) is unlocked.
+    fn carry_out(&self, op: Op, _unlocked: &Unlocked) -> Result<Done, Error> {
         let observer = self.observer.get().and_then(Option::as_ref);
         let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
             return self.act(op);
@@ -659,6 +660,19 @@ impl Dir {
         locked.into_iter().flatten().collect()
     }
 
+    /// Waits until no worker has a file whose lock `op` takes on this core.
+    async fn unlocked(&self, op: &Op) -> Unlocked {
+        let mut locks = self.locks(op);
+        loop {
+            let unlocked = busy::shared(locks).await;
+            // While it waited, its names may have been given to other files.
+            locks = self.locks(op);
+            if unlocked.covers(&locks) {
+                return unlocked;
+            }
+        }
+    }
+
     /// Cuts a file off where that can be waited for.
     async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
         let file = self.reopen(&*self.fd(node)?, self.table().kind(node)?, true)?;
@@ -673,7 +687,11 @@ impl Dir {
     async fn create_emptied(&self, dir: NodeId, name: Vec<u8>, set: SetAttr) -> Result<Outcome, Error> {
         let (size, set) = (set.size, SetAttr { size: None, ..set });
         let make = Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set };
-        let Outcome::Created { attr, created } = self.carry_out(make)?.outcome else {
+        let unlocked = self.unlocked(&make).await;
+        let made = self.carry_out(make, &unlocked)?.outcome;
+        // The next one waits.
+        drop(unlocked);
+        let Outcome::Created { attr, created } = made else {
             return Err(Error::Invalid);
         };
         let set = SetAttr { size, ..SetAttr::default() };
@@ -684,7 +702,7 @@ impl Dir {
     }
 
     /// Carries out what is done on this core, and answers the rest.
-    fn begin(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn begin(&self, op: Op, unlocked: &Unlocked) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         match op {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
             Op::SyncAll { node } => {
@@ -703,8 +721,8 @@ impl Dir {
             {
                 Box::pin(async move {
                     self.shrink(node, size).await?;
-                    let _claims = busy::shared_of(self.fd(node)?).await?;
-                    self.carry_out(op).map(|done| done.outcome)
+                    let unlocked = self.unlocked(&op).await;
+                    self.carry_out(op, &unlocked).map(|done| done.outcome)
                 })
             }
             Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set }
@@ -712,7 +730,7 @@ impl Dir {
             {
                 Box::pin(self.create_emptied(dir, name, set))
             }
-            op => match self.carry_out(op) {
+            op => match self.carry_out(op, unlocked) {
                 Ok(Done { outcome, ending: Some(ending) }) => Box::pin(async move {
                     // When this is answered the space is free, unless somebody has the file open.
                     rt::lengthy(move || ending.close()).await;
@@ -779,15 +797,17 @@ impl Backend for Dir {
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
-        let locks = if busy::any() { self.locks(&op) } else { Vec::new() };
-        if locks.is_empty() {
-            return self.begin(op);
+        if let Some(unlocked) = Unlocked::all() {
+            return self.begin(op, &unlocked);
+        }
+        if let Ok(unlocked) = Unlocked::now(self.locks(&op)) {
+            return self.begin(op, &unlocked);
         }
         Box::pin(async move {
-            let claims = busy::shared(locks).await;
-            let begun = self.begin(op);
+            let unlocked = self.unlocked(&op).await;
+            let begun = self.begin(op, &unlocked);
             // What locks a file on this core has been done; what is done on a worker claims the file itself.
-            drop(claims);
+            drop(unlocked);
             begun.await
         })
     }

@@ -71,3 +71,33 @@ fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_are_served() 
     })
     .unwrap();
 }
+
+/// While it waits for one file, the name that it replaces is given to another one that a worker has.
+#[test]
+fn a_rename_waits_for_the_file_that_has_the_name_when_its_turn_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    rt::block_on(async {
+        let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+        let inode = |name: &str| {
+            let path = folder.path().join(name);
+            busy::Inode::named(rustix::fs::CWD, path.as_os_str().as_encoded_bytes()).unwrap()
+        };
+        for name in ["new", "old", "other"] {
+            file(&vfs, ROOT, name).await;
+        }
+        let [new, other] = [busy::alone(inode("new")).await, busy::alone(inode("other")).await];
+        let renames = vfs.clone();
+        let renamed = rt::spawn(async move { renames.rename((ROOT, b"new"), (ROOT, b"old"), true).await });
+        rt::yield_now().await;
+        std::fs::rename(folder.path().join("other"), folder.path().join("old")).unwrap();
+        drop(new);
+        for _ in 0..10 {
+            rt::yield_now().await;
+        }
+        assert!(!renamed.is_finished(), "a worker has what is replaced");
+        drop(other);
+        renamed.await.unwrap();
+        assert!(!folder.path().join("new").exists());
+    })
+    .unwrap();
+}
