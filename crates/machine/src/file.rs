@@ -420,11 +420,11 @@ impl FileRange {
         let start = self.offset.saturating_add(from as u64);
         let end = start.saturating_add(last as u64);
         let open = &self.file.0;
-        if open.in_memory.get() == Some(&true) {
-            return Ok(Vec::new());
-        }
-        // What is freed now is in the page cache no more.
+        // What is freed now is in the page cache no more. A worker locks a file in memory as well.
         let mut claims = busy::shared_of(&self.file).await?.into_claims();
+        if open.in_memory.get() == Some(&true) {
+            return Ok(claims);
+        }
         let (range, now) = (start..end.saturating_add(1), rt::now());
         if open.warm.knows(&range, now) {
             return Ok(claims);

@@ -131,8 +131,19 @@ fn reads_and_syncs_of_a_file_that_is_locked_wait_in_no_workers_place_and_none_is
 /// A client may stop reading in the middle of a range, have that freed, and go on.
 #[test]
 fn what_is_sent_from_a_file_that_is_locked_meanwhile_waits_as_a_task() {
+    let (file, again) = twice();
+    sends_beside_a_worker(file, again);
+}
+
+/// Nothing of it has to be warmed, so its sender went round for ever before the worker's task had its turn.
+#[test]
+fn so_does_what_is_sent_from_a_file_in_memory() {
+    let file = File::in_memory("sent").expect("memfd");
+    sends_beside_a_worker(file.clone(), file);
+}
+
+fn sends_beside_a_worker(file: File, again: File) {
     run(async {
-        let (file, again) = twice();
         let len = 1 << 20;
         file.write_at(0, &[vec![7; len].into()]).await.expect("written");
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
