@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 
-pub use self::calls::Vfs;
+pub use self::calls::{Unsettled, Vfs};
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::error::Error;

@@ -7,7 +7,7 @@
 //!
 //! A share may be divided fairly: no part of it holds more than is still free of it, as switches divide the memory of their ports
 //! ("dynamic thresholds", Choudhury and Hahne). A request that is too much by that waits for its own share, and what becomes free
-//! goes to the part that will hold least: who holds much keeps nobody waiting who holds little, however long the latter's requests are.
+//! goes to the part that holds least: who holds much keeps nobody waiting who holds little, however long the latter's requests are.
 //!
 //! One share may have a reserve: a part of the whole pool that all others leave alone, whether it is used or not. What it asks for
 //! within that does not stand behind those who wait for the whole pool.
@@ -495,14 +495,14 @@ impl Budget {
         }
     }
 
-    /// The request that leaves its part of `share` with least, if that is divided fairly and any waits for a part. Where this one
-    /// is too much no other is possible.
+    /// The request of the part of `share` that holds least, if that is divided fairly: what becomes free gathers for it. One that its
+    /// part has no room for itself is in nobody's way.
     fn least_of_hungry(&self, share: usize) -> Option<(u64, usize)> {
         let Division::Fair { hungry } = &self.shares[share].division else { return None };
         let first = |part: &usize| {
             let (share, id) = (&self.shares[*part], *self.shares[*part].waiting.first()?);
             let bytes = self.requests.get(&id)?.bytes;
-            Some((share.in_use_bytes.saturating_add(bytes), id, *part))
+            (bytes <= share.free_bytes()).then_some((share.in_use_bytes, id, *part))
         };
         hungry.iter().filter_map(first).min().map(|(_, id, part)| (id, part))
     }

@@ -9,7 +9,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_machine::rt;
 use weft_store::{Attr, Cache, Error, NodeId, OpenFile, Share, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
@@ -95,14 +94,12 @@ impl OpenFiles {
         // Closing a file can take time: not under the lock.
         match evicted {
             // Where nobody has the file open the kernel may forget that it could not write back what was written to it. So that is
-            // known, and counted, before it is closed; nobody waits for it here.
+            // known, and counted, before it is closed. Whoever opens another one waits: else there were as many descriptors as a slow
+            // disk is behind.
             Some(Entry { file, .. }) if file.is_unflushed() => {
-                rt::spawn(async move {
-                    if let Err(e) = file.sync().await {
-                        tracing::warn!("a file that a client has written to could not be flushed: {e}");
-                    }
-                })
-                .detach();
+                if let Err(e) = file.sync().await {
+                    tracing::warn!("a file that a client has written to could not be flushed: {e}");
+                }
             }
             evicted => drop(evicted),
         }

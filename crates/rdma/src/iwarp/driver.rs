@@ -291,6 +291,10 @@ impl Link {
     /// Waits while a worker has the file for itself that is sent from. What cannot be read then fails when it is sent.
     fn poll_warm_again(&self, cx: &mut Context<'_>) -> Poll<Vec<Claim>> {
         let mut warm_again = self.warm_again.borrow_mut();
+        if self.connection.borrow().finished_sending() {
+            // Nothing is sent any more, and nobody would take the claim that was waited for.
+            *warm_again = None;
+        }
         let Some(warm) = &mut *warm_again else { return Poll::Ready(Vec::new()) };
         let warm = std::task::ready!(warm.as_mut().poll(cx));
         *warm_again = None;

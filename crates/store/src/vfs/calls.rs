@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use weft_machine::Charge;
 
-use self::settle::Unsettled;
+pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
 use super::stream::{Extent, is_full};
@@ -325,6 +325,21 @@ impl Vfs {
         exists: Exists,
         set: SetAttr,
     ) -> Result<(Attr, bool), Error> {
+        let (attr, created, unsettled) = self.make(dir, name, make, exists, set).await?;
+        self.settle(unsettled).await?;
+        Ok((attr, created))
+    }
+
+    /// The same, for a caller that has more to do to what was made before anybody else uses it, and settles it behind that, whatever
+    /// became of it.
+    pub async fn make(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        make: Make,
+        exists: Exists,
+        set: SetAttr,
+    ) -> Result<(Attr, bool, Unsettled), Error> {
         Self::may_name(name)?;
         let truncates = set.size.is_some();
         let op = Op::Create { dir, name: name.to_vec(), make, exists, set };
@@ -335,8 +350,7 @@ impl Vfs {
         } else if truncates {
             self.named(What::SIZE | What::WRITTEN, Action::Modified, dir, name).await;
         }
-        self.settle(unsettled).await?;
-        Ok((attr, created))
+        Ok((attr, created, unsettled))
     }
 
     /// See [`Op::Remove`].

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::lock::Mutex;
-use weft_machine::{File, rt};
+use weft_machine::File;
+use weft_machine::file::busy::{self, Inode};
 
 /// How many flushes of a file system's files have failed. It rises before anybody is told of the failure.
 #[derive(Clone, Debug, Default)]
@@ -96,11 +97,16 @@ impl Flushes {
 
     /// Makes durable what was written to `file` before this was called.
     pub(super) async fn flush(&self, file: &File) -> io::Result<()> {
-        let file = file.clone();
-        self.run(move || Ok(rustix::fs::fsync(&file)?)).await
+        let (inode, file) = (file.inode()?, file.clone());
+        self.run(inode, move || Ok(rustix::fs::fsync(&file)?)).await
     }
 
-    async fn run(&self, flush: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    /// While a worker has the file for itself the call waits as a task: in the kernel it would keep a worker's place as long.
+    async fn run(
+        &self,
+        inode: Inode,
+        flush: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
         // One that has begun already may have passed by what was written since.
         let before = self.begun.load(Ordering::SeqCst);
         let mut last = self.last.clone().lock_owned().await;
@@ -110,7 +116,7 @@ impl Flushes {
             let written = self.written.load(Ordering::SeqCst);
             // The call has the turn, not this future: the next flush begins when the failure of this one is counted, even where
             // nobody waits for it any more.
-            let flushing = rt::blocking(move || {
+            let flushing = busy::blocking(inode, move || {
                 let ended = flush();
                 match &ended {
                     Ok(()) => drop(flushed.fetch_max(written, Ordering::SeqCst)),
@@ -129,9 +135,17 @@ impl Flushes {
 mod tests {
     use std::sync::mpsc;
 
+    use std::sync::atomic::AtomicBool;
+
     use futures_util::future::join_all;
+    use weft_machine::rt;
 
     use super::*;
+
+    /// A file that nobody else has.
+    fn some() -> Inode {
+        Inode::of(tempfile::tempfile().unwrap()).unwrap()
+    }
 
     fn failing() -> io::Result<()> {
         Err(rustix::io::Errno::IO.into())
@@ -143,13 +157,13 @@ mod tests {
         let flushes = Flushes::new(failures.clone());
         let (go, waits) = mpsc::channel::<()>();
         rt::block_on(async {
-            let first = flushes.run(move || {
+            let first = flushes.run(some(), move || {
                 waits.recv().unwrap();
                 Ok(())
             });
             let others = join_all((0..8).map(|_| {
                 let calls = calls.clone();
-                flushes.run(move || {
+                flushes.run(some(), move || {
                     calls.fetch_add(1, Ordering::SeqCst);
                     failing()
                 })
@@ -176,7 +190,7 @@ mod tests {
         rt::block_on(async {
             let begun = Arc::new(AtomicU64::new(0));
             let tell = begun.clone();
-            let mut given_up = Box::pin(flushes.run(move || {
+            let mut given_up = Box::pin(flushes.run(some(), move || {
                 tell.store(1, Ordering::SeqCst);
                 waits.recv().unwrap();
                 failing()
@@ -189,9 +203,41 @@ mod tests {
             drop(given_up);
             go.send(()).unwrap();
             // It begins behind the other, and so ends when that is counted.
-            flushes.run(|| Ok(())).await.unwrap();
+            flushes.run(some(), || Ok(())).await.unwrap();
         })
         .unwrap();
         assert_eq!(failures.count(), 1);
+    }
+
+    /// In the kernel it would wait as well, and keep its worker's place from who reads other files.
+    #[test]
+    fn a_flush_begins_when_no_worker_has_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(file));
+        let (release, gate) = mpsc::channel::<()>();
+        let begun = Arc::new(AtomicBool::new(false));
+        rt::block_on(async {
+            let locks = file.clone();
+            let call = rt::spawn(async move { busy::ranged(&locks, move || gate.recv().is_err()).await });
+            while !busy::is_locked(&file) {
+                rt::yield_now().await;
+            }
+            let (flushes, begins) = (Flushes::new(Failures::default()), begun.clone());
+            let flush = flushes.run(file.inode().unwrap(), move || {
+                begins.store(true, Ordering::SeqCst);
+                Ok(())
+            });
+            let others = async {
+                for _ in 0..100 {
+                    rt::yield_now().await;
+                }
+                assert!(!begun.load(Ordering::SeqCst));
+                drop(release);
+            };
+            let (flushed, ()) = futures_util::future::join(flush, others).await;
+            flushed.unwrap();
+            assert!(call.await.unwrap() && begun.load(Ordering::SeqCst));
+        })
+        .unwrap();
     }
 }

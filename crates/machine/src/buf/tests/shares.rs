@@ -177,14 +177,17 @@ fn what_becomes_free_of_a_fair_share_goes_to_who_holds_least() {
     let mut others = [waiter(2, MAX_BUF), waiter(2, MAX_BUF / 8)];
     assert!(greedy.poll().is_none() && others.iter_mut().all(|other| other.poll().is_none()));
     assert_eq!(fair.wanted_bytes(), MAX_BUF / 8 + MAX_BUF + MAX_BUF / 8);
-    // Whoever came first waits until the one that has nothing is served.
+    // What becomes free gathers for the one that has nothing, however much it asks for.
+    first.truncate(6);
+    assert_eq!((greedy.woken(), others.each_ref().map(Waiter::woken)), (0, [0, 0]));
     first.truncate(4);
-    assert_eq!((greedy.woken(), others.each_ref().map(Waiter::woken)), (1, [0, 0]), "it will hold less");
-    assert!(greedy.poll().is_some());
-    first.clear();
-    assert_eq!(others.each_ref().map(Waiter::woken), [1, 0]);
-    assert!(others[0].poll().is_some());
+    assert_eq!((greedy.woken(), others.each_ref().map(Waiter::woken)), (0, [1, 0]));
+    // What is at its own limit is in nobody's way.
+    drop(first);
+    assert_eq!(greedy.woken(), 0, "it has what is free already");
     drop(others);
+    assert_eq!(greedy.woken(), 1);
+    assert!(greedy.poll().is_some());
     // One that gives up is forgotten with its share.
     let mut gone = Waiter::new(&fair.share(MAX_BUF), &[MAX_BUF]);
     let held = all(&fair);

@@ -188,10 +188,12 @@ async fn make_in(
     let kind = if make == Make::Dir { Kind::Dir } else { Kind::File };
     dir.admit(cx, &attr, guard::making(kind)).await?;
     let set = cx.caller.owned(set, &attr);
-    let (made, new) = dir.vfs().create(dir.id, name, make, exists, set).await?;
-    if new {
-        dir.hand_down(cx, &attr, &made).await?;
-    }
+    let (made, new, unsettled) = dir.vfs().make(dir.id, name, make, exists, set).await?;
+    // Before it is flushed, which takes time: who may use it is told by what it inherits. And whether or not that can be flushed:
+    // whoever asks again finds it, and makes nothing.
+    let handed = if new { dir.hand_down(cx, &attr, &made).await } else { Ok(()) };
+    dir.vfs().settle(unsettled).await?;
+    handed?;
     Ok(made)
 }
 

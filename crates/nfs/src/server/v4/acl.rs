@@ -165,6 +165,18 @@ pub(super) async fn check_set(c: &Compound<'_>, node: &Node<'_>, attr: &Attr) ->
     }
 }
 
+/// What was just made in `dir` gets what is handed down to it, and then the list that was asked for.
+pub(super) async fn inherit(
+    c: &Compound<'_>,
+    dir: &Node<'_>,
+    of_dir: &Attr,
+    made: &Attr,
+    acl: Option<&Acl>,
+) -> Result<(), Status> {
+    dir.hand_down(c.cx, of_dir, made).await.map_err(|e| status(&e))?;
+    keep(c, dir, made, acl).await
+}
+
 /// Keeps a list with its node, if there is one; the permissions become those that come closest.
 pub(super) async fn keep(
     c: &Compound<'_>,

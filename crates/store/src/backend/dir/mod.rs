@@ -748,18 +748,20 @@ impl Dir {
 
     /// Takes any directory of the file system that can be opened.
     async fn sync_all(&self, node: NodeId) -> Result<(), Error> {
-        let device = sys::stat(self.fd(node)?.as_fd())?.identity().device();
+        let device = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?.identity().device())).ok();
         let above = self.place(node).map_or(NodeId::ROOT, |(dir, _)| dir);
         let opened = [node, above, NodeId::ROOT].into_iter().find_map(|dir| {
             let open = sys::open_dir(self.dir_fd(dir).ok()?.as_fd()).ok()?;
-            let same = sys::stat(open.as_fd()).is_ok_and(|stat| stat.identity().device() == device);
+            let of = sys::stat(open.as_fd()).ok()?.identity().device();
+            let same = device == Some(of);
             same.then_some(open)
         });
         match opened {
-            Some(dir) => Ok(rt::blocking(move || rustix::fs::syncfs(dir)).await?),
-            // Of no directory that the server may read: then nothing is left out.
+            // All of a disk takes long: in the places of what does.
+            Some(dir) => Ok(rt::lengthy(move || rustix::fs::syncfs(dir)).await?),
+            // Of no directory that the server may read, or has a descriptor for: then nothing is left out.
             None => {
-                rt::blocking(rustix::fs::sync).await;
+                rt::lengthy(rustix::fs::sync).await;
                 Ok(())
             }
         }

@@ -19,7 +19,7 @@ use crate::vfs::{Error, OpenFile};
 /// What is to be flushed before a change is answered.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use = "a change is settled before it is answered"]
-pub(super) struct Unsettled([Option<NodeId>; 2]);
+pub struct Unsettled([Option<NodeId>; 2]);
 
 impl Unsettled {
     fn of(op: &Op) -> Unsettled {
@@ -89,7 +89,7 @@ impl Vfs {
     }
 
     /// Makes a change durable.
-    pub(super) async fn settle(&self, Unsettled(nodes): Unsettled) -> Result<(), Error> {
+    pub async fn settle(&self, Unsettled(nodes): Unsettled) -> Result<(), Error> {
         if self.settles {
             for node in nodes.into_iter().flatten() {
                 // In a box: calls of those who settle nothing do not carry its room about.
@@ -116,9 +116,13 @@ impl Vfs {
         match flushed.await {
             // Gone meanwhile, and settled by whoever removed it.
             Err(Error::Stale | Error::NotFound) => Ok(()),
-            Err(Error::Access | Error::NotPermitted | Error::Invalid | Error::NotSupported) => {
-                self.backend.submit(Op::SyncAll { node }).await.map(drop)
-            }
+            // For want of descriptors, too: "ask again later" is no answer to what has been done.
+            Err(
+                Error::Access | Error::NotPermitted | Error::Invalid | Error::NotSupported | Error::Limit(_),
+            ) => match self.backend.submit(Op::SyncAll { node }).await {
+                Err(Error::Limit(what)) => Err(Error::Io(std::io::Error::other(what))),
+                done => done.map(drop),
+            },
             done => done,
         }
     }

@@ -36,10 +36,12 @@ pub async fn create(c: &mut Compound<'_>, args: Create) -> Result<CreateOk, Stat
     let kind = if make == Make::Dir { Kind::Dir } else { Kind::File };
     dir.admit(c.cx, &before, guard::making(kind)).await.map_err(|e| status(&e))?;
     let set = c.cx.caller.owned(changes.set, &before);
-    let made = vfs.create(dir.id, name, make, Exists::Fail, set).await.map_err(|e| status(&e))?;
-    dir.hand_down(c.cx, &before, &made.0).await.map_err(|e| status(&e))?;
-    acl::keep(c, &dir, &made.0, changes.acl.as_ref()).await?;
+    let (made, _, unsettled) =
+        vfs.make(dir.id, name, make, Exists::Fail, set).await.map_err(|e| status(&e))?;
+    let kept = acl::inherit(c, &dir, &before, &made, changes.acl.as_ref()).await;
+    vfs.settle(unsettled).await.map_err(|e| status(&e))?;
+    kept?;
     let change = ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
-    c.go(Place::Node(Node { id: made.0.node, ..dir }));
+    c.go(Place::Node(Node { id: made.node, ..dir }));
     Ok(CreateOk { change, attrset: changes.mask })
 }

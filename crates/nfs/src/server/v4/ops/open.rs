@@ -347,15 +347,17 @@ async fn by_name<'a>(
             let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
             // Somebody else may have made it meanwhile: then the client is told to ask again.
             let retry = if exists == Exists::Reuse { Exists::Fail } else { exists };
-            let (made, new) =
-                vfs.create(dir.id, name, Make::File, retry, set).await.map_err(|e| match e {
+            let (made, new, unsettled) =
+                vfs.make(dir.id, name, Make::File, retry, set).await.map_err(|e| match e {
                     Error::Exists if exists == Exists::Reuse => Status::DELAY,
                     e => status(&e),
                 })?;
-            if new {
-                dir.hand_down(c.cx, &before, &made).await.map_err(|e| status(&e))?;
-                acl::keep(c, &dir, &made, wish.acl.as_ref()).await?;
-            }
+            let kept = match new {
+                true => acl::inherit(c, &dir, &before, &made, wish.acl.as_ref()).await,
+                false => Ok(()),
+            };
+            vfs.settle(unsettled).await.map_err(|e| status(&e))?;
+            kept?;
             let change =
                 ChangeInfo { atomic: false, before: change(&before), after: change(&dir.attr().await?) };
             let attrset = if exclusive { wish.mask.or(TIMES) } else { wish.mask };
