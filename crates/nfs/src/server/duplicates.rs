@@ -30,6 +30,8 @@ use super::v4::state::numbers::random_hasher;
 
 /// Answers that are kept.
 const MAX_KEPT: usize = 4096;
+/// Places that are looked at to find one that is free.
+const MAX_LOOKED_AT: usize = 64;
 /// Longest answer that is kept, in bytes: everything that changes something answers with less.
 pub(super) const MAX_ANSWER: usize = 1024;
 /// Bytes of a request that tell it from another one, and as many of what lies beside it: more than anything has that
@@ -77,17 +79,33 @@ pub(super) type Place = Arc<Queue<Option<Bytes>>>;
 #[derive(Default)]
 struct Table {
     places: HashMap<Question, Place>,
-    /// In the order in which they came; each once.
+    /// In the order in which they came, but for those that had not ended when they were the oldest; each once.
     order: VecDeque<Question>,
     /// How many of them bear each number.
     numbers: HashMap<Number, usize>,
 }
 
 impl Table {
-    fn forget_oldest(&mut self) {
-        let Some(oldest) = self.order.pop_front() else { return };
-        self.places.remove(&oldest);
-        if let Entry::Occupied(mut alike) = self.numbers.entry(oldest.number) {
+    /// Makes room for one more. Requests that are still carried out keep their places, beyond the limit if need be: there are no
+    /// more of them than connections carry.
+    fn make_room(&mut self) {
+        for _ in 0..MAX_LOOKED_AT {
+            if self.order.len() < MAX_KEPT {
+                return;
+            }
+            let Some(oldest) = self.order.pop_front() else { return };
+            // Only who has the table can take a place from it.
+            if self.places.get(&oldest).is_some_and(|place| Arc::strong_count(place) > 1) {
+                self.order.push_back(oldest);
+            } else {
+                self.forget(oldest);
+            }
+        }
+    }
+
+    fn forget(&mut self, question: Question) {
+        self.places.remove(&question);
+        if let Entry::Occupied(mut alike) = self.numbers.entry(question.number) {
             match alike.get().checked_sub(1).filter(|left| *left > 0) {
                 Some(left) => *alike.get_mut() = left,
                 None => drop(alike.remove()),
@@ -144,9 +162,7 @@ impl Duplicates {
         if let Some(place) = table.places.get(&question) {
             return place.clone();
         }
-        if table.order.len() >= MAX_KEPT {
-            table.forget_oldest();
-        }
+        table.make_room();
         let place = Place::default();
         table.order.push_back(question);
         let alike = table.numbers.entry(question.number).or_default();
@@ -268,6 +284,31 @@ mod tests {
         keep(question(rest.end, b"more"), Bytes::new());
         assert!(!known(7) && known(100));
         assert_eq!(duplicates.table().numbers.len(), MAX_KEPT);
+    }
+
+    #[test]
+    fn a_request_that_is_carried_out_keeps_its_place_however_many_come_meanwhile() {
+        let duplicates = Duplicates::default();
+        let question = |xid| {
+            let number = duplicates.number(&from(HOST), &call(xid, 1));
+            duplicates.question(number, &[], &Decoder::new(Bytes::new()))
+        };
+        let (first, all) = (2 * MAX_LOOKED_AT, MAX_KEPT + MAX_LOOKED_AT);
+        let running: Vec<Place> = (0..first as u32).map(|xid| duplicates.place(question(xid))).collect();
+        for xid in first..2 * MAX_KEPT {
+            duplicates.place(question(xid as u32));
+            assert!(duplicates.table().order.len() < all);
+        }
+        for (xid, place) in (0..).zip(&running) {
+            assert!(Arc::ptr_eq(place, &duplicates.place(question(xid))), "{xid}");
+        }
+        drop(running);
+        for xid in 2 * MAX_KEPT..4 * MAX_KEPT {
+            duplicates.place(question(xid as u32));
+        }
+        let table = duplicates.table();
+        assert!(!table.places.contains_key(&question(0)));
+        assert_eq!([table.order.len(), table.places.len(), table.numbers.len()], [MAX_KEPT; 3]);
     }
 
     #[test]
