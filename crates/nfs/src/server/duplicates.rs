@@ -8,8 +8,11 @@
 //! clients repeat xids, some (pyNfsClient) within a second, and what only bears the number of another request must be carried
 //! out. Hashes have a random key, so that nobody makes a request that passes for another's.
 //!
-//! Cost: the bytes of a compound are looked at only when its number is that of an answer that is kept, or its own answer is to
-//! be; hashing a WRITE of 8 KiB takes as long as copying it ten times over.
+//! A client may ask again before the first request has ended: a change is answered when it is on disk, which can take longer than
+//! a connection lasts. So a request has its place before it changes anything, and the same one waits there for its answer.
+//!
+//! Cost: the bytes of a compound are looked at, once, only when its number is that of a request that has a place, or it is to have
+//! one itself; hashing a WRITE of 8 KiB takes as long as copying it ten times over.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -17,7 +20,7 @@ use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures_util::lock::Mutex as Queue;
+use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
 use siphasher::sip::SipHasher24;
 use weft_wire::rpc::{Call, Credential};
 use weft_wire::xdr::Decoder;
@@ -27,6 +30,8 @@ use super::v4::state::numbers::random_hasher;
 
 /// Answers that are kept.
 const MAX_KEPT: usize = 4096;
+/// Places that are looked at to find one that is free.
+const MAX_LOOKED_AT: usize = 64;
 /// Longest answer that is kept, in bytes: everything that changes something answers with less.
 pub(super) const MAX_ANSWER: usize = 1024;
 /// Bytes of a request that tell it from another one, and as many of what lies beside it: more than anything has that
@@ -74,17 +79,33 @@ pub(super) type Place = Arc<Queue<Option<Bytes>>>;
 #[derive(Default)]
 struct Table {
     places: HashMap<Question, Place>,
-    /// In the order in which they came; each once.
+    /// In the order in which they came, but for those that had not ended when they were the oldest; each once.
     order: VecDeque<Question>,
     /// How many of them bear each number.
     numbers: HashMap<Number, usize>,
 }
 
 impl Table {
-    fn forget_oldest(&mut self) {
-        let Some(oldest) = self.order.pop_front() else { return };
-        self.places.remove(&oldest);
-        if let Entry::Occupied(mut alike) = self.numbers.entry(oldest.number) {
+    /// Makes room for one more. Requests that are still carried out keep their places, beyond the limit if need be: there are no
+    /// more of them than connections carry.
+    fn make_room(&mut self) {
+        for _ in 0..MAX_LOOKED_AT {
+            if self.order.len() < MAX_KEPT {
+                return;
+            }
+            let Some(oldest) = self.order.pop_front() else { return };
+            // Only who has the table can take a place from it.
+            if self.places.get(&oldest).is_some_and(|place| Arc::strong_count(place) > 1) {
+                self.order.push_back(oldest);
+            } else {
+                self.forget(oldest);
+            }
+        }
+    }
+
+    fn forget(&mut self, question: Question) {
+        self.places.remove(&question);
+        if let Entry::Occupied(mut alike) = self.numbers.entry(question.number) {
             match alike.get().checked_sub(1).filter(|left| *left > 0) {
                 Some(left) => *alike.get_mut() = left,
                 None => drop(alike.remove()),
@@ -141,9 +162,7 @@ impl Duplicates {
         if let Some(place) = table.places.get(&question) {
             return place.clone();
         }
-        if table.order.len() >= MAX_KEPT {
-            table.forget_oldest();
-        }
+        table.make_room();
         let place = Place::default();
         table.order.push_back(question);
         let alike = table.numbers.entry(question.number).or_default();
@@ -157,17 +176,66 @@ impl Duplicates {
         self.table().numbers.contains_key(&number)
     }
 
-    /// The answer of a request that has come before and is answered.
-    pub fn answer(&self, question: &Question) -> Option<Bytes> {
-        let place = self.table().places.get(question).cloned()?;
-        place.try_lock()?.clone()
+    /// The place of a request that has come before.
+    fn place_known(&self, question: &Question) -> Option<Place> {
+        self.table().places.get(question).cloned()
+    }
+}
+
+/// A request of which only its operations tell whether it changes something, until it is answered.
+pub(super) struct Asked {
+    number: Number,
+    taken: Bytes,
+    arguments: Decoder,
+    question: Option<Question>,
+    /// The place of its answer. While it is held the same request waits.
+    held: Option<OwnedMutexGuard<Option<Bytes>>>,
+}
+
+impl Asked {
+    /// The call of this number whose arguments are `taken` and `arguments`.
+    pub fn new(number: Number, taken: Bytes, arguments: Decoder) -> Asked {
+        Asked { number, taken, arguments, question: None, held: None }
     }
 
-    /// Keeps an answer.
-    pub fn keep(&self, question: Question, answer: Bytes) {
-        if let Some(mut place) = self.place(question).try_lock() {
-            *place = Some(answer);
+    /// The answer to the same request if that has come before. If that is still carried out, this waits for it.
+    pub async fn answered(&mut self, duplicates: &Duplicates) -> Option<Bytes> {
+        if !duplicates.knows(self.number) {
+            return None;
         }
+        let question = self.question(duplicates);
+        self.hold(duplicates.place_known(&question)?).await
+    }
+
+    /// From here on the same request waits for this one's answer. `Some`: another one was first, and has this answer.
+    pub async fn begin(&mut self, duplicates: &Duplicates) -> Option<Bytes> {
+        let question = self.question(duplicates);
+        self.hold(duplicates.place(question)).await
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Keeps the answer of a request that has begun.
+    pub fn keep(self, answer: impl FnOnce() -> Bytes) {
+        if let Some(mut held) = self.held {
+            *held = Some(answer());
+        }
+    }
+
+    async fn hold(&mut self, place: Place) -> Option<Bytes> {
+        let held = place.lock_owned().await;
+        let answer = held.clone();
+        if answer.is_none() {
+            self.held = Some(held);
+        }
+        answer
+    }
+
+    fn question(&mut self, duplicates: &Duplicates) -> Question {
+        let Asked { number, taken, arguments, question, .. } = self;
+        *question.get_or_insert_with(|| duplicates.question(*number, taken, arguments))
     }
 }
 
@@ -197,23 +265,50 @@ mod tests {
             duplicates.question(number(xid), &[], &Decoder::new(Bytes::from_static(bytes)))
         };
         let known = |xid| duplicates.knows(number(xid));
+        let keep = |question, answer| *duplicates.place(question).try_lock().unwrap() = Some(answer);
+        let answer = |question| duplicates.place_known(&question)?.try_lock()?.clone();
         assert!(!known(7));
         // Two requests of one number, and as many others as there is room for.
-        duplicates.keep(question(7, b"one"), Bytes::from_static(b"1"));
-        duplicates.keep(question(7, b"two"), Bytes::from_static(b"2"));
+        keep(question(7, b"one"), Bytes::from_static(b"1"));
+        keep(question(7, b"two"), Bytes::from_static(b"2"));
         assert!(known(7) && !known(8));
-        assert_eq!(duplicates.answer(&question(7, b"one")), Some(Bytes::from_static(b"1")));
-        assert_eq!(duplicates.answer(&question(7, b"two")), Some(Bytes::from_static(b"2")));
-        assert_eq!(duplicates.answer(&question(7, b"six")), None);
+        assert_eq!(answer(question(7, b"one")), Some(Bytes::from_static(b"1")));
+        assert_eq!(answer(question(7, b"two")), Some(Bytes::from_static(b"2")));
+        assert_eq!(answer(question(7, b"six")), None);
         let rest = 100..100 + MAX_KEPT as u32;
         for xid in rest.clone().take(MAX_KEPT - 1) {
-            duplicates.keep(question(xid, b"more"), Bytes::new());
+            keep(question(xid, b"more"), Bytes::new());
         }
-        assert_eq!(duplicates.answer(&question(7, b"one")), None);
+        assert_eq!(answer(question(7, b"one")), None);
         assert!(known(7), "the second of that number is still kept");
-        duplicates.keep(question(rest.end, b"more"), Bytes::new());
+        keep(question(rest.end, b"more"), Bytes::new());
         assert!(!known(7) && known(100));
         assert_eq!(duplicates.table().numbers.len(), MAX_KEPT);
+    }
+
+    #[test]
+    fn a_request_that_is_carried_out_keeps_its_place_however_many_come_meanwhile() {
+        let duplicates = Duplicates::default();
+        let question = |xid| {
+            let number = duplicates.number(&from(HOST), &call(xid, 1));
+            duplicates.question(number, &[], &Decoder::new(Bytes::new()))
+        };
+        let (first, all) = (2 * MAX_LOOKED_AT, MAX_KEPT + MAX_LOOKED_AT);
+        let running: Vec<Place> = (0..first as u32).map(|xid| duplicates.place(question(xid))).collect();
+        for xid in first..2 * MAX_KEPT {
+            duplicates.place(question(xid as u32));
+            assert!(duplicates.table().order.len() < all);
+        }
+        for (xid, place) in (0..).zip(&running) {
+            assert!(Arc::ptr_eq(place, &duplicates.place(question(xid))), "{xid}");
+        }
+        drop(running);
+        for xid in 2 * MAX_KEPT..4 * MAX_KEPT {
+            duplicates.place(question(xid as u32));
+        }
+        let table = duplicates.table();
+        assert!(!table.places.contains_key(&question(0)));
+        assert_eq!([table.order.len(), table.places.len(), table.numbers.len()], [MAX_KEPT; 3]);
     }
 
     #[test]

@@ -231,9 +231,19 @@ pub(super) fn replies_to_parts(
     security: Option<Security>,
     messages: &[Bytes],
 ) -> Vec<(Reply, Decoder)> {
+    rt::block_on(replies_in_parts(server, peer, security, messages)).unwrap()
+}
+
+/// The same beside others.
+pub(super) async fn replies_in_parts(
+    server: &Server,
+    peer: &str,
+    security: Option<Security>,
+    messages: &[Bytes],
+) -> Vec<(Reply, Decoder)> {
     let script = Script::of(tcp(peer), messages);
     let script = Rc::new(Script { security, ..Rc::into_inner(script).unwrap() });
-    rt::block_on(server.serve(script.clone())).unwrap().unwrap();
+    server.serve(script.clone()).await.unwrap();
     let replies = script.replies.take().into_iter().map(|reply| {
         let mut d = Decoder::new(stream(reply));
         (Reply::parse(&mut d).unwrap().1, d)

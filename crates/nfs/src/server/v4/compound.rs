@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_machine::{Buf, Payload, Time, rt};
 use weft_store::NodeId;
 use weft_transport::{Part, SHORT_ANSWER, To};
@@ -23,7 +24,7 @@ use super::place::Place;
 use super::state::session::Kept;
 use super::state::{Client, Identity, Lease, Principal, Session, Speaker};
 use crate::server::context::{Context, Node, Results};
-use crate::server::duplicates::MAX_ANSWER;
+use crate::server::duplicates::{Asked, MAX_ANSWER};
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
@@ -55,8 +56,8 @@ pub(super) struct Compound<'a> {
     pub index: u32,
     /// The operation behind it.
     next: u32,
-    /// Something was carried out that must not be again, and that no owner's number protects.
-    changes: bool,
+    /// The request, where no slot of a session keeps it from being carried out twice.
+    asked: Option<Asked>,
     /// The operation that has ended costs next to nothing, whatever it was asked for.
     was_short: bool,
     pub reply: Body,
@@ -125,6 +126,14 @@ impl Body {
         self.done.first_mut().map_or(&mut self.tail, |(head, ..)| head)
     }
 
+    /// The first `start` bytes, and behind them what was kept of another reply.
+    fn replayed(mut self, start: usize, kept: &[u8]) -> Results {
+        let mut head = std::mem::take(self.head());
+        head.truncate(start);
+        head.raw(kept);
+        Results::new(head, None)
+    }
+
     fn into_results(self) -> Results {
         let mut parts = Vec::with_capacity(self.done.len().saturating_mul(2).saturating_add(1));
         for (bytes, data, to) in self.done {
@@ -142,8 +151,8 @@ impl Body {
 pub(super) enum Next {
     /// The operation ended like this; its result is in the reply.
     Ended(Status),
-    /// The reply of an earlier request, whole.
-    Replayed(bytes::Bytes),
+    /// The reply of the same request that came earlier, whole.
+    Replayed(Bytes),
 }
 
 /// Answers one COMPOUND.
@@ -159,8 +168,8 @@ pub(in crate::server) async fn compound(
     })?;
     // Sessions have numbers of their own.
     let duplicates = &cx.server.duplicates;
-    let asked =
-        (head.minor == 0).then(|| (duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
+    let mut asked = (head.minor == 0)
+        .then(|| Asked::new(duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
     let mut reply = Body { tail: body, ..Body::default() };
     let start = reply.tail.len();
     let known = head.minor <= MINOR_VERSION;
@@ -170,13 +179,10 @@ pub(in crate::server) async fn compound(
         return Ok(reply.into_results());
     }
     cx.watch.called(call.version, head.minor, &call.credential);
-    if let Some((number, tag, all)) = &asked
-        && duplicates.knows(*number)
-        && let Some(answer) = duplicates.answer(&duplicates.question(*number, tag, all))
+    if let Some(asked) = &mut asked
+        && let Some(answer) = asked.answered(duplicates).await
     {
-        reply.tail.truncate(start);
-        reply.tail.raw(&answer);
-        return Ok(reply.into_results());
+        return Ok(reply.replayed(start, &answer));
     }
     let count_at = reply.tail.len().saturating_sub(4);
     let views = cx.views();
@@ -195,7 +201,7 @@ pub(in crate::server) async fn compound(
         announced: head.count,
         index: 0,
         next: opnum::ILLEGAL,
-        changes: false,
+        asked,
         was_short: true,
         reply,
         room: None,
@@ -213,15 +219,10 @@ pub(in crate::server) async fn compound(
             }
             Next::Ended(Status::OK) => {}
             Next::Ended(status) => break status,
-            Next::Replayed(kept) => {
-                let mut body = compound.reply;
-                body.tail.truncate(start);
-                body.tail.fixed(&kept);
-                return Ok(body.into_results());
-            }
+            Next::Replayed(kept) => return Ok(compound.reply.replayed(start, &kept)),
         }
     };
-    let Compound { mut reply, turn, index, changes, room, .. } = compound;
+    let Compound { mut reply, turn, index, asked, room, .. } = compound;
     let first = reply.head();
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
@@ -235,14 +236,18 @@ pub(in crate::server) async fn compound(
         };
         session.finish(slot, kept);
     }
-    if let Some((number, tag, all)) = asked
-        && changes
+    if let Some(asked) = asked
         && reply.done.is_empty()
         && reply.tail.len().saturating_sub(start) <= MAX_ANSWER
     {
-        duplicates.keep(duplicates.question(number, &tag, &all), reply.tail.copy_from(start));
+        asked.keep(|| reply.tail.copy_from(start));
     }
     Ok(reply.into_results().within(room))
+}
+
+/// Whether the operation must not be carried out twice, and no owner's number protects it.
+fn changes(op: &Op) -> bool {
+    matches!(op, Op::Create(_) | Op::Link(_) | Op::Remove(_) | Op::Rename(_) | Op::Setattr(_))
 }
 
 impl<'a> Compound<'a> {
@@ -264,8 +269,6 @@ impl<'a> Compound<'a> {
             }
         };
         let number = op.number();
-        self.changes |=
-            matches!(op, Op::Create(_) | Op::Link(_) | Op::Remove(_) | Op::Rename(_) | Op::Setattr(_));
         if self.minor == 0 && self.index >= self.cx.server.states.limits.operations {
             return self.failed(number, Status::RESOURCE);
         }
@@ -273,6 +276,12 @@ impl<'a> Compound<'a> {
             && let Err(status) = ops::session::admit(self, &op)
         {
             return self.failed(number, status);
+        }
+        if changes(&op)
+            && self.asked.as_ref().is_some_and(|asked| !asked.has_begun())
+            && let Some(answer) = Box::pin(self.begin()).await
+        {
+            return Next::Replayed(answer);
         }
         // The way to a READ's or a WRITE's file: no look at the clock for these.
         self.was_short = matches!(
@@ -319,6 +328,18 @@ impl<'a> Compound<'a> {
             return self.failed(number, status);
         }
         Next::Ended(status)
+    }
+
+    /// Before the first change: the answer, if the same request has come earlier.
+    async fn begin(&mut self) -> Option<Bytes> {
+        let asked = self.asked.as_mut()?;
+        // Nobody waits who holds room: the one that is carried out may wait for that.
+        let room = self.room.take().map(|room| room.capacity());
+        let answer = asked.begin(&self.cx.server.duplicates).await;
+        if let (Some(len), None) = (room, &answer) {
+            self.room = self.cx.answers.room(len).await;
+        }
+        answer
     }
 
     /// By how much the operation may lengthen a reply that is long already, or becomes so.
@@ -411,7 +432,7 @@ impl<'a> Compound<'a> {
         }
         match payload.into_chain(&self.cx.server.pool).await {
             Ok(chain) => {
-                let len: usize = chain.iter().map(bytes::Bytes::len).sum();
+                let len: usize = chain.iter().map(Bytes::len).sum();
                 chain.iter().for_each(|bytes| self.reply.tail.raw(bytes));
                 self.reply.tail.raw(fill(len));
                 status

@@ -1,16 +1,18 @@
 //! What a server promises, of either version, when the disk does not keep it.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Mutex;
 
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{LocalBoxFuture, join, poll_immediate};
+use futures_util::lock::Mutex as Queue;
 use weft_machine::rt;
 use weft_store::{Backend, Error, OpenFile, Outcome, Sink};
 use weft_wire::nfs3;
 use weft_wire::nfs3::procedure;
 
 use super::*;
-use crate::server::tests::{handle_of, results_for, status_of};
+use crate::server::tests::{handle_of, replies_in_parts, results_for, status_of};
 
 /// A disk of which a test knows what a loss of power would take. It stands before a file system in memory.
 #[derive(Clone)]
@@ -26,6 +28,8 @@ struct Known {
     unsettled: Mutex<BTreeSet<NodeId>>,
     /// Flushes of whatever kind, and whether they fail.
     flushes: Mutex<(usize, bool)>,
+    /// Whoever holds it keeps flushes of directories from ending.
+    slow: Queue<()>,
 }
 
 #[derive(Debug)]
@@ -49,6 +53,7 @@ impl Disk {
             flushed: Mutex::default(),
             unsettled: Mutex::default(),
             flushes: Mutex::default(),
+            slow: Queue::default(),
         }))
     }
 
@@ -134,7 +139,10 @@ impl Backend for Disk {
     fn submit(&self, op: weft_store::Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         Box::pin(async move {
             match &op {
-                weft_store::Op::SyncDir { dir } => self.flush(Some(*dir))?,
+                weft_store::Op::SyncDir { dir } => {
+                    self.flush(Some(*dir))?;
+                    drop(self.0.slow.lock().await);
+                }
                 weft_store::Op::SyncAll { .. } => self.flush(None)?,
                 _ => {}
             }
@@ -453,4 +461,50 @@ fn changes_of_names_and_attributes_are_durable_when_version_4_answers() {
     assert_eq!((answer.status, answer.next(opnum::REMOVE)), (Status::IO, Status::IO));
     let made = a.at_root(&[open("k", CreateHow::Guarded(fattr()))]);
     assert_eq!(made.status, Status::IO);
+}
+
+/// A client whose connection breaks meanwhile asks again on another one. The first request goes on.
+#[test]
+fn a_change_that_is_asked_for_again_while_it_is_flushed_is_carried_out_once() {
+    let disk = Disk::new();
+    let server = disk.serve(Limits::default());
+    filled(&disk, &server);
+    let root = Op::Putfh(root(&server));
+    let create =
+        Create { kind: CreateType::Other(FileType::DIR), name: text("new"), attributes: Fattr::default() };
+    let changes = [
+        vec![Op::Rename(Rename { from: text("file"), to: text("moved") })],
+        vec![Op::Lookup(text("moved")), Op::Savefh, root.clone(), Op::Link(text("link to it"))],
+        vec![Op::Remove(text("moved"))],
+        vec![Op::Create(create)],
+    ];
+    for (xid, change) in (1_u32 << 31..).zip(changes) {
+        let message = numbered_call(xid, 0, 1, &[vec![root.clone(), Op::Savefh], change.clone()].concat());
+        let ask = async |peer| {
+            let (reply, mut d) =
+                replies_in_parts(&server, peer, None, std::slice::from_ref(&message)).await.remove(0);
+            assert_eq!(reply, Reply::Success);
+            let status = ReplyHead::parse(&mut d).unwrap().status;
+            (status, Bytes::copy_from_slice(d.peek(usize::MAX)))
+        };
+        disk.settled();
+        let (first, again) = rt::block_on(async {
+            let slow = disk.0.slow.lock().await;
+            let mut first = pin!(ask(PEER));
+            while disk.0.flushes.lock().unwrap().0 == 0 {
+                assert_eq!(poll_immediate(&mut first).await, None, "{change:?}");
+                rt::yield_now().await;
+            }
+            let mut again = pin!(ask("192.0.2.1:701"));
+            for _ in 0..16 {
+                assert_eq!(poll_immediate(&mut again).await, None, "{change:?}");
+                rt::yield_now().await;
+            }
+            drop(slow);
+            join(first, again).await
+        })
+        .unwrap();
+        assert_eq!(first.0, Status::OK, "{change:?}");
+        assert_eq!(first, again, "{change:?}");
+    }
 }
