@@ -156,6 +156,8 @@ pub(crate) struct Partial {
     pub target: String,
     /// What to write to.
     pub file: Rc<dyn RemoteFile>,
+    /// A later command finds it by its name.
+    pub resumable: bool,
 }
 
 /// New content of a file on its way. No other command writes to the partial file until this is closed.
@@ -383,7 +385,7 @@ impl Remote {
     }
 
     /// Begins new content for the file `target`; a symbolic link is followed. With a tag the partial file has a name by which a
-    /// later command finds it, and what is in it stays; without one it is empty. Where there is no target, the new one gets
+    /// later command finds it, and what is in it stays, unless that is of no use to us; without one it is empty. Where there is no target, the new one gets
     /// the permissions of `mode` that the umask leaves, where the protocol has such.
     ///
     /// Nobody else can read what takes the place of a file before it is whole, as far as the server has permissions.

@@ -258,7 +258,7 @@ pub(crate) async fn take_place(
     written: Result<u64, Fault>,
     resume: bool,
 ) -> Result<u64, Fault> {
-    let Partial { path: partial, target, file } = draft.partial();
+    let Partial { path: partial, target, file, resumable } = draft.partial();
     if let Ok(size) = written {
         let Err(e) = draft.replace().await else { return Ok(size) };
         let left = match remote.stat(partial).await {
@@ -269,7 +269,7 @@ pub(crate) async fn take_place(
         return Err(Fault::There(format!("{target} was not replaced as a whole: {e}; {left}").into()));
     }
     // The connection may be what failed; then the server's copy of the partial file stays, under its own name.
-    let keeps = resume && written.as_ref().err().is_none_or(Fault::may_resume);
+    let keeps = resume && *resumable && written.as_ref().err().is_none_or(Fault::may_resume);
     let left = if keeps { file.close().await } else { draft.discard().await };
     if let Err(e) = left {
         tracing::debug!("the partial file {partial} was not removed or closed: {e}");

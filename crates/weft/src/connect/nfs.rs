@@ -406,15 +406,24 @@ impl RemoteFolder for Export {
     ) -> Answer<'a, Box<dyn RemoteDraft + 'a>> {
         async move {
             let Behind { path: target, found } = target;
-            let path = match tag {
-                Some(tag) => beside(&target, tag),
-                None => nobody_else_s(&target)?,
+            let tagged = match tag {
+                Some(tag) => self.tagged(beside(&target, tag)).await?,
+                None => None,
             };
-            let file = self.partial(&path).await?;
+            let resumable = tagged.is_some();
+            let (path, file) = match tagged {
+                Some(tagged) => tagged,
+                None => {
+                    let path = nobody_else_s(&target)?;
+                    let file = self.new_partial(&path).await?;
+                    (path, file)
+                }
+            };
             let mode = mode & !umask();
             self.check_hidden(&file, found.and_then(|found| found.mode).unwrap_or(mode), &target).await?;
-            let partial = Partial { path, target, file: Rc::new(NfsFile(file)) };
-            let draft = NfsDraft { export: self, partial, resumed: tag.is_some(), mode };
+            let file = Rc::new(NfsFile(file));
+            let partial = Partial { path, target, file: file.clone(), resumable };
+            let draft = NfsDraft { export: self, partial, file, mode };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }
         .boxed_local()
@@ -488,11 +497,15 @@ fn in_use(e: Error) -> Failure {
 /// keeps them out by version 4's share reservation. By version 3 several commands may write it; the tag names one version of one
 /// source, so they write the same bytes, and nobody cuts it off.
 ///
+/// Other users' commands give theirs the same name with the same tag, and may remove ours where the folder lets them. Hence what is
+/// at the name is moved or removed only while it is the file that is open.
+///
 /// It is its owner's alone until it is whole.
 struct NfsDraft<'a> {
     export: &'a Export,
     partial: Partial,
-    resumed: bool,
+    /// The partial file.
+    file: Rc<NfsFile>,
     /// What it gets where there is no target in the end.
     mode: u32,
 }
@@ -504,9 +517,15 @@ impl RemoteDraft for NfsDraft<'_> {
 
     fn replace(&self) -> Answer<'_, ()> {
         async move {
-            let Partial { path, target, file } = &self.partial;
-            if self.resumed {
-                let replaced = self.export.replace(path, target, self.mode).await;
+            let Partial { path, target, file, resumable } = &self.partial;
+            if *resumable {
+                let replaced = async {
+                    if !self.export.is_at(path, &self.file.0).await? {
+                        return Err(format!("{path} was removed or replaced meanwhile").into());
+                    }
+                    self.export.replace(path, target, self.mode).await
+                };
+                let replaced = replaced.await;
                 let closed = file.close().await;
                 return replaced.and(closed);
             }
@@ -519,12 +538,13 @@ impl RemoteDraft for NfsDraft<'_> {
 
     fn discard(&self) -> Answer<'_, ()> {
         async move {
-            let Partial { path, file, .. } = &self.partial;
+            let Partial { path, file, resumable, .. } = &self.partial;
+            let ours = if *resumable { self.export.is_at(path, &self.file.0).await } else { Ok(true) };
             // Before it is removed: the space of a file that somebody has open does not come back.
             if let Err(e) = file.close().await {
                 tracing::debug!("closing {path}: {e}");
             }
-            self.export.remove(path).await
+            if ours? { self.export.remove(path).await } else { Ok(()) }
         }
         .boxed_local()
     }
@@ -553,30 +573,43 @@ fn umask() -> u32 {
 }
 
 impl Export {
-    /// Makes a partial file, or opens the one that an earlier command has left.
-    async fn partial(&self, path: &str) -> Result<File, Failure> {
-        match self.new_partial(path).await {
+    /// Makes the partial file of a tag, or opens the one that an earlier command has left. `None`: the name is taken by what is not
+    /// like ours. It stays, because its owner may be at work on it.
+    async fn tagged(&self, path: String) -> Result<Option<(String, File)>, Failure> {
+        match self.new_partial(&path).await {
             Err(e) if e.status() == Some(Status::EXIST) => {}
-            made => return Ok(made?),
+            made => return Ok(Some((path, made?))),
         }
         let left = match &self.mount {
-            Mounted::V3(mount) => mount.open(path).await,
-            Mounted::V4(mount) => mount.open_alone(path).await,
+            Mounted::V3(mount) => mount.open(&path).await,
+            Mounted::V4(mount) => mount.open_alone(&path).await,
         };
         match left {
             Ok(file) => {
-                if self.is_like_new(path, &file.stat().await?).await? {
-                    return Ok(file);
+                if self.is_like_new(&path, &file.stat().await?).await? {
+                    return Ok(Some((path, file)));
                 }
                 file.close().await?;
             }
             Err(e) if e.status() == Some(Status::ACCES) => {}
             Err(e) => return Err(in_use(e)),
         }
-        // Somebody else may have made it, to read what is written to it.
-        tracing::debug!("{path} is not as we make such files, and is made anew");
-        self.remove(path).await?;
-        Ok(self.new_partial(path).await?)
+        // Whoever made it could read what is written to it.
+        note!("weft: {path} is somebody else's, or others can read it: it is not resumed");
+        Ok(None)
+    }
+
+    /// Whether this name leads to this file.
+    async fn is_at(&self, path: &str, file: &File) -> Result<bool, Failure> {
+        let gone = |e: &Error| matches!(e.status(), Some(Status::NOENT | Status::STALE));
+        let named = match either!(&self.mount, mount => mount.stat(path).await) {
+            Err(e) if gone(&e) => return Ok(false),
+            named => named?,
+        };
+        match file.stat().await {
+            Err(e) if gone(&e) => Ok(false),
+            open => Ok(open.map(|open| (open.fsid, open.fileid) == (named.fsid, named.fileid))?),
+        }
     }
 
     /// Makes one that must not exist.

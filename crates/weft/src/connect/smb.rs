@@ -343,8 +343,8 @@ impl RemoteFolder for SmbShare {
             if private {
                 self.check_hidden(&handle, mode, &on_wire).await?;
             }
-            let partial = Partial { path, target, file: handle.clone() };
             let resumed = tag.is_some();
+            let partial = Partial { path, target, file: handle.clone(), resumable: resumed };
             let draft = SmbDraft { folder: self, partial, resumed, private: private || resumed, handle };
             Ok(Box::new(draft) as Box<dyn RemoteDraft>)
         }

@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use weft_machine::sim;
+use weft_store::SetAttr;
 
 use super::*;
 use crate::args::{Args, Command};
@@ -77,6 +78,27 @@ fn a_partial_file_at_the_server_that_is_not_right_is_not_resumed_twice() {
         let differ = stored(&plan(&["--resume"])).await.unwrap_err();
         assert_eq!(differ, "verification failed: the copies differ at offset 0");
         assert_eq!(stored(&plan(&["--resume"])).await, Ok(SIZE));
+        assert_eq!(remote.list("").await.unwrap().len(), 1);
+    });
+}
+
+/// It has a name by which no later command finds it.
+#[test]
+fn what_is_written_beside_the_partial_file_of_another_user_does_not_stay() {
+    sim::logged(1, async {
+        let (mut served, folder) = (Served::new(), tempfile::tempdir().unwrap());
+        let (remote, from) = (served.nfs("4.1").await, folder.path().join("f"));
+        std::fs::write(&from, b"new").unwrap();
+        let stopped = plan(&["--resume"]);
+        stopped.stopped.store(true, Ordering::Relaxed);
+        for others in [0o600, 0o644] {
+            let source = Source::named(&from).map_err(Fault::reason).unwrap();
+            assert!(store(&remote, source, "f", &stopped).await.is_err());
+            let [left] = &remote.list("").await.unwrap()[..] else { panic!("more than one file") };
+            served.set(&left.name, SetAttr { mode: Some(others), ..SetAttr::default() }).await;
+        }
+        let source = Source::named(&from).map_err(Fault::reason).unwrap();
+        assert!(store(&remote, source, "f", &stopped).await.is_err());
         assert_eq!(remote.list("").await.unwrap().len(), 1);
     });
 }

@@ -73,12 +73,42 @@ fn a_partial_file_that_others_may_read_is_not_written_to() {
             let found = served.found(&again.partial().path).await;
             assert_eq!((found.node, found.size), (left, 5), "{version}");
             again.partial().file.close().await.unwrap();
-            served.set(&again.partial().path, of_mode(0o644)).await;
+            // What others may read stays, because somebody may be at work on it.
+            let theirs = &again.partial().path;
+            served.set(theirs, of_mode(0o644)).await;
             let last = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
+            assert_ne!(&last.partial().path, theirs, "{version}");
             let found = served.found(&last.partial().path).await;
-            assert_eq!((found.node == left, found.size, found.mode), (false, 0, 0o600), "{version}");
+            assert_eq!((found.size, found.mode), (0, 0o600), "{version}");
             last.discard().await.unwrap();
-            assert!(remote.list("").await.unwrap().is_empty(), "{version}");
+            let names = remote.list("").await.unwrap().into_iter().map(|entry| entry.name);
+            assert!(names.eq([theirs.clone()]), "{version}");
+            assert_eq!(served.found(theirs).await.node, left, "{version}");
+        });
+    }
+}
+
+/// Two users who copy one file to one target give their partial files the same name. That of the other was moved to the target.
+#[test]
+fn what_took_the_place_of_a_partial_file_is_neither_moved_nor_removed() {
+    for (version, replaces) in [("3", true), ("3", false), ("4.1", true), ("4.1", false)] {
+        sim::logged(1, async move {
+            let mut served = Served::new();
+            let remote = served.nfs(version).await;
+            make(&remote, "f").await;
+            let target = served.found("f").await.node;
+            let ours = remote.draft("f", Some(".tag"), FILE_MODE).await.unwrap();
+            let path = &ours.partial().path;
+            remote.remove(path).await.unwrap();
+            make(&remote, path).await;
+            let theirs = served.found(path).await;
+            match replaces {
+                true => drop(ours.replace().await.unwrap_err()),
+                false => ours.discard().await.unwrap(),
+            }
+            let found = served.found(path).await;
+            assert_eq!((found.node, found.mode), (theirs.node, theirs.mode), "{version}");
+            assert_eq!(served.found("f").await.node, target, "{version}");
         });
     }
 }
