@@ -201,7 +201,8 @@ impl Claims {
     }
 }
 
-/// Files that somebody has alone, or waits to have. Written under the lock of [`TABLE`]; whoever sees zero goes on without that.
+/// How many files somebody has alone or for a seek, or waits to have so. It changes under the lock of [`TABLE`]. Where it is zero, a call
+/// goes on without that lock.
 static WANTED_ALONE: AtomicUsize = AtomicUsize::new(0);
 static TABLE: Mutex<BTreeMap<Inode, Claims>> = Mutex::new(BTreeMap::new());
 
@@ -382,8 +383,8 @@ pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T +
     rt::lengthy(with(claim, call)).await
 }
 
-/// [`rt::seeking`] in the file of `fd`: whoever writes to it would wait for the seek in the kernel, and seeks of one file take one
-/// place. Between two of them all have their turn that wait for the file by then.
+/// [`rt::seeking`] in the file of `fd`. A seek claims the file, because a write would wait for it in the kernel; so the seeks of one file
+/// take one place. After each seek, those who wait for the file have their turn.
 pub(super) async fn seeking<T: Send + 'static>(
     fd: impl AsFd,
     call: impl FnOnce() -> T + Send + 'static,

@@ -144,6 +144,9 @@ impl Memory {
     fn look(&self, now: Time) {
         let mut sources = self.lock();
         let Sources { known, answers, silent, .. } = &mut *sources;
+        if self.pool.waiting() == 0 {
+            return silent.forget();
+        }
         // An answer waits for all, or for those of its own source.
         let wanted_of_all = self.answers.wanted_bytes();
         let wanted: HashMap<Source, usize> = known

@@ -282,7 +282,7 @@ fn who_writes_waits_for_one_seek_however_many_were_asked_for_before() {
         drop(first);
         assert!(!is_pending(&mut write).await, "a hundred seeks are not waited for");
         let reads = reads.await;
-        // Those who come later do not keep the next seek from its turn, nor the seeks whoever wants the file alone.
+        // A later claim does not delay the next seek. The seeks do not delay the one who wants the file alone.
         let mut late = claim(Mode::Shared);
         assert!(is_pending(&mut late.as_mut()).await);
         drop(reads);
