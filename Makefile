@@ -84,7 +84,7 @@ test-replica: build
 	bash tests/kernel/guest/build.sh
 	PATH=$$PATH:/usr/sbin:/sbin /usr/bin/python3 -m unittest discover -v -s tests/replica -t tests/replica
 
-# A quarter of an hour on a quiet machine, 40 minutes at most; 10 minutes with REPEAT=1. Its table is that of docs/security.md.
+# Twenty minutes on a quiet machine, 40 minutes at most; 10 minutes with REPEAT=1. Its table is that of docs/security.md.
 test-abuse: REPEAT ?= 3
 test-abuse: build
 	bash tests/interop/deps.sh

@@ -121,15 +121,23 @@ class Server(weft.Process):
                 found.append(os.readlink(f"{folder}/{name}"))
         return [target for target in found if "memfd:weft-slab" not in target]
 
+    def threads(self):
+        """The names of its threads."""
+        found = []
+        for thread in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found.append((thread / "comm").read_text().strip())
+        return found
+
     def holds(self):
         """What it holds for clients, in numbers, by what it says itself and what the kernel says of it."""
-        # Before it is asked, which takes a descriptor for a moment.
-        descriptors = len(self.descriptors())
+        # Before it is asked, which takes a descriptor and a worker thread for a moment.
+        descriptors, threads = len(self.descriptors()), len(self.threads())
         told = weft.run(weft.WEFT, "status", "--json", "--state-dir", self.state, "--pid", self.process.pid, timeout=30)
         [told] = json.loads(told.stdout)["servers"]
         return {
             "descriptors": descriptors, "connections": len(told["connections"]), "sessions": told["sessions"],
-            "opens": told["opens"], "threads": self.status("Threads"), "files of state": len(self.files()),
+            "opens": told["opens"], "threads": threads, "files of state": len(self.files()),
         }
 
     def files(self):
@@ -151,7 +159,8 @@ def work_of(server, out):
         yield name, [*pinned(1), weft.WEFT, "bench", "diskspd", *common, out / f"{name}.json", *line, url]
 
 
-SECONDS = 2.0
+# Shorter ones differ by a fifth from one another on a virtual machine without any abuse.
+SECONDS = 4.0
 
 
 def spent():
@@ -219,12 +228,15 @@ def alone(server, abuse):
 def settle(server, before, resident):
     """Waits until the server holds no more than `before`, and hardly more memory; what is left beyond, and how much more memory."""
     until = time.monotonic() + SETTLE_SECONDS
+    # To ask is work for the server's worker threads: only what is left alone for long enough lets them end.
+    pause = 1
     while True:
         left = {what: count - before[what] for what, count in server.holds().items() if count > before[what]}
         more = server.resident() - resident
         if (not left and more <= AFTER_BYTES) or time.monotonic() > until:
             return left, more
-        time.sleep(1)
+        time.sleep(pause)
+        pause = min(2 * pause, 16)
 
 
 def warm(server, out):
@@ -273,6 +285,8 @@ def row(server, abuse, out, repetitions):
     print(f"  {left or 'nothing'} left after {time.monotonic() - start:.0f} s", file=sys.stderr)
     if "descriptors" in left:
         print(f"  new descriptors: {sorted(set(server.descriptors()) - known)}", file=sys.stderr)
+    if "threads" in left:
+        print(f"  threads: {sorted(server.threads())}", file=sys.stderr)
     bound = server.buffers + RAM + CONSTANT_BYTES
     faults += [f"{name} kept {share:.2f}, median of {len(taken)}" for name, share in kept().items() if share < KEPT]
     if peak > bound:

@@ -210,6 +210,7 @@ fn build(options: &Options) -> io::Result<Runtime> {
         Driver::IoUring => _ = proactor.driver_type(DriverType::IoUring),
         Driver::Epoll => _ = proactor.driver_type(DriverType::Poll),
     }
+    proactor.thread_pool_recv_timeout(WORKER_IDLE);
     let mut builder = RuntimeBuilder::new();
     builder.with_proactor(proactor).sync_queue_size(REMOTE_WAKES);
     let runtime = builder.build()?;
@@ -220,6 +221,9 @@ fn build(options: &Options) -> io::Result<Runtime> {
     });
     Ok(runtime)
 }
+
+/// A worker thread that had no call for so long ends: what a crowd has started does not stay.
+const WORKER_IDLE: Duration = Duration::from_secs(10);
 
 /// What the first core of this process waits by.
 static DRIVER: OnceLock<&str> = OnceLock::new();
