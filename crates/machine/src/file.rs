@@ -21,7 +21,7 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use self::busy::{Claim, Inode};
+use self::busy::{Claim, Inode, Unlocked};
 use self::mapped::{FileMapping, Mapped};
 pub use self::mapped::{MappedRange, Piece};
 pub use self::memory::InMemory;
@@ -211,6 +211,16 @@ impl File {
     /// While a worker has the file's lock, it waits as a task (see [`busy`]).
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
         let _unlocked = busy::shared_of(self).await?;
+        self.write_chain(offset, chain)
+    }
+
+    /// The same, if it need not wait: `None` while a worker may have the file's lock.
+    pub fn try_write_at(&self, offset: u64, chain: &[Bytes]) -> Option<io::Result<()>> {
+        let _unlocked = Unlocked::all()?;
+        Some(self.write_chain(offset, chain))
+    }
+
+    fn write_chain(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
         if let [bytes] = chain {
             // A message's payload lies in one piece, and is often short: no table of slices, which costs as much as a small copy.
             return self.write_piece(offset, bytes);

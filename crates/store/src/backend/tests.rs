@@ -73,7 +73,7 @@ async fn put(vfs: &Vfs, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), E
 }
 
 async fn read(file: &OpenFile, offset: u64, len: usize) -> Vec<u8> {
-    let chain = file.read(offset, len).unwrap().into_chain(&Pool::new(1)).await.unwrap();
+    let chain = file.read(offset, len).data().await.unwrap().into_chain(&Pool::new(1)).await.unwrap();
     chain.concat()
 }
 

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
 use weft_machine::File;
 
 use super::{Item, Items, Shelf};
 use crate::block::{Block, BlockOp};
-use crate::vfs::{Error, NodeId, OpenFile, Sink};
+use crate::vfs::object::range;
+use crate::vfs::{Done, Error, NodeId, Object, ObjectOp, OpenFile, Submission};
 
 /// A volume for a share.
 #[derive(Clone, Debug)]
@@ -66,53 +66,81 @@ impl Items for Volumes {
         if write && found.read_only {
             return Err(Error::ReadOnly);
         }
-        let file = OpenFile::new(wanted, found.content.clone(), None);
-        let file = file.through(Arc::new(Disk(found.block.clone())));
+        let disk = Disk { block: found.block.clone(), content: found.content.clone() };
+        let file = OpenFile::new(wanted, Arc::new(disk));
         Ok(if write { file } else { file.read_only() })
     }
 }
 
-/// A block that takes a file's changes.
+/// A block as an open file. Its size is fixed.
 #[derive(Debug)]
-struct Disk(Arc<dyn Block>);
+struct Disk {
+    block: Arc<dyn Block>,
+    /// Where its bytes are read when the block says that they are written.
+    content: File,
+}
 
-impl Sink for Disk {
+impl Disk {
     fn len(&self) -> u64 {
-        self.0.geometry().size
+        self.block.geometry().size
     }
 
-    fn readable(&self) -> Result<(), Error> {
-        self.0.readable()
+    fn read(&self, offset: u64, len: usize) -> Result<Done, Error> {
+        self.block.readable()?;
+        Ok(Done::Data(range(&self.content, self.len(), offset, len)))
     }
 
-    fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
-            let len: u64 = chain.iter().map(|bytes| bytes.len() as u64).sum();
+    async fn change(&self, op: BlockOp) -> Result<Done, Error> {
+        self.block.submit(op).await?;
+        Ok(Done::Done)
+    }
+}
+
+impl Object for Disk {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        Submission::Now(match op {
+            ObjectOp::Read { offset, len, .. } => self.read(offset, len),
+            ObjectOp::Len => Ok(Done::Len(self.len())),
             // A file would grow; a disk is full.
-            if offset.checked_add(len).is_none_or(|end| end > self.len()) {
-                return Err(Error::NoSpace);
+            ObjectOp::Write { .. } if op.grows_to().is_none_or(|end| end > self.len()) => Err(Error::NoSpace),
+            ObjectOp::Write { chain, .. } if chain.iter().all(Bytes::is_empty) => Ok(Done::Done),
+            ObjectOp::Write { offset, chain } => {
+                let data = chain.to_vec();
+                return Submission::later(self.change(BlockOp::Write { offset, data, durable: false }));
             }
-            if len == 0 {
-                return Ok(());
+            ObjectOp::Sync { ended } => {
+                return Submission::later(async move {
+                    let done = self.block.submit(BlockOp::Flush).await.map(drop);
+                    ended(&done);
+                    done.map(|()| Done::Done)
+                });
             }
-            self.0.submit(BlockOp::Write { offset, data: chain, durable: false }).await.map(drop)
-        })
-    }
-
-    fn sync(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move { self.0.submit(BlockOp::Flush).await.map(drop) })
-    }
-
-    fn zero(&self, offset: u64, len: u64, keep_space: bool) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
             // Past the end there is nothing to zero, as with a file.
-            let len = len.min(self.len().saturating_sub(offset));
-            if len == 0 {
-                return Ok(());
+            ObjectOp::Zero { offset, .. } if offset >= self.len() => Ok(Done::Done),
+            ObjectOp::Zero { len: 0, .. } => Ok(Done::Done),
+            ObjectOp::Zero { offset, len, keep_space } => {
+                let len = len.min(self.len().saturating_sub(offset));
+                let zeroes = BlockOp::WriteZeroes { offset, len, durable: false, keep_space, fast: false };
+                return Submission::later(self.change(zeroes));
             }
-            let op = BlockOp::WriteZeroes { offset, len, durable: false, keep_space, fast: false };
-            self.0.submit(op).await.map(drop)
+            ObjectOp::Extents { offset, len, max } => {
+                return Submission::later(async move {
+                    let (ranges, all) = self.content.data_ranges(offset, len, max).await?;
+                    Ok(Done::Extents(ranges, all))
+                });
+            }
+            ObjectOp::Place { .. } => Ok(Done::Placed(false)),
+            ObjectOp::Append { .. }
+            | ObjectOp::Allocate { .. }
+            | ObjectOp::Copy { .. }
+            | ObjectOp::Clone { .. }
+            | ObjectOp::Resize { .. }
+            | ObjectOp::Exchange { .. } => Err(Error::NotSupported),
         })
+    }
+
+    fn content(&self) -> Option<&File> {
+        Some(&self.content)
     }
 }
 
@@ -157,13 +185,13 @@ mod tests {
             let file = vfs.open(attr.node, true).await.unwrap();
             file.write(4096, &[Bytes::from_static(b"warp")]).await.unwrap();
             file.sync().await.unwrap();
-            assert_eq!(bytes(file.read(4096, 4).unwrap()).await, b"warp");
+            assert_eq!(bytes(file.read(4096, 4).data().await.unwrap()).await, b"warp");
             // Who has it by another door sees the same.
             let read = block.submit(BlockOp::Read { offset: 4096, len: 4 }).await.unwrap();
             let crate::block::Outcome::Data(read) = read else { panic!("data") };
             assert_eq!(bytes(read).await, b"warp");
             file.punch_hole(4096, 2).await.unwrap();
-            assert_eq!(bytes(file.read(4096, 4).unwrap()).await, b"\0\0rp");
+            assert_eq!(bytes(file.read(4096, 4).data().await.unwrap()).await, b"\0\0rp");
         });
     }
 
@@ -172,7 +200,7 @@ mod tests {
         run(async |vfs, _| {
             let node = vfs.lookup(NodeId::ROOT, b"vol1", false).await.unwrap().node;
             let file = vfs.open(node, true).await.unwrap();
-            let end = file.len().unwrap();
+            let end = file.len().await.unwrap();
             assert!(matches!(file.write(end - 1, &[Bytes::from_static(b"xx")]).await, Err(Error::NoSpace)));
             assert!(matches!(file.allocate(end, 1, false).await, Err(Error::NotSupported)));
             let sized = |size| SetAttr { size: Some(size), ..SetAttr::default() };

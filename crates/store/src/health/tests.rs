@@ -146,7 +146,7 @@ fn a_full_disk_is_heard_of_whatever_is_done_to_a_file() {
         let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let heard = |health: &Arc<Health>| {
             let file = weft_machine::File::from(std::os::fd::OwnedFd::from(full()));
-            OpenFile::new(NodeId::ROOT, file, None).heard_by(Some(health.clone()))
+            OpenFile::of_file(NodeId::ROOT, file).heard_by(Some(health.clone()))
         };
         let health = Arc::new(health());
         let written = heard(&health).write(0, &[Bytes::from_static(b"x")]).await;

@@ -13,6 +13,7 @@ use weft_machine::Charge;
 pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
+use super::object::Told;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
@@ -300,14 +301,23 @@ impl Vfs {
 
     /// See [`Op::Open`].
     pub async fn open(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
-        let file = match Streams::is_stream(node) {
-            true => self.streams.find(node)?.open(write).await?,
+        let (file, told) = match Streams::is_stream(node) {
+            true => {
+                let stream = self.streams.find(node)?;
+                (stream.open(write).await?, Told::Stream(stream))
+            }
             false => {
-                expect!(self.backend.submit(Op::Open { node, write }).await?, Outcome::File(file) => file)
+                let opened = self.backend.submit(Op::Open { node, write }).await?;
+                (expect!(opened, Outcome::File(file) => file), Told::File(node))
             }
         };
-        let file = file.counted_by(&self.failures).settling(self.settles);
-        Ok(if write { file.witnessed(self.witness()).heard_by(self.health.clone()) } else { file })
+        let file = file.counted_by(&self.failures);
+        if !write {
+            return Ok(file);
+        }
+        // What settles makes durable what watches were told of.
+        let file = file.heard_by(self.health.clone()).witnessed(told, self.witness());
+        Ok(file.settling(self.settles))
     }
 
     /// How many flushes of files have failed, by whatever protocol. It rises before anybody hears of the failure: what was written

@@ -69,6 +69,36 @@ pub enum Error {
     Io(io::Error),
 }
 
+impl Error {
+    /// The same for another one who asked. Of an error of the system its code is kept.
+    pub(super) fn repeated(&self) -> Error {
+        match self {
+            Error::NotFound => Error::NotFound,
+            Error::Stale => Error::Stale,
+            Error::Exists => Error::Exists,
+            Error::NotDir => Error::NotDir,
+            Error::IsDir => Error::IsDir,
+            Error::NotEmpty => Error::NotEmpty,
+            Error::Access => Error::Access,
+            Error::NotPermitted => Error::NotPermitted,
+            Error::BadName => Error::BadName,
+            Error::NameTooLong => Error::NameTooLong,
+            Error::Invalid => Error::Invalid,
+            Error::NoSpace => Error::NoSpace,
+            Error::TooLarge => Error::TooLarge,
+            Error::Limit(which) => Error::Limit(which),
+            Error::ReadOnly => Error::ReadOnly,
+            Error::NotSupported => Error::NotSupported,
+            Error::NoXattr => Error::NoXattr,
+            Error::XattrTooBig => Error::XattrTooBig,
+            Error::Sharing => Error::Sharing,
+            Error::Io(e) => {
+                Error::Io(e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error))
+            }
+        }
+    }
+}
+
 impl From<rustix::io::Errno> for Error {
     fn from(e: rustix::io::Errno) -> Error {
         io::Error::from(e).into()

@@ -6,13 +6,13 @@
 //!
 //! Owns: the count of failed flushes, and the turns of a descriptor. Does not: decide when something is flushed.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::lock::Mutex;
-use weft_machine::File;
-use weft_machine::file::busy::{self, Inode};
+
+use super::Error;
+use super::object::{Ended, Submission};
 
 /// How many flushes of a file system's files have failed. It rises before anybody is told of the failure.
 #[derive(Clone, Debug, Default)]
@@ -46,22 +46,7 @@ pub(super) struct Flushes {
 struct Last {
     /// Which it was; `number <= begun`.
     number: u64,
-    failed: Option<Failed>,
-}
-
-/// [`io::Error`] cannot be copied, and a flush fails with a code of the system.
-#[derive(Clone, Copy, Debug)]
-struct Failed(Option<i32>, io::ErrorKind);
-
-impl Failed {
-    fn of(e: &io::Error) -> Failed {
-        Failed(e.raw_os_error(), e.kind())
-    }
-
-    fn error(self) -> io::Error {
-        let Failed(code, kind) = self;
-        code.map_or_else(|| kind.into(), io::Error::from_raw_os_error)
-    }
+    failed: Option<Error>,
 }
 
 impl Flushes {
@@ -95,18 +80,8 @@ impl Flushes {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
     }
 
-    /// Makes durable what was written to `file` before this was called.
-    pub(super) async fn flush(&self, file: &File) -> io::Result<()> {
-        let (inode, file) = (file.inode()?, file.clone());
-        self.run(inode, move || Ok(rustix::fs::fsync(&file)?)).await
-    }
-
-    /// While a worker has the file for itself the call waits as a task: in the kernel it would keep a worker's place as long.
-    async fn run(
-        &self,
-        inode: Inode,
-        flush: impl FnOnce() -> io::Result<()> + Send + 'static,
-    ) -> io::Result<()> {
+    /// Makes durable what was written before this was called, by `flush` unless another one does that.
+    pub(super) async fn run<'a>(&self, flush: impl FnOnce(Ended) -> Submission<'a>) -> Result<(), Error> {
         // One that has begun already may have passed by what was written since.
         let before = self.begun.load(Ordering::SeqCst);
         let mut last = self.last.clone().lock_owned().await;
@@ -116,18 +91,16 @@ impl Flushes {
             let written = self.written.load(Ordering::SeqCst);
             // The call has the turn, not this future: the next flush begins when the failure of this one is counted, even where
             // nobody waits for it any more.
-            let flushing = busy::blocking(inode, move || {
-                let ended = flush();
-                match &ended {
+            let ended = Box::new(move |done: &Result<(), Error>| {
+                match done {
                     Ok(()) => drop(flushed.fetch_max(written, Ordering::SeqCst)),
                     Err(_) => failures.add(),
                 }
-                *last = Last { number, failed: ended.as_ref().err().map(Failed::of) };
-                ended
+                *last = Last { number, failed: done.as_ref().err().map(Error::repeated) };
             });
-            return flushing.await;
+            return flush(ended).await.map(drop);
         }
-        last.failed.map_or(Ok(()), |failed| Err(failed.error()))
+        last.failed.as_ref().map_or(Ok(()), |failed| Err(failed.repeated()))
     }
 }
 
@@ -135,20 +108,33 @@ impl Flushes {
 mod tests {
     use std::sync::mpsc;
 
-    use std::sync::atomic::AtomicBool;
-
     use futures_util::future::join_all;
     use weft_machine::rt;
 
     use super::*;
+    use crate::vfs::Done;
 
-    /// A file that nobody else has.
-    fn some() -> Inode {
-        Inode::of(tempfile::tempfile().unwrap()).unwrap()
+    /// A flush on a worker thread.
+    fn flush(call: impl FnOnce() -> Result<(), Error> + Send + 'static) -> impl FnOnce(Ended) -> Submission<'static> {
+        |ended| {
+            Submission::later(async move {
+                let done = rt::blocking(move || {
+                    let done = call();
+                    ended(&done);
+                    done
+                });
+                done.await.map(|()| Done::Done)
+            })
+        }
     }
 
-    fn failing() -> io::Result<()> {
+    fn failing() -> Result<(), Error> {
         Err(rustix::io::Errno::IO.into())
+    }
+
+    fn code(e: &Error) -> Option<i32> {
+        let Error::Io(e) = e else { panic!("{e}") };
+        e.raw_os_error()
     }
 
     #[test]
@@ -157,16 +143,16 @@ mod tests {
         let flushes = Flushes::new(failures.clone());
         let (go, waits) = mpsc::channel::<()>();
         rt::block_on(async {
-            let first = flushes.run(some(), move || {
+            let first = flushes.run(flush(move || {
                 waits.recv().unwrap();
                 Ok(())
-            });
+            }));
             let others = join_all((0..8).map(|_| {
                 let calls = calls.clone();
-                flushes.run(some(), move || {
+                flushes.run(flush(move || {
                     calls.fetch_add(1, Ordering::SeqCst);
                     failing()
-                })
+                }))
             }));
             // The first has begun when the others come.
             let others = async {
@@ -176,7 +162,7 @@ mod tests {
             };
             let (first, others) = futures_util::future::join(first, others).await;
             first.unwrap();
-            assert!(others.iter().all(|other| other.as_ref().unwrap_err().raw_os_error() == Some(5)));
+            assert!(others.iter().all(|other| code(other.as_ref().unwrap_err()) == Some(5)));
         })
         .unwrap();
         assert_eq!((calls.load(Ordering::SeqCst), failures.count()), (1, 1));
@@ -190,11 +176,11 @@ mod tests {
         rt::block_on(async {
             let begun = Arc::new(AtomicU64::new(0));
             let tell = begun.clone();
-            let mut given_up = Box::pin(flushes.run(some(), move || {
+            let mut given_up = Box::pin(flushes.run(flush(move || {
                 tell.store(1, Ordering::SeqCst);
                 waits.recv().unwrap();
                 failing()
-            }));
+            })));
             // One that has not begun asks the kernel nothing.
             while begun.load(Ordering::SeqCst) == 0 {
                 assert!(futures_util::poll!(&mut given_up).is_pending());
@@ -203,41 +189,9 @@ mod tests {
             drop(given_up);
             go.send(()).unwrap();
             // It begins behind the other, and so ends when that is counted.
-            flushes.run(some(), || Ok(())).await.unwrap();
+            flushes.run(flush(|| Ok(()))).await.unwrap();
         })
         .unwrap();
         assert_eq!(failures.count(), 1);
-    }
-
-    /// In the kernel it would wait as well, and keep its worker's place from who reads other files.
-    #[test]
-    fn a_flush_begins_when_no_worker_has_the_file() {
-        let file = tempfile::tempfile().unwrap();
-        let file = File::from(std::os::fd::OwnedFd::from(file));
-        let (release, gate) = mpsc::channel::<()>();
-        let begun = Arc::new(AtomicBool::new(false));
-        rt::block_on(async {
-            let locks = file.clone();
-            let call = rt::spawn(async move { busy::ranged(&locks, move || gate.recv().is_err()).await });
-            while !busy::is_locked(&file) {
-                rt::yield_now().await;
-            }
-            let (flushes, begins) = (Flushes::new(Failures::default()), begun.clone());
-            let flush = flushes.run(file.inode().unwrap(), move || {
-                begins.store(true, Ordering::SeqCst);
-                Ok(())
-            });
-            let others = async {
-                for _ in 0..100 {
-                    rt::yield_now().await;
-                }
-                assert!(!begun.load(Ordering::SeqCst));
-                drop(release);
-            };
-            let (flushed, ()) = futures_util::future::join(flush, others).await;
-            flushed.unwrap();
-            assert!(call.await.unwrap() && begun.load(Ordering::SeqCst));
-        })
-        .unwrap();
     }
 }

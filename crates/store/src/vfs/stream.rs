@@ -15,10 +15,11 @@ use futures_util::lock::MutexGuard as Alone;
 use weft_machine::File;
 
 use super::depot::{self, ATTRIBUTES, Kept};
-use super::file::Quota;
+use super::object::Plain;
+use super::open_stream::OpenStream;
 use super::{
-    Attr, Backend, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Op, OpenFile, Outcome, SetAttr,
-    SetXattr,
+    Attr, Backend, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object, ObjectOp, Op, OpenFile,
+    Outcome, SetAttr, SetXattr,
 };
 
 /// The longest stream, in bytes.
@@ -52,7 +53,7 @@ pub(super) struct Stream {
 pub(super) enum Content {
     /// In memory, until it outgrows its attribute.
     Small {
-        memory: File,
+        memory: Plain,
         grown: OnceLock<OpenFile>,
     },
     Large(OpenFile),
@@ -68,16 +69,16 @@ impl Content {
     }
 
     /// Where its bytes are now.
-    pub(super) fn file(&self) -> &File {
+    pub(super) fn object(&self) -> &dyn Object {
         match self {
-            Content::Small { memory, grown } => grown.get().map_or(memory, OpenFile::file),
-            Content::Large(file) => file.file(),
+            Content::Small { memory, grown } => grown.get().map_or(memory as &dyn Object, OpenFile::object),
+            Content::Large(file) => file.object(),
         }
     }
 
-    /// Who has a say in its growth.
-    pub(super) fn quota(&self) -> Option<&Arc<dyn Quota>> {
-        self.large().and_then(OpenFile::quota)
+    /// The same as a descriptor.
+    pub(super) fn file(&self) -> Result<&File, Error> {
+        self.object().content().ok_or(Error::NotSupported)
     }
 }
 
@@ -241,11 +242,10 @@ impl Stream {
     pub(super) async fn extent(&self) -> Result<Extent, Error> {
         if let Some(content) = self.content() {
             return match content.large() {
-                None => Ok(Extent::small(content.file().len()?)),
+                None => Ok(Extent::small(content.file()?.len()?)),
                 Some(file) => {
-                    let allocated =
-                        rustix::fs::fstat(file.file())?.st_blocks.unsigned_abs().saturating_mul(512);
-                    Ok(Extent { size: file.len()?, allocated })
+                    let blocks = rustix::fs::fstat(content.file()?)?.st_blocks.unsigned_abs();
+                    Ok(Extent { size: file.len().await?, allocated: blocks.saturating_mul(512) })
                 }
             };
         }
@@ -268,7 +268,7 @@ impl Stream {
                 if let Kept::Here(value) = kept {
                     memory.write_at(0, &[value.into()]).await?;
                 }
-                Content::Small { memory, grown: OnceLock::new() }
+                Content::Small { memory: Plain(memory), grown: OnceLock::new() }
             }
             Kept::Beside(number) => {
                 let found = depot::find(backend, base, number).await?.ok_or(Error::Stale)?;
@@ -291,10 +291,10 @@ impl Stream {
     /// Opens its bytes.
     pub(super) async fn open(self: &Arc<Stream>, write: bool) -> Result<OpenFile, Error> {
         let content = self.load().await?;
-        if write && content.large().is_some_and(OpenFile::is_read_only) {
+        if write && content.large().is_some_and(|file| file.object().is_read_only()) {
             return Err(Error::Access);
         }
-        let file = OpenFile::of_stream(self.clone(), content);
+        let file = OpenFile::new(self.id, Arc::new(OpenStream::new(self.clone(), content)));
         Ok(if write { file } else { file.read_only() })
     }
 
@@ -309,12 +309,9 @@ impl Stream {
                 self.backend.submit(Op::Setattr { node: file.node, set }).await?;
                 Ok(())
             }
-            Some(file) => {
-                file.quota().map_or(Ok(()), |quota| quota.grow(file.len()?, size))?;
-                Ok(file.file().set_len(size)?)
-            }
+            Some(file) => file.object().submit(ObjectOp::Resize { size }).await.map(drop),
             None => {
-                content.file().set_len(size)?;
+                content.file()?.set_len(size)?;
                 self.save(&content).await
             }
         }
@@ -359,14 +356,14 @@ impl Stream {
         {
             // In this order: whoever reads meanwhile never finds it empty, and a write that fails leaves no less than there was.
             let len = bytes.len() as u64;
-            memory.write_at(0, &[bytes.into()]).await?;
-            memory.set_len(len)?;
+            memory.0.write_at(0, &[bytes.into()]).await?;
+            memory.0.set_len(len)?;
         }
         saved
     }
 
     async fn keep(&self, content: &Content) -> Result<(), Error> {
-        if let Some(kept) = Kept::here(read(content.file())?) {
+        if let Some(kept) = Kept::here(read(content.file()?)?) {
             match set(&*self.backend, self.base, &self.name(), kept, SetXattr::Either).await {
                 Err(e) if is_full(&e) => {}
                 other => return other,
@@ -396,7 +393,7 @@ impl Stream {
         self.named_durably.store(false, Ordering::Release);
         let moved = async {
             let file = depot::open(&self.backend, node).await?;
-            let bytes = read(memory)?;
+            let bytes = read(&memory.0)?;
             let promised = !bytes.is_empty() || !self.unpromised.load(Ordering::Acquire);
             if !bytes.is_empty() {
                 file.write(0, &[bytes.into()]).await?;

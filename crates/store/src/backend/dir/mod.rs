@@ -272,7 +272,7 @@ impl Dir {
     fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
         let kind = self.table().kind(node)?;
         let file = self.reopen(&*self.fd(node)?, kind, write)?;
-        let file = OpenFile::new(node, File::from(file), None);
+        let file = OpenFile::of_file(node, File::from(file));
         Ok(if write { file } else { file.read_only() })
     }
 

@@ -148,7 +148,7 @@ impl Ram {
 
     fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
         let data = self.0.tree().data(node, &self.0.usage)?;
-        let file = OpenFile::new(node, data.file.clone(), Some(data));
+        let file = OpenFile::of_file(node, data.file.clone()).limited(data);
         Ok(if write { file } else { file.read_only() })
     }
 

@@ -76,7 +76,7 @@ fn a_large_stream_is_written_listed_renamed_cut_and_removed() {
             assert_eq!(read(&open, 4095, 2).await, [0, bytes[4096]]);
             let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
             assert_eq!(vfs.setattr(s, cut(5000)).await.unwrap().size, 5000);
-            assert_eq!(open.len().unwrap(), 5000);
+            assert_eq!(open.len().await.unwrap(), 5000);
             open.append::<Error>(&Bytes::from_static(b"more"), |_| Ok(())).await.unwrap();
             open.sync().await.unwrap();
             assert_eq!(read(&open, 4999, 10).await, [&bytes[4999..5000], b"more"].concat());
@@ -100,7 +100,7 @@ fn it_grows_under_those_who_have_it_open() {
         let s = vfs.stream(f, b"s", true).await.unwrap().0.node;
         let (one, two) = (vfs.open(s, true).await.unwrap(), vfs.open(s, true).await.unwrap());
         one.write(0, &[Bytes::from_static(b"small")]).await.unwrap();
-        let old = two.read(0, 5).unwrap();
+        let old = two.read(0, 5).data().await.unwrap();
         // Some write little, some much, at the same time.
         let chunk = Bytes::from(pattern(30_000));
         let writes = (0..10u64).map(|n| {

@@ -13,15 +13,15 @@ fn holes_are_made_found_and_filled() {
         open.punch_hole(MIB, MIB).await.unwrap();
         let (ranges, all) = open.data_ranges(0, u64::MAX, 10).await.unwrap();
         assert_eq!((ranges, all), (vec![0..MIB, 2 * MIB..3 * MIB], true));
-        assert_eq!(open.len().unwrap(), 3 * MIB);
+        assert_eq!(open.len().await.unwrap(), 3 * MIB);
         assert!(vfs.getattr(f).await.unwrap().allocated < 3 * MIB);
         open.zero_range(2 * MIB, 1).await.unwrap();
         assert_eq!(read(&open, MIB - 1, 2).await, [7, 0]);
         assert_eq!(read(&open, 2 * MIB - 1, 3).await, [0, 0, 7]);
         open.allocate(3 * MIB, MIB, true).await.unwrap();
-        assert_eq!(open.len().unwrap(), 3 * MIB);
+        assert_eq!(open.len().await.unwrap(), 3 * MIB);
         open.allocate(3 * MIB, MIB, false).await.unwrap();
-        assert_eq!(open.len().unwrap(), 4 * MIB);
+        assert_eq!(open.len().await.unwrap(), 4 * MIB);
         assert_eq!(read(&open, 4 * MIB - 1, 10).await, [0]);
     });
 }

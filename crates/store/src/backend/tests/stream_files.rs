@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-
-use weft_machine::Payload;
 
 use super::large_streams::{MIB, depot, found, listed, make, pattern, served};
 use super::unlinked::nameless;
 use super::*;
+use crate::vfs::object::{Layer, Object, ObjectOp, Submission};
 
 type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
 
@@ -23,30 +23,24 @@ type Durable = Arc<Mutex<HashMap<u64, Vec<u8>>>>;
 #[derive(Debug)]
 struct Synced(OpenFile, Durable);
 
-impl Sink for Synced {
-    fn len(&self) -> u64 {
-        self.0.len().unwrap()
+impl Layer for Synced {
+    fn inner(&self) -> &dyn Object {
+        self.0.object()
     }
 
-    fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move { self.0.write(offset, &chain).await })
-    }
-
-    fn sync(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async {
-            self.0.sync().await?;
-            let Payload::File(range) = self.0.read(0, usize::MAX)? else { panic!() };
-            let mut bytes = vec![0; range.len];
-            let read = rustix::io::pread(&range.file, &mut bytes[..], 0).unwrap();
-            assert_eq!(read, bytes.len());
-            let inode = rustix::fs::fstat(&range.file).unwrap().st_ino;
-            self.1.lock().unwrap().insert(inode, bytes);
-            Ok(())
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        let syncs = matches!(op, ObjectOp::Sync { .. });
+        self.inner().submit(op).then(move |done| {
+            if syncs && done.is_ok() {
+                let file = self.inner().content().unwrap();
+                let mut bytes = vec![0; file.len().unwrap() as usize];
+                let read = rustix::io::pread(file, &mut bytes[..], 0).unwrap();
+                assert_eq!(read, bytes.len());
+                let inode = rustix::fs::fstat(file).unwrap().st_ino;
+                self.1.lock().unwrap().insert(inode, bytes);
+            }
+            Submission::Now(done)
         })
-    }
-
-    fn zero(&self, _: u64, _: u64, _: bool) -> LocalBoxFuture<'_, Result<(), Error>> {
-        unimplemented!()
     }
 }
 
@@ -180,7 +174,7 @@ impl Backend for Watched {
                 Outcome::Attr(attr) => Outcome::Attr(self.moved(attr)),
                 Outcome::File(file) => {
                     let synced = Synced(file.clone(), self.0.durable.clone());
-                    Outcome::File(file.through(Arc::new(synced)))
+                    Outcome::File(OpenFile::new(file.node, Arc::new(synced)))
                 }
                 Outcome::Stable(mut stable) if self.0.elsewhere => {
                     stable.0[20] = 1;
@@ -360,7 +354,7 @@ fn a_change_that_is_taken_back_never_leaves_a_stream_empty() {
         let reads = std::thread::spawn(move || {
             let mut shortest = u64::MAX;
             while !until.load(Ordering::SeqCst) {
-                shortest = shortest.min(reader.len().unwrap());
+                shortest = shortest.min(reader.len().now_or_never().unwrap().unwrap());
             }
             shortest
         });

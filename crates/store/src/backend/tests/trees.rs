@@ -15,8 +15,8 @@ fn a_file_is_made_written_read_and_found() {
         vfs.sync_dir(ROOT).await.unwrap();
         assert_eq!(read(&open, 0, 100).await, b"\0\0\0world");
         assert_eq!(read(&open, 5, 2).await, b"rl");
-        assert!(open.read(8, 1).unwrap().is_empty());
-        assert!(open.read(u64::MAX, usize::MAX).unwrap().is_empty());
+        assert!(open.read(8, 1).data().await.unwrap().is_empty());
+        assert!(open.read(u64::MAX, usize::MAX).data().await.unwrap().is_empty());
         let found = vfs.lookup(ROOT, b"a.bin", false).await.unwrap();
         assert_eq!((found.node, found.size), (made.node, 8));
         assert_eq!(vfs.getattr(made.node).await.unwrap(), found);

@@ -1,0 +1,250 @@
+//! The Object contract: the bytes of one open file behind one submit function.
+//!
+//! What: [`Object`], [`ObjectOp`], [`Done`], [`Submission`]. Does not: know names, or decide who may (see [`crate::opens`]).
+//!
+//! An object that has no descriptor implements [`Object::submit`] and nothing else. What a descriptor saves (sendfile, a
+//! mapping, a copy by the kernel, payload that lands where it stays) is a capability that an object may have.
+//! Whatever is done beside an operation (a quota, news for watches, counts of flushes) is a wrapper: see [`Layer`].
+//!
+//! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future of its own.
+//! Errors: what failed may have changed any part of its range, and nothing else.
+
+mod counted;
+mod heard;
+mod limited;
+mod plain;
+mod read_only;
+mod settling;
+mod witnessed;
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::{File, Payload, Pool};
+
+pub(super) use self::counted::Counted;
+pub(super) use self::heard::Heard;
+pub(super) use self::limited::Limited;
+pub use self::limited::Quota;
+pub(crate) use self::plain::range;
+pub use self::plain::Plain;
+pub(super) use self::read_only::ReadOnly;
+pub(super) use self::settling::Settling;
+pub(super) use self::witnessed::{Told, Witnessed};
+use super::Error;
+
+/// Moves payload straight into a file in memory, to the offset that it is told; `None` where it cannot.
+pub type Put<'a> = &'a mut dyn FnMut(&File, u64) -> Option<io::Result<()>>;
+
+/// Hears what became of a flush, where that ends: also when nobody waits for it any more.
+pub type Ended = Box<dyn FnOnce(&Result<(), Error>) + Send>;
+
+/// Hears where an append begins before anything is written, and may refuse it.
+pub type Admit<'a> = Box<dyn FnOnce(u64) -> Result<(), Error> + 'a>;
+
+/// An open file, or whatever is served as one.
+pub trait Object: Debug + Send + Sync {
+    /// Carries out one operation.
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a>;
+
+    /// The file of the host that this is, where it is just that.
+    fn plain(&self) -> Option<&File> {
+        None
+    }
+
+    /// The file in which its bytes lie at present. It may be longer than the object, and the object may be written elsewhere.
+    fn content(&self) -> Option<&File> {
+        self.plain()
+    }
+
+    /// The bytes of `[offset, offset + len)` that exist, read into a buffer of `pool`. `None`: they are not in memory, or the
+    /// pool is empty; then [`ObjectOp::Read`] answers.
+    fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        let _ = (pool, offset, len);
+        None
+    }
+
+    /// Whether it refuses every change.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Whether something was written that no flush has made durable since. By default nobody counts.
+    fn is_unflushed(&self) -> bool {
+        false
+    }
+}
+
+/// A request to an object. Ranges are `[offset, offset + len)` and end within 63 bits.
+#[allow(missing_docs, reason = "each variant says what its fields are")]
+pub enum ObjectOp<'a> {
+    /// The bytes of the range that exist: [`Done::Data`]. `size` is the object's size where the caller has just learned it.
+    Read { offset: u64, len: usize, size: Option<u64> },
+    /// All of `chain`.
+    Write { offset: u64, chain: &'a [Bytes] },
+    /// `len` bytes that `put` brings to where they stay: [`Done::Placed`]. Where it answers false, a [`ObjectOp::Write`] has to
+    /// follow, and the content of the range is undefined until then.
+    Place { offset: u64, len: u64, put: Put<'a> },
+    /// All of `bytes` behind the last byte. Concurrent appends never overlap.
+    Append { bytes: &'a Bytes, admit: Admit<'a> },
+    /// Makes durable what was written before.
+    Sync { ended: Ended },
+    /// Reserves space; the object grows to the end of the range unless `keep_size`.
+    Allocate { offset: u64, len: u64, keep_size: bool },
+    /// Makes a range read as zeros and keeps the size. With `keep_space` the range stays reserved where that is possible;
+    /// without, its space is released, or the answer is [`Error::NotSupported`].
+    Zero { offset: u64, len: u64, keep_space: bool },
+    /// Copies `len` bytes of `from`, from its byte `offset` on, to `at`; fewer where `from` ends: [`Done::Copied`].
+    Copy { at: u64, from: &'a dyn Object, offset: u64, len: u64 },
+    /// Makes `[at, at + len)` share the blocks of `from`.
+    Clone { at: u64, from: &'a dyn Object, offset: u64, len: u64 },
+    /// At most `max` ranges that hold data: [`Done::Extents`].
+    Extents { offset: u64, len: u64, max: usize },
+    /// The size: [`Done::Len`].
+    Len,
+    /// Truncates or extends.
+    Resize { size: u64 },
+    /// A message that is no file operation; the answer has at most `max` bytes: [`Done::Answer`].
+    Exchange { message: Bytes, max: usize },
+}
+
+/// What an operation answers.
+#[derive(Debug)]
+pub enum Done {
+    /// Of a read.
+    Data(Payload),
+    /// Of everything that changes something.
+    Done,
+    /// Of [`ObjectOp::Place`].
+    Placed(bool),
+    /// Of a copy: how many bytes.
+    Copied(u64),
+    /// Ranges with data in order, and whether these are all of them.
+    Extents(Vec<Range<u64>>, bool),
+    /// The size.
+    Len(u64),
+    /// Of a message.
+    Answer(Bytes),
+}
+
+impl ObjectOp<'_> {
+    /// A flush of which nobody hears but who asks for it.
+    pub fn sync() -> Self {
+        ObjectOp::Sync { ended: Box::new(|_| ()) }
+    }
+
+    /// Whether it changes bytes, space or size. A message does what its receiver makes of it, and takes the right to write.
+    pub fn changes(&self) -> bool {
+        match self {
+            ObjectOp::Read { .. } | ObjectOp::Extents { .. } | ObjectOp::Len | ObjectOp::Sync { .. } => false,
+            ObjectOp::Write { .. }
+            | ObjectOp::Place { .. }
+            | ObjectOp::Append { .. }
+            | ObjectOp::Allocate { .. }
+            | ObjectOp::Zero { .. }
+            | ObjectOp::Copy { .. }
+            | ObjectOp::Clone { .. }
+            | ObjectOp::Resize { .. }
+            | ObjectOp::Exchange { .. } => true,
+        }
+    }
+
+    /// The end of the bytes that it writes, where that can make the object longer and is known beforehand.
+    pub fn grows_to(&self) -> Option<u64> {
+        let (offset, len) = match self {
+            ObjectOp::Write { offset, chain } => (*offset, bytes(chain)),
+            ObjectOp::Place { offset, len, .. } | ObjectOp::Allocate { offset, len, .. } => (*offset, *len),
+            ObjectOp::Copy { at, len, .. } | ObjectOp::Clone { at, len, .. } => (*at, *len),
+            ObjectOp::Resize { size } => (0, *size),
+            _ => return None,
+        };
+        Some(offset.saturating_add(len))
+    }
+}
+
+/// The length of a chain.
+pub(super) fn bytes(chain: &[Bytes]) -> u64 {
+    chain.iter().map(|piece| piece.len() as u64).sum()
+}
+
+/// An operation under way.
+#[must_use = "an operation that has to wait does nothing unless it is awaited"]
+pub enum Submission<'a> {
+    /// It is done.
+    Now(Result<Done, Error>),
+    /// It waits.
+    Later(LocalBoxFuture<'a, Result<Done, Error>>),
+}
+
+impl<'a> Submission<'a> {
+    /// One that waits.
+    pub fn later(future: impl Future<Output = Result<Done, Error>> + 'a) -> Submission<'a> {
+        Submission::Later(Box::pin(future))
+    }
+
+    /// Goes on with the answer: at once where it is there.
+    pub fn then(self, next: impl FnOnce(Result<Done, Error>) -> Submission<'a> + 'a) -> Submission<'a> {
+        match self {
+            Submission::Now(done) => next(done),
+            Submission::Later(done) => Submission::later(async move { next(done.await).await }),
+        }
+    }
+}
+
+impl Future for Submission<'_> {
+    type Output = Result<Done, Error>;
+
+    /// # Panics
+    /// After it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Done, Error>> {
+        match &mut *self {
+            Submission::Later(future) => future.as_mut().poll(cx),
+            Submission::Now(done) => {
+                Poll::Ready(std::mem::replace(done, Err(Error::Invalid)))
+            }
+        }
+    }
+}
+
+/// An object that does something beside what another one does.
+pub(crate) trait Layer: Debug + Send + Sync {
+    /// The other one.
+    fn inner(&self) -> &dyn Object;
+    /// [`Object::submit`].
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a>;
+    /// [`Object::is_read_only`].
+    fn is_read_only(&self) -> bool {
+        self.inner().is_read_only()
+    }
+    /// [`Object::is_unflushed`].
+    fn is_unflushed(&self) -> bool {
+        self.inner().is_unflushed()
+    }
+}
+
+impl<L: Layer> Object for L {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        Layer::submit(self, op)
+    }
+    fn plain(&self) -> Option<&File> {
+        self.inner().plain()
+    }
+    fn content(&self) -> Option<&File> {
+        self.inner().content()
+    }
+    fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        self.inner().read_now(pool, offset, len)
+    }
+    fn is_read_only(&self) -> bool {
+        Layer::is_read_only(self)
+    }
+    fn is_unflushed(&self) -> bool {
+        Layer::is_unflushed(self)
+    }
+}

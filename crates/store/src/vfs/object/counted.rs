@@ -1,0 +1,65 @@
+//! An open file whose writes and flushes are counted.
+//!
+//! A write counts before it is answered, and also where it has failed: a part of it may have been written.
+
+use std::sync::Arc;
+
+use super::super::Error;
+use super::super::flushes::{Failures, Flushes};
+use super::{Done, Ended, Layer, Object, ObjectOp, Submission};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Counted {
+    inner: Arc<dyn Object>,
+    flushes: Flushes,
+    failures: Failures,
+}
+
+impl Counted {
+    /// Each flush of `inner` that fails is added to `failures`.
+    pub fn new(inner: Arc<dyn Object>, failures: &Failures) -> Counted {
+        Counted { inner, flushes: Flushes::new(failures.clone()), failures: failures.clone() }
+    }
+
+    async fn flush(&self, ended: Ended) -> Result<Done, Error> {
+        let done = match self.inner.plain() {
+            // A flush of the kernel ends whether somebody waits or not, so others can wait for it.
+            Some(_) => self.flushes.run(|ended| self.inner.submit(ObjectOp::Sync { ended })).await,
+            None => self.flush_alone().await,
+        };
+        ended(&done);
+        done.map(|()| Done::Done)
+    }
+
+    async fn flush_alone(&self) -> Result<(), Error> {
+        let written = self.flushes.written();
+        let done = self.inner.submit(ObjectOp::sync()).await;
+        match &done {
+            Ok(_) => self.flushes.flushed(written),
+            Err(_) => self.failures.add(),
+        }
+        done.map(drop)
+    }
+}
+
+impl Layer for Counted {
+    fn inner(&self) -> &dyn Object {
+        &*self.inner
+    }
+
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        match op {
+            ObjectOp::Sync { ended } => Submission::later(self.flush(ended)),
+            op if op.changes() => self.inner.submit(op).then(|done| {
+                self.flushes.wrote();
+                Submission::Now(done)
+            }),
+            op => self.inner.submit(op),
+        }
+    }
+
+    fn is_unflushed(&self) -> bool {
+        self.flushes.is_due()
+    }
+}

@@ -1,0 +1,76 @@
+//! An open file of a share whose state is watched: a full or failing disk shows in what becomes of changes.
+//!
+//! Only plain files tell of a disk: a stream may lie where its disk has little space for it, and other objects have none.
+//! Anybody may ask for more space than a disk has, so a refused [`ObjectOp::Allocate`] says nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fd::{AsFd, AsRawFd};
+use weft_machine::File;
+
+use super::super::Error;
+use super::{Done, Layer, Object, ObjectOp, Submission};
+use crate::health::{Health, Takes};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Heard {
+    inner: Arc<dyn Object>,
+    health: Arc<Health>,
+}
+
+impl Heard {
+    /// `health` hears of what becomes of changes of `inner`.
+    pub fn new(inner: Arc<dyn Object>, health: Arc<Health>) -> Heard {
+        Heard { inner, health }
+    }
+
+    /// What a file takes of its disk now. Asked for only while something is wrong: then it matters whether a change takes space.
+    fn footprint(&self, file: &File) -> Option<u64> {
+        if !self.health.is_ill() {
+            return None;
+        }
+        if file.is_in_memory() {
+            // The quota of a ram share counts sizes.
+            return file.len().ok();
+        }
+        rustix::fs::fstat(file).ok().and_then(|stat| u64::try_from(stat.st_blocks).ok())
+    }
+
+    fn heard(&self, file: &File, before: Option<u64>, done: &Result<Done, Error>) {
+        let grown = || before.zip(self.footprint(file)).is_some_and(|(before, now)| now > before);
+        let takes = if done.is_err() || grown() { Takes::Space } else { Takes::Nothing };
+        self.health.heard(done, takes, || path(file));
+    }
+}
+
+fn path(file: &File) -> Option<PathBuf> {
+    if file.is_in_memory() {
+        return None;
+    }
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())).ok()
+}
+
+impl Layer for Heard {
+    fn inner(&self) -> &dyn Object {
+        &*self.inner
+    }
+
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        let tells = matches!(
+            op,
+            ObjectOp::Write { .. }
+                | ObjectOp::Place { .. }
+                | ObjectOp::Append { .. }
+                | ObjectOp::Copy { .. }
+                | ObjectOp::Sync { .. }
+        );
+        let Some(file) = self.inner.plain().filter(|_| tells) else { return self.inner.submit(op) };
+        let before = if matches!(op, ObjectOp::Sync { .. }) { None } else { self.footprint(file) };
+        self.inner.submit(op).then(move |done| {
+            self.heard(file, before, &done);
+            Submission::Now(done)
+        })
+    }
+}

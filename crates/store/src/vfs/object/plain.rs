@@ -1,0 +1,171 @@
+//! An open file of the host, or one in memory.
+//!
+//! Owns: a share of the descriptor. Buffers: a read is a range that the transport fetches late; a write takes slices of what
+//! was received.
+
+use weft_machine::file::busy::{self, Unlocked};
+use weft_machine::{File, FileRange, Payload, Pool};
+
+use super::super::Error;
+use super::{Admit, Done, Object, ObjectOp, Put, Submission};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Plain(pub File);
+
+impl Plain {
+    fn read(&self, offset: u64, len: usize, size: Option<u64>) -> Result<Payload, Error> {
+        let size = size.map_or_else(|| self.0.len(), Ok)?;
+        Ok(range(&self.0, size, offset, len))
+    }
+
+    /// The caller has a claim.
+    fn place(&self, offset: u64, put: Put<'_>, unlocked: Unlocked) -> Result<Done, Error> {
+        let placed = put(&self.0, offset).transpose();
+        drop(unlocked);
+        Ok(Done::Placed(placed?.is_some()))
+    }
+
+    fn append(&self, bytes: &[u8], admit: Admit<'_>, unlocked: Unlocked) -> Result<Done, Error> {
+        let appended = self.0.append(bytes, admit);
+        drop(unlocked);
+        appended.map(|()| Done::Done)
+    }
+
+    /// Carries out at once what needs no wait but for a worker that has the file.
+    fn unlocked<'a>(
+        &'a self,
+        call: impl FnOnce(Unlocked) -> Result<Done, Error> + 'a,
+    ) -> Submission<'a> {
+        match Unlocked::all() {
+            Some(unlocked) => Submission::Now(call(unlocked)),
+            None => Submission::later(async { call(busy::shared_of(&self.0).await?) }),
+        }
+    }
+}
+
+/// The bytes of `[offset, offset + len)` of a file of `size` bytes, unread as yet.
+pub(crate) fn range(file: &File, size: u64, offset: u64, len: usize) -> Payload {
+    let len = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+    Payload::File(FileRange { file: file.clone(), offset, len })
+}
+
+impl Object for Plain {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        let file = &self.0;
+        match op {
+            ObjectOp::Read { offset, len, size } => Submission::Now(self.read(offset, len, size).map(Done::Data)),
+            ObjectOp::Write { offset, chain } => match file.try_write_at(offset, chain) {
+                Some(written) => Submission::Now(written.map(|()| Done::Done).map_err(Error::from)),
+                None => Submission::later(async move {
+                    file.write_at(offset, chain).await?;
+                    Ok(Done::Done)
+                }),
+            },
+            ObjectOp::Place { .. } if !file.is_in_memory() => Submission::Now(Ok(Done::Placed(false))),
+            ObjectOp::Place { offset, put, .. } => {
+                self.unlocked(move |unlocked| self.place(offset, put, unlocked))
+            }
+            ObjectOp::Append { bytes, admit } => {
+                self.unlocked(move |unlocked| self.append(bytes, admit, unlocked))
+            }
+            ObjectOp::Sync { ended } => Submission::later(async move {
+                let synced = file.clone();
+                // While a worker has the file for itself the call waits as a task: in the kernel it would keep a worker's place
+                // as long.
+                let flush = busy::blocking(file.inode()?, move || {
+                    let done = rustix::fs::fsync(&synced).map_err(Error::from);
+                    ended(&done);
+                    done
+                });
+                flush.await.map(|()| Done::Done)
+            }),
+            ObjectOp::Allocate { offset, len, keep_size } => Submission::later(async move {
+                file.allocate(offset, len, keep_size).await?;
+                Ok(Done::Done)
+            }),
+            ObjectOp::Zero { offset, len, keep_space } => Submission::later(async move {
+                match keep_space {
+                    true => file.zero_range(offset, len).await?,
+                    false => file.punch_hole(offset, len).await?,
+                }
+                Ok(Done::Done)
+            }),
+            ObjectOp::Copy { at, from, offset, len } => Submission::later(async move {
+                let from = from.content().ok_or(Error::NotSupported)?;
+                Ok(Done::Copied(file.copy_from(at, from, offset, len).await?))
+            }),
+            ObjectOp::Clone { at, from, offset, len } => Submission::later(async move {
+                let from = from.content().ok_or(Error::NotSupported)?;
+                file.clone_range(at, from, offset, len).await?;
+                Ok(Done::Done)
+            }),
+            ObjectOp::Extents { offset, len, max } => Submission::later(async move {
+                let (ranges, all) = file.data_ranges(offset, len, max).await?;
+                Ok(Done::Extents(ranges, all))
+            }),
+            ObjectOp::Len => Submission::Now(file.len().map(Done::Len).map_err(Error::from)),
+            ObjectOp::Resize { size } => self.unlocked(move |unlocked| {
+                let sized = file.set_len(size);
+                drop(unlocked);
+                Ok(sized.map(|()| Done::Done)?)
+            }),
+            ObjectOp::Exchange { .. } => Submission::Now(Err(Error::NotSupported)),
+        }
+    }
+
+    fn plain(&self) -> Option<&File> {
+        Some(&self.0)
+    }
+
+    fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        // One system call, where a range costs two (one for the size).
+        let mut buf = pool.try_alloc(len)?;
+        buf.set_len(len);
+        let window = buf.into_window();
+        // What fails here fails again, with its reason, when the range is read.
+        let read = self.0.try_read_at(offset, &window)?.ok()?;
+        let mut buf = window.try_into_buf().ok()?;
+        buf.set_len(read);
+        Some(Payload::from(buf.freeze()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
+
+    use weft_machine::rt;
+
+    use super::*;
+
+    /// In the kernel it would wait as well, and keep its worker's place from who reads other files.
+    #[test]
+    fn a_flush_begins_when_no_worker_has_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(file));
+        let (release, gate) = mpsc::channel::<()>();
+        let begun = Arc::new(AtomicBool::new(false));
+        rt::block_on(async {
+            let locks = file.clone();
+            let call = rt::spawn(async move { busy::ranged(&locks, move || gate.recv().is_err()).await });
+            while !busy::is_locked(&file) {
+                rt::yield_now().await;
+            }
+            let (object, begins) = (Plain(file.clone()), begun.clone());
+            let flush = object.submit(ObjectOp::Sync { ended: Box::new(move |_| begins.store(true, Ordering::SeqCst)) });
+            let others = async {
+                for _ in 0..100 {
+                    rt::yield_now().await;
+                }
+                assert!(!begun.load(Ordering::SeqCst));
+                drop(release);
+            };
+            let (flushed, ()) = futures_util::future::join(flush, others).await;
+            flushed.unwrap();
+            assert!(call.await.unwrap() && begun.load(Ordering::SeqCst));
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,82 @@
+//! An open file whose changes watches of directories hear of.
+//!
+//! Cost: while nobody watches, one atomic load a change.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::NodeId;
+use super::super::stream::Stream;
+use super::super::watch::{What, Witness};
+use super::{Done, Layer, Object, ObjectOp, Submission};
+
+/// What changes.
+#[derive(Debug)]
+pub enum Told {
+    /// A file.
+    File(NodeId),
+    /// A stream of one.
+    Stream(Arc<Stream>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Witnessed {
+    inner: Arc<dyn Object>,
+    told: Told,
+    witness: Witness,
+}
+
+impl Witnessed {
+    /// `witness` hears of what is changed by `inner`.
+    pub fn new(inner: Arc<dyn Object>, told: Told, witness: Witness) -> Witnessed {
+        Witnessed { inner, told, witness }
+    }
+
+    /// Before a change: whoever sees it on the disk is to know that it is ours.
+    fn mark(&self) {
+        let own = self.witness.watches.own();
+        if own.is_observed() {
+            let node = match &self.told {
+                Told::File(node) => *node,
+                Told::Stream(stream) => stream.id,
+            };
+            own.content(node, Instant::now());
+        }
+    }
+
+    async fn changed(&self, what: What) {
+        match &self.told {
+            Told::File(node) => self.witness.modified(*node, what).await,
+            Told::Stream(stream) => self.witness.stream(stream, What::STREAM_WRITTEN | What::STREAM_SIZE).await,
+        }
+    }
+}
+
+impl Layer for Witnessed {
+    fn inner(&self) -> &dyn Object {
+        &*self.inner
+    }
+
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        let what = match &op {
+            ObjectOp::Allocate { .. } | ObjectOp::Resize { .. } => What::SIZE,
+            ObjectOp::Zero { .. } => What::WRITTEN,
+            ObjectOp::Exchange { .. } => return self.inner.submit(op),
+            op if op.changes() => What::SIZE | What::WRITTEN,
+            _ => return self.inner.submit(op),
+        };
+        self.mark();
+        let done = self.inner.submit(op);
+        done.then(move |done| {
+            let changed = matches!(done, Ok(Done::Done | Done::Copied(_) | Done::Placed(true)));
+            if !changed || !self.witness.is_watched() {
+                return Submission::Now(done);
+            }
+            Submission::later(async move {
+                self.changed(what).await;
+                done
+            })
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! A named stream as an open object.
+//!
+//! Its bytes lie where its content says, which may be another file than a moment ago: a stream that outgrows its attribute moves to
+//! a file of its own. From then on every operation is that file's.
+
+use std::sync::Arc;
+
+use weft_machine::{File, Payload, Pool};
+
+use super::Error;
+use super::object::{Done, Object, ObjectOp, Submission};
+use super::stream::{Content, Stream};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    stream: Arc<Stream>,
+    content: Arc<Content>,
+}
+
+impl OpenStream {
+    pub(super) fn new(stream: Arc<Stream>, content: Arc<Content>) -> OpenStream {
+        OpenStream { stream, content }
+    }
+
+    /// Changes a stream that was small a moment ago, up to `end`.
+    async fn change<'a>(&'a self, op: ObjectOp<'a>, end: u64) -> Result<Done, Error> {
+        // A small one is changed by one task at a time, which has it until the change is kept.
+        let alone = Box::pin(self.stream.begin(&self.content, end)).await?;
+        let done = self.content.object().submit(op).await?;
+        if alone.is_some() {
+            Box::pin(self.stream.save(&self.content)).await?;
+        }
+        Ok(done)
+    }
+
+    async fn append<'a>(&'a self, op: ObjectOp<'a>, len: u64) -> Result<Done, Error> {
+        let end = self.content.file()?.len()?;
+        self.change(op, end.checked_add(len).ok_or(Error::Invalid)?).await
+    }
+}
+
+impl Object for OpenStream {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        let op = match op {
+            ObjectOp::Sync { ended } => {
+                return Submission::later(async {
+                    let done = Box::pin(self.stream.sync(&self.content)).await;
+                    ended(&done);
+                    done.map(|()| Done::Done)
+                });
+            }
+            op => op,
+        };
+        if matches!(op, ObjectOp::Place { .. }) {
+            // What a small one is written with goes to its attribute as well.
+            return Submission::Now(Ok(Done::Placed(false)));
+        }
+        if let ObjectOp::Append { bytes, .. } = &op {
+            let len = bytes.len() as u64;
+            return Submission::later(self.append(op, len));
+        }
+        let end = op.grows_to().unwrap_or(0);
+        if op.changes() && (self.content.large().is_none() || end > super::MAX_STREAM_BYTES) {
+            return Submission::later(self.change(op, end));
+        }
+        self.content.object().submit(op)
+    }
+
+    fn content(&self) -> Option<&File> {
+        self.content.file().ok()
+    }
+
+    fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {
+        self.content.object().read_now(pool, offset, len)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.content.object().is_read_only()
+    }
+}
