@@ -67,12 +67,12 @@ pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
 }
 
 /// Carries out a message that is one READ, signed or not, but not encrypted, to its end: most traffic is nothing else, it
-/// never waits, and a future for it costs as much again. `None`, and nothing done, where it is not that simple. An answer
-/// that has to be read before it is signed comes back, for [`finish`].
+/// seldom waits, and a future for it costs as much again. `None`, and nothing done, where it is not that simple. What has to wait
+/// comes back, for [`finish`].
 pub(super) fn read_at_once(
     connection: &Rc<Connection>,
     message: &Bytes,
-) -> Option<Result<Option<Answered>, Reason>> {
+) -> Option<Result<Option<Unfinished>, Reason>> {
     let header = Header::parse(message).ok()?;
     let simple = (Flags::PRIORITY_MASK | Flags::SIGNED).contains(header.flags)
         && header.next_command == 0
@@ -120,19 +120,36 @@ pub(super) fn read_at_once(
         last: true,
         cancel: OnceCell::new(),
     };
-    let answer = ops::read(&cx);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
     reply.id = Id::tree(cx.tree.id);
+    let Some(answer) = ops::try_read(&cx) else {
+        return Some(Ok(Some(Unfinished::Read(cx, reply))));
+    };
     let answered = Answered { header: reply, answer, sign, hash: None };
     if answered.has_to_be_read() {
-        return Some(Ok(Some(answered)));
+        return Some(Ok(Some(Unfinished::Answer(answered))));
     }
     connection.send(outgoing::at_once(answered, connection.channel.limits().max_message));
     Some(Ok(None))
 }
 
+/// What [`read_at_once`] leaves to [`finish`].
+pub(super) enum Unfinished {
+    /// The object has to be waited for.
+    Read(OpContext, Header),
+    /// The payload has to be read before it is signed.
+    Answer(Answered),
+}
+
 /// Reads what [`read_at_once`] could not, and sends the answer.
-pub(super) async fn finish(connection: Rc<Connection>, answered: Answered) {
+pub(super) async fn finish(connection: Rc<Connection>, unfinished: Unfinished) {
+    let answered = match unfinished {
+        Unfinished::Answer(answered) => answered,
+        Unfinished::Read(cx, header) => {
+            let answer = ops::read(&cx).await;
+            Answered { header, answer, sign: cx.signed.clone(), hash: None }
+        }
+    };
     if let Err(reason) = send(&connection, vec![answered], None).await {
         connection.terminate(reason);
     }

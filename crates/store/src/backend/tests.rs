@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use weft_machine::{Budget, Charge, Pool, Source, rt};
 
+use self::far::Far;
 use super::*;
 use crate::vfs::*;
 
@@ -13,6 +14,7 @@ mod appends;
 mod beside;
 mod claimed;
 mod descriptors;
+mod far;
 mod identity;
 mod large_streams;
 mod observed;
@@ -42,11 +44,18 @@ struct Subject {
 
 /// The table: a new backend is one more line.
 fn subjects() -> Vec<Subject> {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     vec![
         Subject { vfs: Dir::open(folder.path()).unwrap().into(), _folder: Some(folder) },
         Subject { vfs: Ram::new(LIMIT).into(), _folder: None },
+        Subject { vfs: Vfs::new(Far::new(Dir::open(far.path()).unwrap())), _folder: Some(far) },
+        Subject { vfs: Vfs::new(Far::new(Ram::new(LIMIT))), _folder: None },
     ]
+}
+
+/// What a backend is written with.
+mod api {
+    pub use crate::vfs::*;
 }
 
 /// Runs a story on every backend.

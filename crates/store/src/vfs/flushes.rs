@@ -115,7 +115,9 @@ mod tests {
     use crate::vfs::Done;
 
     /// A flush on a worker thread.
-    fn flush(call: impl FnOnce() -> Result<(), Error> + Send + 'static) -> impl FnOnce(Ended) -> Submission<'static> {
+    fn flush(
+        call: impl FnOnce() -> Result<(), Error> + Send + 'static,
+    ) -> impl FnOnce(Ended) -> Submission<'static> {
         |ended| {
             Submission::later(async move {
                 let done = rt::blocking(move || {

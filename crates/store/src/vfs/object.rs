@@ -32,8 +32,8 @@ pub(super) use self::counted::Counted;
 pub(super) use self::heard::Heard;
 pub(super) use self::limited::Limited;
 pub use self::limited::Quota;
-pub(crate) use self::plain::range;
 pub use self::plain::Plain;
+pub(crate) use self::plain::range;
 pub(super) use self::read_only::ReadOnly;
 pub(super) use self::settling::Settling;
 pub(super) use self::witnessed::{Told, Witnessed};
@@ -205,9 +205,7 @@ impl Future for Submission<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Done, Error>> {
         match &mut *self {
             Submission::Later(future) => future.as_mut().poll(cx),
-            Submission::Now(done) => {
-                Poll::Ready(std::mem::replace(done, Err(Error::Invalid)))
-            }
+            Submission::Now(done) => Poll::Ready(std::mem::replace(done, Err(Error::Invalid))),
         }
     }
 }

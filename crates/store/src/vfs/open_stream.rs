@@ -35,7 +35,7 @@ impl OpenStream {
     }
 
     async fn append<'a>(&'a self, op: ObjectOp<'a>, len: u64) -> Result<Done, Error> {
-        let end = self.content.file()?.len()?;
+        let end = self.content.len().await?;
         self.change(op, end.checked_add(len).ok_or(Error::Invalid)?).await
     }
 }
@@ -68,7 +68,7 @@ impl Object for OpenStream {
     }
 
     fn content(&self) -> Option<&File> {
-        self.content.file().ok()
+        self.content.object().content()
     }
 
     fn read_now(&self, pool: &Pool, offset: u64, len: usize) -> Option<Payload> {

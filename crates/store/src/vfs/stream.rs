@@ -18,8 +18,8 @@ use super::depot::{self, ATTRIBUTES, Kept};
 use super::object::Plain;
 use super::open_stream::OpenStream;
 use super::{
-    Attr, Backend, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object, ObjectOp, Op, OpenFile,
-    Outcome, SetAttr, SetXattr,
+    Attr, Backend, Done, Error, Hold, MAX_XATTR_NAME, MAX_XATTR_VALUE, NodeId, Object, ObjectOp, Op,
+    OpenFile, Outcome, SetAttr, SetXattr,
 };
 
 /// The longest stream, in bytes.
@@ -76,9 +76,12 @@ impl Content {
         }
     }
 
-    /// The same as a descriptor.
-    pub(super) fn file(&self) -> Result<&File, Error> {
-        self.object().content().ok_or(Error::NotSupported)
+    /// How many bytes.
+    pub(super) async fn len(&self) -> Result<u64, Error> {
+        match self.object().submit(ObjectOp::Len).await? {
+            Done::Len(len) => Ok(len),
+            other => unreachable!("the object answered {other:?}"),
+        }
     }
 }
 
@@ -242,10 +245,14 @@ impl Stream {
     pub(super) async fn extent(&self) -> Result<Extent, Error> {
         if let Some(content) = self.content() {
             return match content.large() {
-                None => Ok(Extent::small(content.file()?.len()?)),
+                None => Ok(Extent::small(content.len().await?)),
                 Some(file) => {
-                    let blocks = rustix::fs::fstat(content.file()?)?.st_blocks.unsigned_abs();
-                    Ok(Extent { size: file.len().await?, allocated: blocks.saturating_mul(512) })
+                    let size = file.len().await?;
+                    let allocated = match file.object().content() {
+                        Some(file) => rustix::fs::fstat(file)?.st_blocks.unsigned_abs().saturating_mul(512),
+                        None => size,
+                    };
+                    Ok(Extent { size, allocated })
                 }
             };
         }
@@ -311,7 +318,7 @@ impl Stream {
             }
             Some(file) => file.object().submit(ObjectOp::Resize { size }).await.map(drop),
             None => {
-                content.file()?.set_len(size)?;
+                content.object().submit(ObjectOp::Resize { size }).await?;
                 self.save(&content).await
             }
         }
@@ -363,7 +370,9 @@ impl Stream {
     }
 
     async fn keep(&self, content: &Content) -> Result<(), Error> {
-        if let Some(kept) = Kept::here(read(content.file()?)?) {
+        if let Content::Small { memory, .. } = content
+            && let Some(kept) = Kept::here(read(&memory.0)?)
+        {
             match set(&*self.backend, self.base, &self.name(), kept, SetXattr::Either).await {
                 Err(e) if is_full(&e) => {}
                 other => return other,

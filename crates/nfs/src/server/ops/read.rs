@@ -39,7 +39,7 @@ async fn fetch(cx: &Context<'_>, node: &Node<'_>, args: &ReadArgs) -> Result<(Re
     }
     cx.caller.check_data(&attr, READ)?;
     let file = node.open(cx, &attr, false, (args.offset, args.count)).await?;
-    let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize)?;
+    let data = file.read_within(attr.size, args.offset, args.count.min(cx.max_payload()) as usize).await?;
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= attr.size;
     Ok((ReadHead { attributes: Some(node.attributes(&attr)), count, eof }, data))

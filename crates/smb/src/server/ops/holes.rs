@@ -95,7 +95,7 @@ pub(super) async fn allocated_ranges(
         file.data_ranges(wanted.offset, wanted.len, room).await?
     } else {
         // What is not sparse is allocated from end to end.
-        let end = file.len()?.min(end);
+        let end = file.len().await?.min(end);
         let ranges: Vec<_> = (wanted.offset < end).then_some(wanted.offset..end).into_iter().collect();
         let all = ranges.len() <= room;
         (ranges, all)
@@ -121,7 +121,7 @@ pub(super) async fn trim(request: &Request, open: &Open) -> Result<Output, Failu
     open.require(AccessMask::FILE_WRITE_DATA)?;
     let ranges = fsctl::parse_trim(&request.input, MAX_TRIMS)?;
     let Some(file) = &open.file else { return Err(NtStatus::INVALID_PARAMETER.into()) };
-    let size = file.len()?;
+    let size = file.len().await?;
     let mut trimmed = 0u32;
     for range in ranges {
         let end = range.offset.saturating_add(range.len).min(size);

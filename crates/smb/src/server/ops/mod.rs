@@ -53,7 +53,7 @@ pub(crate) use self::handles::Handles;
 pub(super) use self::ioctl::ioctl;
 pub(crate) use self::opens::Opens;
 pub(crate) use self::persistent::restore;
-pub(crate) use self::read::read;
+pub(crate) use self::read::{read, try_read};
 pub(crate) use self::status::limit_reached;
 use super::context::{Answer, OpContext};
 use super::pipes;
@@ -65,7 +65,10 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
     }
     match cx.header.command {
         // Most frequent first.
-        Command::Read => read(cx),
+        Command::Read => match try_read(cx) {
+            Some(answer) => answer,
+            None => Box::pin(read(cx)).await,
+        },
         Command::Write => write::write(cx).await,
         Command::Create => Box::pin(create::create(cx)).await,
         Command::Close => close::close(cx).await,

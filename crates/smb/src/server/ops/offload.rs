@@ -220,7 +220,7 @@ pub(super) async fn write(cx: &OpContext, request: &Request, open: &Open) -> Res
     let to = data(open, NtStatus::OFFLOAD_WRITE_FILE_NOT_SUPPORTED).await?;
     open.require_any(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_APPEND_DATA)?;
     open.claim.may_write(wish.offset, wish.len)?;
-    let size = to.len()?;
+    let size = to.len().await?;
     if size < SECTOR {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }

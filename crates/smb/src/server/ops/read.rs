@@ -1,14 +1,15 @@
 //! READ: a range of the file, not read here unless it is small and goes into the message.
 //!
-//! Spec: [MS-SMB2] 3.3.5.12. Never waits: what is not in memory is read by whoever sends it.
+//! Spec: [MS-SMB2] 3.3.5.12. Of a file it never waits: what is not in memory is read by whoever sends it.
 //! Buffers: none for a large READ. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
 //! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA where
 //! nothing would protect it: without RDMA transforms that is an invalid parameter.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weft_machine::Payload;
-use weft_store::vfs::Kind;
+use weft_store::vfs::{Kind, Read};
 use weft_transport::{Segment, Stag};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::channel::{Channel, Descriptors};
@@ -16,16 +17,49 @@ use weft_wire::smb2::rdma_transform::{Crypto, RdmaTransformId};
 use weft_wire::smb2::read::{Flags, RESPONSE_DATA_AT, Request, Response};
 use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 
-use super::opens;
+use super::opens::{self, Open};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// Up to this many bytes travel in a gathered message anyway, not by sendfile: they are read at once.
 const READ_NOW_BYTES: usize = 16 << 10;
 
-pub(crate) fn read(cx: &OpContext) -> Answer {
+/// Answers a READ, unless it has to wait: then `None`, and nothing is done.
+pub(crate) fn try_read(cx: &OpContext) -> Option<Answer> {
+    let (request, route) = match parsed(cx) {
+        Ok(parsed) => parsed,
+        Err(failure) => return Some(Err(failure)),
+    };
+    let answer = match Admitted::new(cx, &request, &route) {
+        Err(failure) => Err(failure),
+        Ok(admitted) => match admitted.submit(cx, &request, &route) {
+            Err(failure) => Err(failure),
+            Ok(Read::Later(_)) => return None,
+            Ok(Read::Now(data)) => {
+                data.map_err(Failure::from).and_then(|data| admitted.reply(cx, &request, &route, data))
+            }
+        },
+    };
+    Some(invalidating(answer, &route))
+}
+
+pub(crate) async fn read(cx: &OpContext) -> Answer {
+    let (request, route) = parsed(cx)?;
+    let answer = async {
+        let admitted = Admitted::new(cx, &request, &route)?;
+        let data = admitted.submit(cx, &request, &route)?.data().await?;
+        admitted.reply(cx, &request, &route, data)
+    };
+    let answer = answer.await;
+    invalidating(answer, &route)
+}
+
+fn parsed(cx: &OpContext) -> Result<(Request, Route), Failure> {
     let request = Request::parse(&cx.message)?;
     let route = Route::of_read(cx, &request.channel)?;
-    let mut answer = answer(cx, &request, &route);
+    Ok((request, route))
+}
+
+fn invalidating(mut answer: Answer, route: &Route) -> Answer {
     match &mut answer {
         Ok(reply) => reply.invalidate = route.invalidate,
         Err(failure) => failure.invalidate = route.invalidate,
@@ -33,56 +67,76 @@ pub(crate) fn read(cx: &OpContext) -> Answer {
     answer
 }
 
-fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
-    let open = opens::find(cx, request.file)?;
-    // Who may execute a file may read it over the network (3.3.5.12).
-    open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
-    if request.length > cx.max_payload() {
-        return Err(NtStatus::INVALID_PARAMETER.into());
-    }
-    if let Some(segments) = &route.segments {
-        let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
-        if request.length == 0 || room < u64::from(request.length) {
+/// A READ that the client may make.
+struct Admitted {
+    open: Arc<Open>,
+    /// How much is read.
+    len: usize,
+}
+
+impl Admitted {
+    fn new(cx: &OpContext, request: &Request, route: &Route) -> Result<Admitted, Failure> {
+        let open = opens::find(cx, request.file)?;
+        // Who may execute a file may read it over the network (3.3.5.12).
+        open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
+        if request.length > cx.max_payload() {
             return Err(NtStatus::INVALID_PARAMETER.into());
         }
-    }
-    let Some(file) = &open.file else {
-        let directory = open.kind == Kind::Dir;
-        return Err(if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into());
-    };
-    // [MS-FSA] 2.1.5.3: the range ends within 63 bits.
-    if request.offset.checked_add(u64::from(request.length)).is_none_or(|end| i64::try_from(end).is_err()) {
-        return Err(NtStatus::INVALID_PARAMETER.into());
-    }
-    open.claim.may_read(request.offset, u64::from(request.length))?;
-    let len = match route.segments {
-        Some(_) => request.length as usize,
-        None => inline_len(cx, request)?,
-    };
-    let short = route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&len);
-    let now = (short && !(leaves_as_it_is(cx, request) && file.is_mapped()))
-        .then(|| file.read_now(&cx.server.config.pool, request.offset, len))
-        .flatten();
-    let data = match now {
-        Some(data) => data,
-        None => file.read(request.offset, len)?,
-    };
-    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-    if len < request.minimum_count || (len == 0 && request.length > 0) {
-        return Err(NtStatus::END_OF_FILE.into());
-    }
-    open.position.store(request.offset.saturating_add(u64::from(len)), Ordering::Relaxed);
-    let mut reply = Reply::with_capacity(RESPONSE_DATA_AT - HEADER_LEN);
-    match &route.segments {
-        None => Response::emit_head(len, 0, &mut reply.message),
-        Some(segments) => {
-            route.emit_head(cx, len, &mut reply);
-            reply.segments = clip(segments, len);
+        if let Some(segments) = &route.segments {
+            let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+            if request.length == 0 || room < u64::from(request.length) {
+                return Err(NtStatus::INVALID_PARAMETER.into());
+            }
         }
+        if open.file.is_none() {
+            let directory = open.kind == Kind::Dir;
+            return Err(
+                if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into()
+            );
+        }
+        // [MS-FSA] 2.1.5.3: the range ends within 63 bits.
+        if request.offset.checked_add(u64::from(request.length)).is_none_or(|end| i64::try_from(end).is_err())
+        {
+            return Err(NtStatus::INVALID_PARAMETER.into());
+        }
+        open.claim.may_read(request.offset, u64::from(request.length))?;
+        let len = match route.segments {
+            Some(_) => request.length as usize,
+            None => inline_len(cx, request)?,
+        };
+        Ok(Admitted { open, len })
     }
-    reply.compress = request.flags.contains(Flags::REQUEST_COMPRESSED);
-    reply.payload = Some(data).filter(|data: &Payload| !data.is_empty());
-    Ok(reply)
+
+    fn submit(&self, cx: &OpContext, request: &Request, route: &Route) -> Result<Read<'_>, Failure> {
+        let Some(file) = &self.open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
+        let short = route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&self.len);
+        let now = (short && !(leaves_as_it_is(cx, request) && file.is_mapped()))
+            .then(|| file.read_now(&cx.server.config.pool, request.offset, self.len))
+            .flatten();
+        Ok(match now {
+            Some(data) => Read::Now(Ok(data)),
+            None => file.read(request.offset, self.len),
+        })
+    }
+
+    fn reply(&self, cx: &OpContext, request: &Request, route: &Route, data: Payload) -> Answer {
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        if len < request.minimum_count || (len == 0 && request.length > 0) {
+            return Err(NtStatus::END_OF_FILE.into());
+        }
+        self.open.position.store(request.offset.saturating_add(u64::from(len)), Ordering::Relaxed);
+        let mut reply = Reply::with_capacity(RESPONSE_DATA_AT - HEADER_LEN);
+        match &route.segments {
+            None => Response::emit_head(len, 0, &mut reply.message),
+            Some(segments) => {
+                route.emit_head(cx, len, &mut reply);
+                reply.segments = clip(segments, len);
+            }
+        }
+        reply.compress = request.flags.contains(Flags::REQUEST_COMPRESSED);
+        reply.payload = Some(data).filter(|data: &Payload| !data.is_empty());
+        Ok(reply)
+    }
 }
 
 /// Whether the payload inside a message goes into a socket untouched: then the transport can send it from a mapping. What is

@@ -87,7 +87,7 @@ async fn piece(source: &Open, target: &Open, chunk: Chunk) -> Result<(), Failure
     };
     let len = u64::from(chunk.len);
     let end = chunk.source.checked_add(len).ok_or(NtStatus::INVALID_VIEW_SIZE)?;
-    if end > from.len()? {
+    if end > from.len().await? {
         return Err(NtStatus::INVALID_VIEW_SIZE.into());
     }
     if chunk.target.checked_add(len).is_none_or(|end| i64::try_from(end).is_err()) {
@@ -116,7 +116,7 @@ pub(super) async fn duplicate(cx: &OpContext, request: &Request, target: &Open) 
         return Err(NtStatus::INVALID_PARAMETER.into());
     };
     let fits = |offset: u64, size: u64| offset.checked_add(wish.len).is_some_and(|end| end <= size);
-    if !fits(wish.source_offset, from.len()?) || !fits(wish.target_offset, to.len()?) {
+    if !fits(wish.source_offset, from.len().await?) || !fits(wish.target_offset, to.len().await?) {
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
     source.claim.may_read(wish.source_offset, wish.len)?;

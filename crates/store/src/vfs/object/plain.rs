@@ -33,10 +33,7 @@ impl Plain {
     }
 
     /// Carries out at once what needs no wait but for a worker that has the file.
-    fn unlocked<'a>(
-        &'a self,
-        call: impl FnOnce(Unlocked) -> Result<Done, Error> + 'a,
-    ) -> Submission<'a> {
+    fn unlocked<'a>(&'a self, call: impl FnOnce(Unlocked) -> Result<Done, Error> + 'a) -> Submission<'a> {
         match Unlocked::all() {
             Some(unlocked) => Submission::Now(call(unlocked)),
             None => Submission::later(async { call(busy::shared_of(&self.0).await?) }),
@@ -54,7 +51,9 @@ impl Object for Plain {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
         let file = &self.0;
         match op {
-            ObjectOp::Read { offset, len, size } => Submission::Now(self.read(offset, len, size).map(Done::Data)),
+            ObjectOp::Read { offset, len, size } => {
+                Submission::Now(self.read(offset, len, size).map(Done::Data))
+            }
             ObjectOp::Write { offset, chain } => match file.try_write_at(offset, chain) {
                 Some(written) => Submission::Now(written.map(|()| Done::Done).map_err(Error::from)),
                 None => Submission::later(async move {
@@ -154,7 +153,8 @@ mod tests {
                 rt::yield_now().await;
             }
             let (object, begins) = (Plain(file.clone()), begun.clone());
-            let flush = object.submit(ObjectOp::Sync { ended: Box::new(move |_| begins.store(true, Ordering::SeqCst)) });
+            let flush = object
+                .submit(ObjectOp::Sync { ended: Box::new(move |_| begins.store(true, Ordering::SeqCst)) });
             let others = async {
                 for _ in 0..100 {
                     rt::yield_now().await;

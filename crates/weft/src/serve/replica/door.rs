@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use weft_machine::File;
+use weft_machine::Payload;
 use weft_replica::destination::Destination;
 use weft_replica::group::Behind;
 use weft_replica::record::Record;
 use weft_store::Error;
 use weft_store::backend::{Item, Items};
-use weft_store::vfs::{NodeId, OpenFile, Put, Sink};
+use weft_store::vfs::{Done, NodeId, Object, ObjectOp, OpenFile, Put, Submission};
 use weft_wire::repl::control::{Refusal, Request, Response};
 
 /// The share's name. Clients do not show what ends in a dollar sign.
@@ -52,8 +52,6 @@ pub(super) struct Doors(Arc<Shared>);
 struct Shared {
     setup: Setup,
     state: Mutex<State>,
-    /// What there is to read behind a door: nothing.
-    nothing: File,
 }
 
 #[derive(Default)]
@@ -119,9 +117,8 @@ enum Target {
 
 impl Doors {
     /// Doors to nobody yet.
-    pub fn new(setup: Setup) -> io::Result<Doors> {
-        let nothing = File::in_memory("weft-door")?;
-        Ok(Doors(Arc::new(Shared { setup, state: Mutex::default(), nothing })))
+    pub fn new(setup: Setup) -> Doors {
+        Doors(Arc::new(Shared { setup, state: Mutex::default() }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -261,8 +258,8 @@ impl Items for Doors {
 
     fn open(&self, node: NodeId, _write: bool) -> Result<OpenFile, Error> {
         let target = self.state().target(node).ok_or(Error::Stale)?;
-        let file = OpenFile::new(node, self.0.nothing.clone(), None);
-        Ok(file.through(Arc::new(Door { doors: self.clone(), target, session: Mutex::default() })))
+        let door = Door { doors: self.clone(), target, session: Mutex::default() };
+        Ok(OpenFile::new(node, Arc::new(door)))
     }
 }
 
@@ -291,69 +288,87 @@ impl std::fmt::Debug for Door {
     }
 }
 
-impl Sink for Door {
-    fn len(&self) -> u64 {
-        0
-    }
-
-    fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
-            match &self.target {
-                Target::Log(partnership, session) => {
-                    let destination = self.doors.destination(partnership)?;
-                    // An append that was cut in two on its way is no row of records, and refused here.
-                    let records = Record::parse_all(chain).map_err(refused)?;
-                    destination.append(*session, records).await.map_err(no)
-                }
-                Target::Volume(partnership, session, number) => {
-                    let destination = self.doors.destination(partnership)?;
-                    destination.write_blocks(*session, *number, offset, chain).await.map_err(no)
-                }
-                Target::Measure => Ok(()),
-                Target::Setup | Target::Control(_) => Err(Error::NotSupported),
+impl Door {
+    async fn write(&self, offset: u64, chain: Vec<Bytes>) -> Result<(), Error> {
+        match &self.target {
+            Target::Log(partnership, session) => {
+                let destination = self.doors.destination(partnership)?;
+                // An append that was cut in two on its way is no row of records, and refused here.
+                let records = Record::parse_all(chain).map_err(refused)?;
+                destination.append(*session, records).await.map_err(no)
             }
-        })
+            Target::Volume(partnership, session, number) => {
+                let destination = self.doors.destination(partnership)?;
+                destination.write_blocks(*session, *number, offset, chain).await.map_err(no)
+            }
+            Target::Measure => Ok(()),
+            Target::Setup | Target::Control(_) => Err(Error::NotSupported),
+        }
     }
 
-    fn place<'a>(&'a self, offset: u64, len: u64, put: Put<'a>) -> LocalBoxFuture<'a, Result<bool, Error>> {
-        Box::pin(async move {
-            // Records are looked at before they are kept.
-            let Target::Volume(partnership, session, number) = &self.target else { return Ok(false) };
-            let destination = self.doors.destination(partnership)?;
-            destination.place_blocks(*session, *number, offset, len, put).await.map_err(no)
-        })
+    async fn place(&self, offset: u64, len: u64, put: Put<'_>) -> Result<bool, Error> {
+        // Records are looked at before they are kept.
+        let Target::Volume(partnership, session, number) = &self.target else { return Ok(false) };
+        let destination = self.doors.destination(partnership)?;
+        destination.place_blocks(*session, *number, offset, len, put).await.map_err(no)
     }
 
-    fn sync(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
-        // What is to be durable was so when its WRITE was answered; blocks are made so by a barrier.
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn zero(&self, _offset: u64, _len: u64, _keep_space: bool) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(std::future::ready(Err(Error::NotSupported)))
-    }
-
-    fn exchange(&self, message: Bytes, max: usize) -> LocalBoxFuture<'_, Result<Bytes, Error>> {
-        Box::pin(async move {
-            let answer: Bytes = match &self.target {
-                Target::Setup => (self.doors.0.setup)(message).await,
-                Target::Control(partnership) => {
-                    let request = Request::parse(&message).map_err(refused)?;
-                    let response = match self.doors.behind(partnership) {
-                        Some(behind) => behind.control(request).await,
-                        None => Response::Refused(Refusal::Partnership),
-                    };
-                    if let Response::Welcome(welcome) = &response {
-                        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-                        *session = Some(welcome.session);
-                    }
-                    response.emit().into()
+    async fn exchange(&self, message: Bytes, max: usize) -> Result<Bytes, Error> {
+        let answer: Bytes = match &self.target {
+            Target::Setup => (self.doors.0.setup)(message).await,
+            Target::Control(partnership) => {
+                let request = Request::parse(&message).map_err(refused)?;
+                let response = match self.doors.behind(partnership) {
+                    Some(behind) => behind.control(request).await,
+                    None => Response::Refused(Refusal::Partnership),
+                };
+                if let Response::Welcome(welcome) = &response {
+                    let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+                    *session = Some(welcome.session);
                 }
-                Target::Measure | Target::Log(..) | Target::Volume(..) => {
-                    return Err(Error::NotSupported);
-                }
-            };
-            if answer.len() > max { Err(Error::Invalid) } else { Ok(answer) }
+                response.emit().into()
+            }
+            Target::Measure | Target::Log(..) | Target::Volume(..) => {
+                return Err(Error::NotSupported);
+            }
+        };
+        if answer.len() > max { Err(Error::Invalid) } else { Ok(answer) }
+    }
+}
+
+impl Object for Door {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        Submission::Now(match op {
+            // What a protocol carried in one request comes here whole.
+            ObjectOp::Write { offset, chain } => {
+                let chain = chain.to_vec();
+                return Submission::later(async move {
+                    self.write(offset, chain).await?;
+                    Ok(Done::Done)
+                });
+            }
+            ObjectOp::Place { offset, len, put } => {
+                return Submission::later(
+                    async move { self.place(offset, len, put).await.map(Done::Placed) },
+                );
+            }
+            ObjectOp::Exchange { message, max } => {
+                return Submission::later(async move { self.exchange(message, max).await.map(Done::Answer) });
+            }
+            // What is to be durable was so when its WRITE was answered; blocks are made so by a barrier.
+            ObjectOp::Sync { ended } => {
+                ended(&Ok(()));
+                Ok(Done::Done)
+            }
+            ObjectOp::Read { .. } => Ok(Done::Data(Payload::Chain(Vec::new()))),
+            ObjectOp::Extents { .. } => Ok(Done::Extents(Vec::new(), true)),
+            ObjectOp::Len => Ok(Done::Len(0)),
+            ObjectOp::Append { .. }
+            | ObjectOp::Allocate { .. }
+            | ObjectOp::Zero { .. }
+            | ObjectOp::Copy { .. }
+            | ObjectOp::Clone { .. }
+            | ObjectOp::Resize { .. } => Err(Error::NotSupported),
         })
     }
 }

@@ -169,7 +169,7 @@ impl Replicas {
                 serde_json::to_vec(&told).unwrap_or_default().into()
             })
         });
-        let doors = Doors::new(setup).map_err(|e| format!("--replica: {e}"))?;
+        let doors = Doors::new(setup);
         let replicas = Arc::new(Replicas {
             cores: cores.clone(),
             pool: pool.clone(),

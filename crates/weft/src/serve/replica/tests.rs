@@ -57,7 +57,7 @@ impl Host {
             pool,
             folder: Folder::of(&state),
             volumes: Volumes::at(state.join("volumes")),
-            doors: Doors::new(setup).unwrap(),
+            doors: Doors::new(setup),
             members,
             absent: Vec::new(),
             groups: Mutex::default(),

@@ -51,7 +51,7 @@ async fn ends(
     let from_stateid = saved(c, from_stateid);
     let from = io::file(c, &from_node, &from_stateid, Intent::Read(from_offset, count)).await?;
     let to = io::file(c, &to_node, to_stateid, Intent::Write(to_offset, count)).await?;
-    let size = from.len().map_err(|e| status(&e))?;
+    let size = from.len().await.map_err(|e| status(&e))?;
     let end = from_offset.checked_add(count).ok_or(Status::INVAL)?;
     if from_offset > size || end > size {
         return Err(Status::INVAL);

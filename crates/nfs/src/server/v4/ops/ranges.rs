@@ -38,7 +38,7 @@ pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
     if args.what != DATA && args.what != HOLE {
         return Err(Status::UNION_NOTSUPP);
     }
-    let size = file.len().map_err(|e| status(&e))?;
+    let size = file.len().await.map_err(|e| status(&e))?;
     if args.offset >= size {
         return Err(Status::NXIO);
     }
@@ -94,7 +94,7 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
     let node = c.node()?;
     let count = u64::from(args.count.min(c.cx.max_payload()));
     let file = io::file(c, &node, &args.stateid, Intent::Read(args.offset, count)).await?;
-    let size = file.len().map_err(|e| status(&e))?;
+    let size = file.len().await.map_err(|e| status(&e))?;
     let mut end = args.offset.saturating_add(count).min(size);
     if args.offset >= end {
         return Ok((args.offset >= size, Vec::new()));
@@ -113,7 +113,7 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
         }
         if stop > start {
             let len = stop.saturating_sub(start);
-            let data = file.read_within(size, start, len as usize).map_err(|e| status(&e))?;
+            let data = file.read_within(size, start, len as usize).await.map_err(|e| status(&e))?;
             pieces.push(Piece { offset: start, len, data: Some(data) });
         }
         at = stop.max(at);

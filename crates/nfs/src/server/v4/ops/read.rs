@@ -14,8 +14,8 @@ pub async fn read(c: &Compound<'_>, args: &Read) -> Result<(ReadHead, Payload), 
     let node = c.node()?;
     let count = args.count.min(c.cx.max_payload());
     let file = io::file(c, &node, &args.stateid, Intent::Read(args.offset, u64::from(count))).await?;
-    let size = file.len().map_err(|e| status(&e))?;
-    let data = file.read_within(size, args.offset, count as usize).map_err(|e| status(&e))?;
+    let size = file.len().await.map_err(|e| status(&e))?;
+    let data = file.read_within(size, args.offset, count as usize).await.map_err(|e| status(&e))?;
     let count = data.len() as u32;
     let eof = args.offset.saturating_add(u64::from(count)) >= size;
     Ok((ReadHead { eof, count }, data))

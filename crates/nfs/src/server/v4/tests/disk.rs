@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use futures_util::future::{LocalBoxFuture, join, poll_immediate};
 use futures_util::lock::Mutex as Queue;
 use weft_machine::rt;
-use weft_store::{Backend, Error, OpenFile, Outcome, Sink};
+use weft_store::{Backend, Done, Error, Object, ObjectOp, OpenFile, Outcome, Submission};
 use weft_wire::nfs3;
 use weft_wire::nfs3::procedure;
 
@@ -106,24 +106,21 @@ fn touched(op: &weft_store::Op) -> Vec<NodeId> {
     }
 }
 
-impl Sink for Written {
-    fn len(&self) -> u64 {
-        self.0.len().unwrap()
-    }
-
-    fn write(&self, offset: u64, chain: Vec<Bytes>) -> LocalBoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move { self.0.write(offset, &chain).await })
-    }
-
-    fn sync(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+impl Written {
+    fn sync(&self) -> Result<(), Error> {
         let known = &self.1.0;
         known.flushed.lock().unwrap().push(self.0.node);
         let lost = std::mem::take(&mut *known.lost.lock().unwrap());
-        Box::pin(std::future::ready(if lost { Err(failed()) } else { self.1.flush(Some(self.0.node)) }))
+        if lost { Err(failed()) } else { self.1.flush(Some(self.0.node)) }
     }
+}
 
-    fn zero(&self, _: u64, _: u64, _: bool) -> LocalBoxFuture<'_, Result<(), Error>> {
-        unimplemented!()
+impl Object for Written {
+    fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
+        let ObjectOp::Sync { ended } = op else { return self.0.object().submit(op) };
+        let done = self.sync();
+        ended(&done);
+        Submission::Now(done.map(|()| Done::Done))
     }
 }
 
@@ -160,7 +157,7 @@ impl Backend for Disk {
                 }
                 Outcome::File(file) => {
                     let written = Written(file.clone(), self.clone());
-                    Outcome::File(file.through(Arc::new(written)))
+                    Outcome::File(OpenFile::new(file.node, Arc::new(written)))
                 }
                 other => other,
             })

@@ -48,7 +48,7 @@ async fn copy(
 async fn content(b: &Bench, path: &str) -> Vec<u8> {
     let attr = b.vfs.lookup(weft_store::NodeId::ROOT, path.as_bytes(), false).await.unwrap();
     let file = b.vfs.open(attr.node, false).await.unwrap();
-    file.read(0, 1 << 20).unwrap().into_chain(&Pool::new(1)).await.unwrap().concat()
+    file.read(0, 1 << 20).data().await.unwrap().into_chain(&Pool::new(1)).await.unwrap().concat()
 }
 
 #[test]

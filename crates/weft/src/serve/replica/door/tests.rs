@@ -38,7 +38,7 @@ fn names_lead_to_doors_and_back() {
 /// Doors to a destination in memory that nobody has claimed yet.
 async fn doors() -> (Doors, Arc<Destination>) {
     let setup: Setup = Arc::new(|message| Box::pin(std::future::ready(message)));
-    let doors = Doors::new(setup).unwrap();
+    let doors = Doors::new(setup);
     let format = Format {
         partnership: PARTNERSHIP,
         role: Role::Destination,
