@@ -1,5 +1,10 @@
 //! The rules of the house that a compiler does not keep: arrows point down, `unsafe` stays in its rooms, every file
-//! says what it is for, and no file holds two ideas for long.
+//! says what it is for, no file holds two ideas for long, and the files of a crate import each other in one direction.
+
+#[path = "house/imports.rs"]
+mod imports;
+#[path = "house/tokens.rs"]
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,6 +75,10 @@ const UNCHECKED: [&str; 2] = ["weft", "machine"];
 /// What they do without: an index, and a sum that says nothing of its overflow.
 const ENGINE_LINTS: [&str; 2] = ["clippy::indexing_slicing", "clippy::arithmetic_side_effects"];
 
+/// Crates where some files still import each other in a circle. The rule does not cover them yet; no crate is added here.
+const CIRCLES: &[&str] =
+    &["wire", "machine", "rdma", "transport", "store", "smb", "nfs", "replica", "load", "weft"];
+
 /// Past this a file is asked "is this two ideas?" and split.
 const MAX_LINES: usize = 1000;
 
@@ -120,6 +129,29 @@ fn arrows_point_down() {
             if let Some(other) = line.strip_prefix("weft-").and_then(|l| l.split(['.', ' ', '=']).next()) {
                 assert!(may_know.contains(&other), "crates/{room} must not know crates/{other}");
             }
+        }
+    }
+}
+
+#[test]
+fn files_import_in_one_direction() {
+    // A file in a circle can be read, tested and changed only with all others of it. What they share goes below them.
+    let sources = sources();
+    for (room, _) in ARROWS {
+        let root_file = if *room == "weft" { "main.rs" } else { "lib.rs" };
+        let imports = imports::imports(&sources, &format!("crates/{room}/src/{root_file}"));
+        match imports::cycle(&imports) {
+            Some(cycle) if !CIRCLES.contains(room) => {
+                let ends = cycle.iter().zip(cycle.iter().cycle().skip(1));
+                let steps: Vec<_> = ends
+                    .map(|(file, other)| format!("{file} imports {other} by {}", imports[*file][*other]))
+                    .collect();
+                panic!("crates/{room} has files that import each other in a circle:\n{}", steps.join("\n"));
+            }
+            None if CIRCLES.contains(room) => {
+                panic!("crates/{room} has no circle left: take it from CIRCLES")
+            }
+            _ => {}
         }
     }
 }
