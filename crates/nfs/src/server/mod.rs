@@ -21,6 +21,7 @@ mod files;
 pub mod fuzz;
 mod guard;
 mod handles;
+mod identity;
 mod line;
 mod mount;
 mod nlm;

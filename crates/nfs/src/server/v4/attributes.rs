@@ -17,8 +17,8 @@ use super::compound::Compound;
 use super::named;
 use super::names::{MAX_NAME, status};
 use super::place::Place;
+use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::context::Node;
-use crate::server::ops::MAX_FILE_SIZE;
 
 /// FH4_PERSISTENT.
 const PERSISTENT: u32 = 0;

@@ -22,9 +22,10 @@ use super::names::{status, utf8};
 use super::ops;
 use super::place::Place;
 use super::state::session::Kept;
-use super::state::{Client, Identity, Lease, Principal, Session, Speaker};
+use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node, Results};
 use crate::server::duplicates::{Asked, MAX_ANSWER};
+use crate::server::identity::{Identity, Principal};
 
 /// What every reply has room for: the RPC header and the results of small operations.
 const SMALL: usize = 1024;
