@@ -17,14 +17,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream as _};
-use weft_machine::{LogLimit, rt};
+use weft_machine::rt;
 use weft_store::block::BlockOp;
 use weft_wire::nbd::transmission::{Command, REQUEST_LEN, Request, command_flags};
 
 use crate::execute::{self, Refusal};
+use crate::negotiation::Agreed;
 use crate::outbox::{Outbox, Reply};
 use crate::receiver::Receiver;
-use crate::resources::{Error, Export, Limits, Resources};
+use crate::resources::{Error, Limits, Resources};
 use crate::watch::Watch;
 use weft_machine::net::Link;
 
@@ -33,19 +34,6 @@ use weft_machine::net::Link;
 const ROUNDS_IN_A_ROW: usize = 16;
 /// How long a client may take to notice that the server has said its last word.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// What the handshake came to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed<'a> {
-    /// What is served.
-    pub export: &'a Export,
-    /// How often the log is told that it fails.
-    pub failures: &'a LogLimit,
-    /// READs are answered in chunks.
-    pub structured: bool,
-    /// BLOCK_STATUS may be asked for.
-    pub context: bool,
-}
 
 struct Connection<'a> {
     resources: &'a Resources,

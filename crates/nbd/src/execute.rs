@@ -13,8 +13,7 @@ use weft_wire::nbd::transmission::{
     Chunk, Code, Command, Descriptor, Request, SimpleReply, command_flags as flag,
 };
 
-use crate::connection::Agreed;
-use crate::negotiation::ALLOCATION_ID;
+use crate::negotiation::{ALLOCATION_ID, Agreed};
 use crate::outbox::{Ending, Reply};
 use crate::resources::{Limits, Resources};
 

@@ -3,6 +3,7 @@
 //! Spec: doc/proto.md "Newstyle negotiation", "Option types", "Metadata querying", "TLS support" (NOTLS or FORCEDTLS mode).
 //! Owns: what was agreed so far. Does not: read or write (see `server`).
 
+use weft_machine::LogLimit;
 use weft_wire::nbd::Malformed;
 use weft_wire::nbd::handshake::{
     BASE_ALLOCATION, CLIENT_FLAGS_LEN, Choice, Chosen, ClientFlags, FIXED_NEWSTYLE, GREETING_LEN, Greeting,
@@ -36,6 +37,19 @@ enum Security {
     Wanted,
     /// Under TLS.
     Begun,
+}
+
+/// What the handshake came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed<'a> {
+    /// What is served.
+    pub export: &'a Export,
+    /// How often the log is told that it fails.
+    pub failures: &'a LogLimit,
+    /// READs are answered in chunks.
+    pub structured: bool,
+    /// BLOCK_STATUS may be asked for.
+    pub context: bool,
 }
 
 /// What follows an option.

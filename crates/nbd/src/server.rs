@@ -11,8 +11,8 @@ use weft_machine::rt::{self, Drain};
 use weft_machine::{LogLimit, Pool, Stream};
 use weft_wire::nbd::handshake::{CLIENT_FLAGS_LEN, OPTION_HEADER_LEN, OptionHeader};
 
-use crate::connection::{self, Agreed};
-use crate::negotiation::{Negotiation, Step};
+use crate::connection;
+use crate::negotiation::{Agreed, Negotiation, Step};
 use crate::receiver::Receiver;
 use crate::resources::{Error, Export, Limits, Resources};
 use crate::watch::Watch;

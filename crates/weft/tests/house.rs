@@ -1,5 +1,10 @@
 //! The rules of the house that a compiler does not keep: arrows point down, `unsafe` stays in its rooms, every file
-//! says what it is for, and no file holds two ideas for long.
+//! says what it is for, no file holds two ideas for long, and the files of a crate import each other in one direction.
+
+#[path = "house/imports.rs"]
+mod imports;
+#[path = "house/tokens.rs"]
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,6 +75,23 @@ const UNCHECKED: [&str; 2] = ["weft", "machine"];
 /// What they do without: an index, and a sum that says nothing of its overflow.
 const ENGINE_LINTS: [&str; 2] = ["clippy::indexing_slicing", "clippy::arithmetic_side_effects"];
 
+/// Files that count as one, because their types hold each other: what is below is no part that could be had alone. No file is added
+/// for convenience: a function that two need, or a type that does not hold the others, goes below both.
+const KNOTS: &[&[&str]] = &[
+    // A client has states; a state has its owner, or is a delegation, which names the client and the state that it is recalled from.
+    &[
+        "crates/nfs/src/server/v4/state/clients.rs",
+        "crates/nfs/src/server/v4/state/delegation.rs",
+        "crates/nfs/src/server/v4/state/owner.rs",
+        "crates/nfs/src/server/v4/state/stateids.rs",
+    ],
+    // An open file asks by its session, which opens it again when the server has forgotten both.
+    &["crates/nfs/src/client/v4/opened.rs", "crates/nfs/src/client/v4/session.rs"],
+];
+
+/// Crates where some files still import each other in a circle. The rule does not cover them yet; no crate is added here.
+const CIRCLES: &[&str] = &["wire", "machine", "rdma", "transport", "store", "smb", "replica", "load", "weft"];
+
 /// Past this a file is asked "is this two ideas?" and split.
 const MAX_LINES: usize = 1000;
 
@@ -120,6 +142,41 @@ fn arrows_point_down() {
             if let Some(other) = line.strip_prefix("weft-").and_then(|l| l.split(['.', ' ', '=']).next()) {
                 assert!(may_know.contains(&other), "crates/{room} must not know crates/{other}");
             }
+        }
+    }
+}
+
+#[test]
+fn files_import_in_one_direction() {
+    // A file in a circle can be read, tested and changed only with all others of it. What they share goes below them.
+    let sources = sources();
+    for (room, _) in ARROWS {
+        let root_file = if *room == "weft" { "main.rs" } else { "lib.rs" };
+        let mut imports = imports::imports(&sources, &format!("crates/{room}/src/{root_file}"));
+        for knot in KNOTS {
+            if !knot[0].starts_with(&format!("crates/{room}/")) {
+                continue;
+            }
+            for file in *knot {
+                assert!(
+                    imports::circle_of(&imports, file, knot),
+                    "{file} is in no circle with {knot:?}: untie it"
+                );
+            }
+            imports = imports::tie(&imports, knot);
+        }
+        match imports::cycle(&imports) {
+            Some(cycle) if !CIRCLES.contains(room) => {
+                let ends = cycle.iter().zip(cycle.iter().cycle().skip(1));
+                let steps: Vec<_> = ends
+                    .map(|(file, other)| format!("{file} imports {other} by {}", imports[*file][*other]))
+                    .collect();
+                panic!("crates/{room} has files that import each other in a circle:\n{}", steps.join("\n"));
+            }
+            None if CIRCLES.contains(room) => {
+                panic!("crates/{room} has no circle left: take it from CIRCLES")
+            }
+            _ => {}
         }
     }
 }

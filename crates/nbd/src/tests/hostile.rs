@@ -13,7 +13,7 @@ use weft_store::volume::plain::Plain;
 use weft_wire::nbd::transmission::{Code, Command, Request, command_flags as flag};
 
 use super::client::{Client, SIZE, server, server_over, tell};
-use crate::connection::Agreed;
+use crate::negotiation::Agreed;
 use crate::{Error, Limits, execute};
 
 #[test]

@@ -231,10 +231,10 @@ fn what_a_listing_leaves_out_is_asked_for() {
 
 #[test]
 fn names_of_a_directory_are_bounded_by_what_they_take() {
-    let (mut listed, name) = (super::mount::Listed::default(), Bytes::from(vec![b'n'; MAX_NAME]));
+    let (mut listed, name) = (super::listing::Listed::default(), Bytes::from(vec![b'n'; MAX_NAME]));
     let fit = (0..).take_while(|_| listed.own(&name).is_ok()).count();
     assert_eq!(fit, (512 << 20) / MAX_NAME);
-    let (mut listed, name) = (super::mount::Listed::default(), Bytes::from_static(b"n"));
+    let (mut listed, name) = (super::listing::Listed::default(), Bytes::from_static(b"n"));
     assert_eq!((0..).take_while(|_| listed.own(&name).is_ok()).count(), 4 << 20);
 }
 

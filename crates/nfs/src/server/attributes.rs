@@ -2,9 +2,11 @@
 //!
 //! Spec: RFC 1813 2.5, 2.6. Does not: ask the store.
 
-use super::ops::MAX_FILE_SIZE;
 use weft_store::{self as store, Attr, Kind, SetAttr, Special, Timestamp};
 use weft_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, SpecData, Status, Time, WccAttr};
+
+/// Offsets of files are signed in the kernel.
+pub(super) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
 /// fattr3 of a node of the share with this number.
 pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {

@@ -28,8 +28,8 @@ use super::answers::Answers;
 use super::caller::Caller;
 use super::context;
 use super::dispatch::NotRpc;
+use super::identity::Origin;
 use super::line::{self, Line};
-use super::v4::state::Origin;
 use super::watch::Watch;
 
 /// Messages taken between two looks at what is running.

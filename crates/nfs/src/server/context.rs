@@ -22,8 +22,8 @@ use super::Server;
 use super::answers::Answers;
 use super::caller::Caller;
 use super::handles::Named;
+use super::identity::Origin;
 use super::line::Line;
-use super::v4::state::Origin;
 use super::watch::Watch;
 
 /// Bytes of an RPC call or reply around the payload of a READ or WRITE, at most.

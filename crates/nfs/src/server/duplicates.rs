@@ -25,7 +25,7 @@ use siphasher::sip::SipHasher24;
 use weft_wire::rpc::{Call, Credential};
 use weft_wire::xdr::Decoder;
 
-use super::v4::state::Origin;
+use super::identity::Origin;
 use super::v4::state::numbers::random_hasher;
 
 /// Answers that are kept.

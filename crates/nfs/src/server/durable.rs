@@ -27,7 +27,7 @@ use weft_machine::file::journal::{self, Journal};
 use weft_machine::file::private;
 use weft_machine::random;
 
-use super::v4::state::identity::IDENTITY_BYTES;
+use super::identity::IDENTITY_BYTES;
 
 /// Who a client is by its own words; those with sessions have a name space of their own.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

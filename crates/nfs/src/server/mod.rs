@@ -21,7 +21,9 @@ mod files;
 pub mod fuzz;
 mod guard;
 mod handles;
+mod identity;
 mod line;
+mod monitors;
 mod mount;
 mod nlm;
 mod nsm;
@@ -49,9 +51,9 @@ use duplicates::Duplicates;
 pub use durable::{Durable, Unusable};
 use files::OpenFiles;
 use handles::Handles;
+use monitors::Monitors;
 use mount::Mounts;
 use nlm::Locking;
-use nsm::Monitors;
 use outgoing::Outgoing;
 use rpcbind::Services;
 pub use rpcbind::{Net, Role, Service};
@@ -253,7 +255,7 @@ impl Server {
             loop {
                 rt::sleep(self.limits.lease).await;
                 v4::sweep(self).await;
-                nsm::sweep(self, rt::now());
+                monitors::sweep(self, rt::now());
             }
         };
         futures_util::future::join(nsm::notify(self), sweep).await;

@@ -18,9 +18,9 @@ use weft_wire::xdr::Malformed;
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
 use super::opened::{Opened, skip};
-use super::session::{Client, Keep};
+use super::session::{Client, Keep, part};
 use crate::client::lines::{Dial, Lines};
-use crate::client::mount::Listed;
+use crate::client::listing::Listed;
 use crate::client::rpc::{Cargo, Rpc};
 use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
 
@@ -354,11 +354,6 @@ fn names(path: &str) -> Result<Vec<Text>, Error> {
             name => Ok(Text(Bytes::copy_from_slice(name.as_bytes()))),
         })
         .collect()
-}
-
-/// The `n`th part of a time; `n` is not zero.
-pub(super) fn part(time: Duration, n: u32) -> Duration {
-    time.checked_div(n).unwrap_or(time)
 }
 
 /// A lease is renewed before it runs out, however little is done (RFC 8881 8.3).

@@ -25,7 +25,6 @@ use weft_wire::xdr::Malformed;
 
 use super::callback;
 use super::compound::{self, Results};
-use super::mount::part;
 use super::opened::{Back, Opened};
 use super::slots::{Slots, Turn};
 use crate::client::Error;
@@ -631,4 +630,9 @@ fn ends_session(status: Status) -> bool {
             | Status::BAD_HIGH_SLOT
             | Status::CONN_NOT_BOUND_TO_SESSION
     )
+}
+
+/// The `n`th part of a time; `n` is not zero.
+pub(super) fn part(time: Duration, n: u32) -> Duration {
+    time.checked_div(n).unwrap_or(time)
 }

@@ -263,7 +263,7 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
         .enter(&asked.host, &asked.owner, state, asked.node.id, opens)
         .map_err(|_| Status::DENIED_NOLOCKS)?;
     if monitored == Monitored::Yes {
-        super::nsm::monitor(cx.server, asked.host.addr)?;
+        super::monitors::monitor(cx.server, asked.host.addr)?;
     }
     let set = || opens.try_set_range(asked.node.id, entered.id, asked.range, args.exclusive);
     let attempt = || entered.ranges.lock((opens, asked.node.id, entered.id), set).unwrap_or(Err(NO_ROOM));
@@ -420,7 +420,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             Ok(false) => return Err(Status::DENIED),
             Err(Full) => return Err(Status::DENIED_NOLOCKS),
         }
-        if let Err(status) = super::nsm::monitor(cx.server, host.addr) {
+        if let Err(status) = super::monitors::monitor(cx.server, host.addr) {
             if let Some(open) = cx.server.locking.table.unshare(&host, (node.number, node.id), owner) {
                 super::v4::close_open(&node.share.vfs, open).await;
             }
@@ -475,7 +475,7 @@ pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32
     };
     let freed = table.free(&host, |share, since| is_older(since) && cx.lets_in(share));
     give_up(cx.server, freed).await;
-    super::nsm::forget_idle(cx.server, host.addr);
+    super::monitors::forget_idle(cx.server, host.addr);
     Ok(())
 }
 
@@ -483,7 +483,7 @@ pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32
 async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
     // One question to a host at a time, whoever claims to be it.
     let place = cx.server.locking.questions.enter(host.addr)?;
-    let asked = Name { name: super::nsm::name_for(cx.server, host.addr)? };
+    let asked = Name { name: super::monitors::name_for(cx.server, host.addr)? };
     match callback::stat(&way(cx.server, host.addr), &place, &asked).await {
         Ok(answer) => Some(answer.state).filter(|state| *state != 0),
         Err(e) => {

@@ -471,25 +471,25 @@ fn hosts_are_remembered_for_as_long_as_they_may_have_something_to_take_again() {
     life(&|server, file| {
         assert!(server.monitors.any_before());
         rt::block_on(async {
-            crate::server::nsm::sweep(server, rt::now());
+            crate::server::monitors::sweep(server, rt::now());
             assert_eq!(remembered(server), 2, "they may come");
             let again = LockArgs { reclaim: true, ..wish(part(file, 1, 0, 1), true, false) };
             assert_eq!(locked(server, HERE, &again).await, Status::GRANTED);
             // Who did not come has nothing; who holds something stays.
-            crate::server::nsm::sweep(server, minutes(2));
-            crate::server::nsm::sweep(server, minutes(60));
+            crate::server::monitors::sweep(server, minutes(2));
+            crate::server::monitors::sweep(server, minutes(60));
             assert_eq!(remembered(server), 1);
             assert_eq!(unlocked(server, HERE, part(file, 1, 0, 0)).await, Status::GRANTED);
-            crate::server::nsm::sweep(server, minutes(61));
-            crate::server::nsm::sweep(server, minutes(62));
+            crate::server::monitors::sweep(server, minutes(61));
+            crate::server::monitors::sweep(server, minutes(62));
             assert_eq!(remembered(server), 1, "most lock again soon");
             let more = wish(part(file, 1, 0, 1), true, false);
             assert_eq!(locked(server, HERE, &more).await, Status::GRANTED);
-            crate::server::nsm::sweep(server, minutes(70));
+            crate::server::monitors::sweep(server, minutes(70));
             assert_eq!(remembered(server), 1);
             assert_eq!(unlocked(server, HERE, part(file, 1, 0, 0)).await, Status::GRANTED);
-            crate::server::nsm::sweep(server, minutes(71));
-            crate::server::nsm::sweep(server, minutes(77));
+            crate::server::monitors::sweep(server, minutes(71));
+            crate::server::monitors::sweep(server, minutes(77));
             assert_eq!(remembered(server), 0);
         })
         .unwrap();

@@ -5,10 +5,9 @@ use weft_wire::nfs3::{
 };
 
 use super::{failed, failed_at};
+use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::context::Context;
 
-/// Offsets of files are signed in the kernel.
-pub(in crate::server) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// READ and WRITE go best by whole pages.
 const MULTIPLE: u32 = 4096;
 

@@ -29,7 +29,7 @@ mod write;
 pub(super) use access::access;
 pub(super) use commit::commit;
 pub(super) use create::create;
-pub(super) use fsinfo::{MAX_FILE_SIZE, fsinfo};
+pub(super) use fsinfo::fsinfo;
 pub(super) use fsstat::fsstat;
 pub(super) use getattr::getattr;
 pub(super) use link::link;

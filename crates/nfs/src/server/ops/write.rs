@@ -5,6 +5,7 @@ use weft_store::{Attr, Error, Kind};
 use weft_wire::nfs3::{Outcome, Stable, Status, Verifier, WccOnly, WriteArgs, WriteOk};
 
 use super::{failed, status, wcc};
+use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::caller::WRITE;
 use crate::server::context::{Context, Node};
 
@@ -40,7 +41,7 @@ async fn store(
     if data.len() as u64 != u64::from(head.count) || before.kind != Kind::File {
         return Some(Err(Error::Invalid));
     }
-    head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= super::fsinfo::MAX_FILE_SIZE)?;
+    head.offset.checked_add(u64::from(head.count)).filter(|end| *end <= MAX_FILE_SIZE)?;
     let written = async {
         cx.caller.check_data(before, WRITE)?;
         let unflushed = cx.server.run.writing(&node.share.vfs);

@@ -5,6 +5,8 @@
 //! The change attribute is the time of the last change in nanoseconds. Users go by their numbers, as Linux clients
 //! with AUTH_SYS write them.
 
+mod named;
+
 use bytes::Bytes;
 use weft_store::{self as store, Attr, Kind, SetAttr, Space, Special, Timestamp};
 use weft_wire::nfs4::{
@@ -14,11 +16,10 @@ use weft_wire::nfs4::{
 
 use super::acl;
 use super::compound::Compound;
-use super::named;
 use super::names::{MAX_NAME, status};
 use super::place::Place;
+use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::context::Node;
-use crate::server::ops::MAX_FILE_SIZE;
 
 /// FH4_PERSISTENT.
 const PERSISTENT: u32 = 0;

@@ -20,7 +20,6 @@ use weft_wire::nfs4::{
 };
 
 use super::compound::Compound;
-use super::named;
 use super::names::status;
 use super::place::Place;
 use super::state::{Client, Delegation, Held, Kind, Speaker, State};
@@ -51,7 +50,7 @@ pub(super) async fn grant(
         share::WANT_READ_DELEG => false,
         _ => writes,
     };
-    if named::is_attribute(node) {
+    if node.is_attribute() {
         return refused(why::NOT_SUPP_FTYPE);
     }
     let states = &c.cx.server.states;

@@ -10,15 +10,17 @@ mod close;
 mod compound;
 mod delegations;
 mod dial;
+mod dispatch;
 mod io;
 mod named;
 mod names;
 mod ops;
 mod place;
+mod reply;
 pub(super) mod state;
 
 pub(super) use close::{clear_lapsed, close_open, sweep};
-pub(super) use compound::compound;
+pub(super) use dispatch::compound;
 
 #[cfg(test)]
 pub(super) mod tests;

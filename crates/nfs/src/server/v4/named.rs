@@ -9,12 +9,9 @@
 //! and list are the file's, and set there.
 
 use bytes::Bytes;
-use siphasher::sip::SipHasher24;
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Kind};
-use weft_wire::nfs4::{
-    Attributes, Bitmap, ChangeInfo, Entry, FileType, Rename, RenameOk, Status, Text, attr,
-};
+use weft_wire::nfs4::{Bitmap, ChangeInfo, Entry, Rename, RenameOk, Status, Text};
 
 use super::attributes::{self, change};
 use super::compound::Compound;
@@ -31,7 +28,7 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
     let node = match c.place()? {
         Place::Root => return Err(Status::NOTSUPP),
         Place::Attributes(_) => return Err(wrong),
-        Place::Node(node) if is_attribute(&node) => return Err(wrong),
+        Place::Node(node) if node.is_attribute() => return Err(wrong),
         Place::Node(node) => node,
     };
     match node.attr().await?.kind {
@@ -47,11 +44,6 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
     }
     c.go(Place::Attributes(node));
     Ok(())
-}
-
-/// Whether a node is a named attribute itself.
-pub(super) fn is_attribute(node: &Node<'_>) -> bool {
-    node.share.vfs.stream_of(node.id).is_some()
 }
 
 /// The attributes of `of`, for somebody who may do this with its data.
@@ -161,52 +153,4 @@ pub(super) async fn list(
         }
     }
     Ok(true)
-}
-
-/// A number for an attribute, or (without a name) for the directory of them, that no file has by any likelihood.
-fn fileid(file: u64, name: Option<&[u8]>) -> u64 {
-    let mut bytes = file.to_be_bytes().to_vec();
-    bytes.extend(name.into_iter().flatten());
-    SipHasher24::new().hash(&bytes) | 1 << 63
-}
-
-/// Puts right what is an attribute's own, in values that are those of its file.
-pub(super) fn of_attribute(values: &mut Attributes, file: u64, name: &[u8]) {
-    own(values, FileType::NAMEDATTR, fileid(file, Some(name)), 1);
-}
-
-/// The same of the directory.
-pub(super) fn of_directory(values: &mut Attributes, file: u64) {
-    own(values, FileType::ATTRDIR, fileid(file, None), 2);
-    let Attributes { size, space_used, mode, .. } = values;
-    (*size, *space_used) = (size.map(|_| 0), space_used.map(|_| 0));
-    // Who may read it may look names up in it.
-    *mode = mode.map(|mode| mode & 0o666 | (mode & 0o444) >> 2);
-}
-
-fn own(values: &mut Attributes, kind: FileType, fileid: u64, links: u32) {
-    macro_rules! put {
-        ($($field:ident = $value:expr;)*) => {
-            $(if let Some(value) = &mut values.$field { *value = $value; })*
-        };
-    }
-    put! {
-        kind = kind;
-        fileid = fileid;
-        mounted_on_fileid = fileid;
-        numlinks = links;
-        named_attr = false;
-        case_insensitive = true;
-    }
-}
-
-/// Of the directory at `place`.
-pub(super) async fn values(c: &Compound<'_>, of: &Node<'_>, wanted: Bitmap) -> Result<Attributes, Status> {
-    let known = of.attr().await?;
-    let mut values = attributes::of_node(c, of, &known, wanted).await?;
-    of_directory(&mut values, known.fileid);
-    if wanted.has(attr::FILEHANDLE) {
-        values.filehandle = Some(Place::Attributes(*of).handle(c.cx).await?);
-    }
-    Ok(values)
 }

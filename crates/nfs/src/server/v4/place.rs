@@ -92,6 +92,11 @@ pub(super) fn no_file(kind: Kind, minor: u32) -> Status {
 }
 
 impl Node<'_> {
+    /// Whether it is a named attribute itself.
+    pub fn is_attribute(&self) -> bool {
+        self.share.vfs.stream_of(self.id).is_some()
+    }
+
     /// What its handles are made of, to be asked before a name of it goes; `None` for what has gone already.
     pub async fn stable(&self) -> Option<Stable> {
         self.share.vfs.stable(self.id).await.ok()

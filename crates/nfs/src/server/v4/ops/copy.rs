@@ -17,7 +17,7 @@ use super::super::io::{self, Intent};
 use super::super::names::status;
 use super::super::place::Place;
 use super::super::state::{Client, Offload};
-use crate::server::ops::MAX_FILE_SIZE;
+use crate::server::attributes::MAX_FILE_SIZE;
 
 /// Bytes of one COPY: well under the time after which a client asks what became of its call.
 const MAX_COPY: u64 = 256 << 20;

@@ -6,7 +6,7 @@ use weft_wire::nfs4::{Allocate, Bitmap, IoAdvise, Read, Seek, SeekOk, Status};
 use super::super::compound::Compound;
 use super::super::io::{self, Intent};
 use super::super::names::status;
-use crate::server::ops::MAX_FILE_SIZE;
+use crate::server::attributes::MAX_FILE_SIZE;
 
 const DATA: u32 = 0;
 const HOLE: u32 = 1;

@@ -10,7 +10,6 @@ use super::super::attributes::{self, changes};
 use super::super::compound::Compound;
 use super::super::delegations;
 use super::super::io::{self, Intent};
-use super::super::named;
 use super::super::names::status;
 use crate::server::guard;
 
@@ -29,7 +28,7 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
     let place = c.place()?;
     let mut changes = changes(&args.attributes, c.minor, false)?;
     let node = place.writable()?;
-    if named::is_attribute(&node) && !changes.mask.without(SIZE).is_empty() {
+    if node.is_attribute() && !changes.mask.without(SIZE).is_empty() {
         return Err(Status::ATTRNOTSUPP);
     }
     let attr = node.attr().await?;

@@ -7,7 +7,7 @@ use super::super::compound::Compound;
 use super::super::io::{self, Intent};
 use super::super::names::status;
 use super::super::place::no_file;
-use crate::server::ops::MAX_FILE_SIZE;
+use crate::server::attributes::MAX_FILE_SIZE;
 
 pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
     let node = c.node()?;

@@ -8,7 +8,6 @@ use weft_wire::xdr::pad;
 
 use super::super::attributes::change;
 use super::super::compound::Compound;
-use super::super::named;
 use super::super::names::{status, well_formed};
 use super::super::place::Place;
 use crate::server::caller::{READ, WRITE};
@@ -19,7 +18,7 @@ const EMPTY: usize = 8 + 4 + 4;
 
 async fn node<'a>(c: &Compound<'a>, wanted: u32) -> Result<(Node<'a>, u64), Status> {
     let Place::Node(node) = c.place()? else { return Err(Status::PERM) };
-    if named::is_attribute(&node) {
+    if node.is_attribute() {
         return Err(Status::WRONG_TYPE);
     }
     let attr = node.attr().await?;

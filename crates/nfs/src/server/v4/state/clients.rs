@@ -19,12 +19,12 @@ use weft_wire::nfs4::{
 };
 
 use super::budget::{self, AWAITED_BYTES, OWNER_BYTES, STATE_BYTES, no_room};
-use super::identity::{Identity, Origin, Owned};
-use super::numbers::Purpose;
+use super::numbers::{Other, Purpose};
+use super::owned::Owned;
 use super::session::Session;
-use super::stateids::Other;
 use super::{Back, Lease, LockOwner, Offload, Owner, Ranges, Speaker, State, States};
 use crate::server::durable::Who;
+use crate::server::identity::{Identity, Origin};
 
 pub use leaving::Taken;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weft_machine::Time;
 
-use super::identity::Owned;
+use super::owned::Owned;
 
 /// Of one client.
 #[derive(Debug)]

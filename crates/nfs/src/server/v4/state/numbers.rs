@@ -1,7 +1,7 @@
 //! Ids that cannot be guessed: numbers in sequence, hidden by a permutation that only this run of the server knows.
 //!
 //! Spec: RFC 8881 21 (ids are no proof of who names them; this makes guessing them of no use). Does not: check who names
-//! an id (`identity`).
+//! an id (`speaker`).
 //!
 //! A Feistel network of eight rounds over SipHash with a random key. Each purpose has a permutation of its own. That way an id is
 //! unique without being looked up, and one of a client that is gone still says whose it was.
@@ -11,6 +11,9 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 const ROUNDS: u8 = 8;
+
+/// What names a state for as long as it lives.
+pub type Other = [u8; 12];
 
 /// What a number is of.
 #[derive(Clone, Copy, Debug)]

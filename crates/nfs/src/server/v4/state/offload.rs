@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::stateids::Other;
+use super::numbers::Other;
 
 /// One copy.
 pub struct Offload {

@@ -21,10 +21,10 @@ use weft_wire::rpc::Credential;
 use weft_wire::xdr::Decoder;
 
 use super::budget::slot_bytes;
-use super::identity::{Identity, Origin};
 use super::numbers::random_hasher;
 use super::{Back, Lease, States};
 use crate::server::duplicates::hash_credential;
+use crate::server::identity::{Identity, Origin};
 use crate::server::shard;
 
 const SHARDS: usize = 16;

@@ -16,14 +16,11 @@ use weft_machine::Charge;
 use weft_store::{Hold, NodeId, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
-use super::numbers::Purpose;
+use super::numbers::{Other, Purpose};
 use super::{Client, Delegation, Lease, LockOwner, Owner, Ranges, Speaker, States};
 use crate::server::shard;
 
 const SHARDS: usize = 64;
-
-/// What names a state for as long as it lives.
-pub type Other = [u8; 12];
 
 /// An open, or locks under it.
 pub struct State {

@@ -405,7 +405,8 @@ fn a_long_tag_is_not_kept_without_being_asked_for() {
 /// The table of clients by itself, where time is an argument.
 #[test]
 fn idle_clients_go_when_others_find_no_room() {
-    use super::super::state::{Identity, Limits as StateLimits, Principal, Session, States};
+    use super::super::state::{Limits as StateLimits, Session, States};
+    use crate::server::identity::{Identity, Principal};
     use weft_machine::Time as Clock;
 
     let limits =

@@ -214,7 +214,8 @@ fn what_is_taken_from_a_silent_client_is_not_on_disk_when_others_have_it() {
 #[test]
 fn a_client_does_not_make_room_for_its_own_session_by_going() {
     use super::super::state::back::Route;
-    use super::super::state::{Back, Identity, Limits as StateLimits, Principal, Session, States};
+    use super::super::state::{Back, Limits as StateLimits, Session, States};
+    use crate::server::identity::{Identity, Principal};
     use weft_machine::Time as Clock;
 
     let limits = StateLimits { memory: 1 << 20, lease: Duration::from_secs(60), ..StateLimits::default() };

@@ -27,7 +27,7 @@ use weft_wire::nfs4::*;
 use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
-use super::state::Origin;
+use crate::server::identity::Origin;
 use crate::server::tests::{PEER, replies_to_parts, reply_to_parts};
 use crate::server::{Config, Limits, Policy, Server};
 

@@ -1,4 +1,4 @@
-//! Who speaks for a client: how it names itself, and what of that the connection proves.
+//! Who calls: how it names itself, and what of that the connection proves.
 //!
 //! Spec: RFC 8881 2.10.8.3 (who may use what a client made), 18.35.4 (a record has a principal). Does not: decide who is let
 //! into an export; nobody has an [`Origin`] here whom none lets in.
@@ -7,15 +7,11 @@
 //! can be guessed (a client's name) is only ever looked up together with the whole origin. What cannot be guessed (ids) is
 //! found by whoever has as strong a [`Standing`] as the one who made it: an address may change, as hosts roam and have several.
 
-use std::sync::{Mutex, PoisonError};
-
 use weft_machine::Source;
 use weft_machine::net::Holder;
 use weft_store::rules::Ports;
 use weft_transport::{Peer, Security};
 use weft_wire::rpc::Credential;
-
-use super::{Lease, Session};
 
 /// Whose request it is, as far as the credential says: the flavour and the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +50,7 @@ pub struct Standing {
 
 impl Standing {
     /// Whether it may use what one of `made` has made.
-    fn is_as_good_as(&self, made: &Standing) -> bool {
+    pub fn is_as_good_as(&self, made: &Standing) -> bool {
         let proven = match made.proof {
             Proof::Nothing => true,
             Proof::Private => self.proof != Proof::Nothing,
@@ -124,83 +120,6 @@ impl Identity {
     }
 }
 
-/// In whose name a request names states and clients.
-#[derive(Clone, Copy)]
-pub enum Speaker<'a> {
-    /// This session's client, and no other.
-    Session(&'a Session),
-    /// A client of minor version 0 that it names, if it comes from there.
-    Alone(&'a Origin),
-}
-
-impl Speaker<'_> {
-    /// Whether it has a session.
-    pub fn has_session(self) -> bool {
-        matches!(self, Speaker::Session(_))
-    }
-
-    /// Whether a client, or a state of it, is one that the request may have to do with.
-    pub fn may_use(self, lease: &Lease) -> bool {
-        match self {
-            Speaker::Session(session) => session.lease.client == lease.client,
-            Speaker::Alone(origin) => !lease.owned.sessions && lease.owned.allows(origin),
-        }
-    }
-}
-
-/// Addresses of a client that are remembered; the one that it came from first is always one of them.
-const MAX_SOURCES: usize = 8;
-
-/// Whose a client's record is.
-#[derive(Debug)]
-pub struct Owned {
-    pub by: Identity,
-    /// It has sessions (minor versions from 1 on).
-    pub sessions: bool,
-    /// Other addresses from which it has shown that it knows one of its sessions; the latest is the last.
-    elsewhere: Mutex<Vec<Source>>,
-    /// Who said last that he is the client, and did not show it.
-    refused: Mutex<Option<Source>>,
-}
-
-impl Owned {
-    pub fn new(by: Identity, sessions: bool) -> Owned {
-        Owned { by, sessions, elsewhere: Mutex::default(), refused: Mutex::default() }
-    }
-
-    /// Whoever is there is not this client, or no more: it is another one from now on.
-    pub fn refuse(&self, source: Source) {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
-    }
-
-    pub fn has_refused(&self, source: Source) -> bool {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) == Some(source) && !self.is_at(source)
-    }
-
-    /// Whether who comes from there may have to do with it at all, if it knows what to ask for.
-    pub fn allows(&self, from: &Origin) -> bool {
-        from.standing.is_as_good_as(&self.by.origin.standing)
-    }
-
-    /// Whether the client is known to be at this address.
-    pub fn is_at(&self, source: Source) -> bool {
-        source == self.by.origin.source
-            || self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).contains(&source)
-    }
-
-    /// The client is at this address, too.
-    pub fn moves_to(&self, source: Source) {
-        if self.is_at(source) {
-            return;
-        }
-        let mut elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
-        if elsewhere.len() >= MAX_SOURCES.saturating_sub(1) {
-            elsewhere.remove(0);
-        }
-        elsewhere.push(source);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,15 +166,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_client_is_at_few_addresses_and_always_at_its_first() {
-        let at = |n: u8| Source::V4([192, 0, 2, n].into());
-        let origin = Origin { source: at(0), standing: STANDINGS[1] };
-        let owned = Owned::new(Identity { principal: Principal { flavor: 1, uid: 0 }, origin }, true);
-        (1..100).for_each(|n| owned.moves_to(at(n)));
-        let known = (0..100).filter(|n| owned.is_at(at(*n)));
-        assert_eq!(known.collect::<Vec<_>>(), [0, 93, 94, 95, 96, 97, 98, 99]);
     }
 }

@@ -1,0 +1,456 @@
+//! From a COMPOUND to its operations, in order until one fails, and back to a reply.
+//!
+//! Spec: RFC 7530 1.6.3, 15.2; RFC 8881 16.2, 2.10.6 (sessions). Does not: carry out operations (`ops`), or keep a reply; the
+//! slot of the session does.
+//!
+//! What one reply can grow to is bounded by the session, or by the channel.
+
+use bytes::Bytes;
+use weft_machine::{Buf, rt};
+use weft_transport::SHORT_ANSWER;
+use weft_wire::nfs4::{Bitmap, CompoundHead, MINOR_VERSION, NoOp, Op, ReplyHead, Status, UpTo, Xdr, opnum};
+use weft_wire::rpc::{Call, Reply};
+use weft_wire::xdr::{Decoder, Encoder, Malformed};
+
+use super::compound::{Compound, SlotTurn};
+use super::names::{status, utf8};
+use super::place::Place;
+use super::reply::Body;
+use super::state::session::Kept;
+use super::{named, ops};
+use crate::server::context::{Context, Results};
+use crate::server::duplicates::{Asked, MAX_ANSWER};
+
+/// What every reply has room for: the RPC header and the results of small operations.
+const SMALL: usize = 1024;
+/// The longest result of an operation that is neither a listing nor payload: an extended attribute's.
+const LONGEST_RESULT: usize = 64 << 10;
+/// The longest reply that is kept without being asked for; a slot is charged for as much.
+const MAX_UNASKED: usize = 128;
+
+/// Whether the compound goes on.
+enum Next {
+    /// The operation ended like this; its result is in the reply.
+    Ended(Status),
+    /// The reply of the same request that came earlier, whole.
+    Replayed(Bytes),
+}
+
+/// Answers one COMPOUND.
+pub(in crate::server) async fn compound(
+    cx: &Context<'_>,
+    call: &Call,
+    mut d: Decoder,
+    body: Encoder,
+) -> Result<Results, Reply> {
+    let head = CompoundHead::parse(&mut d).map_err(|Malformed(why)| {
+        tracing::debug!(why, "a compound does not parse");
+        Reply::GarbageArgs
+    })?;
+    // Sessions have numbers of their own.
+    let duplicates = &cx.server.duplicates;
+    let mut asked = (head.minor == 0)
+        .then(|| Asked::new(duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
+    let mut reply = Body::new(body);
+    let start = reply.tail.len();
+    let known = head.minor <= MINOR_VERSION;
+    let refused = if !known { Some(Status::MINOR_VERS_MISMATCH) } else { utf8(&head.tag).err() };
+    ReplyHead { status: refused.unwrap_or(Status::OK), tag: head.tag, count: 0 }.emit(&mut reply.tail);
+    if refused.is_some() {
+        return Ok(reply.into_results());
+    }
+    cx.watch.called(call.version, head.minor, &call.credential);
+    if let Some(asked) = &mut asked
+        && let Some(answer) = asked.answered(duplicates).await
+    {
+        return Ok(reply.replayed(start, &answer));
+    }
+    let count_at = reply.tail.len().saturating_sub(4);
+    let views = cx.views();
+    let compound = Compound {
+        cx,
+        views: (&views, cx),
+        minor: head.minor,
+        now: rt::now(),
+        credential: &call.credential,
+        current: None,
+        saved: None,
+        stateid: None,
+        saved_stateid: None,
+        turn: None,
+        request_bytes: d.total(),
+        announced: head.count,
+        index: 0,
+        reply,
+    };
+    let mut run = Run {
+        c: compound,
+        next: opnum::ILLEGAL,
+        asked,
+        was_short: true,
+        room: None,
+        limit: cx.limits.max_message.min((cx.max_payload() as usize).saturating_add(SMALL * 64)),
+    };
+    let status = loop {
+        if run.c.index == head.count {
+            break Status::OK;
+        }
+        let next = run.step(&mut d).await;
+        run.c.index = run.c.index.saturating_add(1);
+        match next {
+            Next::Ended(Status::OK) if run.c.index < head.count && !run.was_short => {
+                rt::yield_if_due().await;
+            }
+            Next::Ended(Status::OK) => {}
+            Next::Ended(status) => break status,
+            Next::Replayed(kept) => return Ok(run.c.reply.replayed(start, &kept)),
+        }
+    };
+    let Run { c: Compound { mut reply, turn, index, .. }, asked, room, .. } = run;
+    let first = reply.head();
+    first.patch_u32(start, status.0);
+    first.patch_u32(count_at, index);
+    if let Some(SlotTurn { session, slot, keep }) = turn {
+        // A SEQUENCE alone costs nothing to keep (RFC 8881 2.10.6.1.3), unless its tag is long.
+        let whole = reply.is_one_buffer();
+        let short = reply.tail.len().saturating_sub(start) <= MAX_UNASKED;
+        let kept = match () {
+            () if (keep || index == 1 && short) && whole => Kept::Reply(reply.tail.copy_from(start)),
+            () => Kept::Lost,
+        };
+        session.finish(slot, kept);
+    }
+    if let Some(asked) = asked
+        && reply.is_one_buffer()
+        && reply.tail.len().saturating_sub(start) <= MAX_ANSWER
+    {
+        asked.keep(|| reply.tail.copy_from(start));
+    }
+    Ok(reply.into_results().within(room))
+}
+
+/// A compound, and what only the choice of operations needs of it.
+struct Run<'a> {
+    c: Compound<'a>,
+    /// The operation behind the one that is carried out.
+    next: u32,
+    /// The request, where no slot of a session keeps it from being carried out twice.
+    asked: Option<Asked>,
+    /// The operation that has ended costs next to nothing, whatever it was asked for.
+    was_short: bool,
+    /// For a reply that becomes long.
+    room: Option<Box<Buf>>,
+    /// Longest reply.
+    limit: usize,
+}
+
+/// Whether the operation must not be carried out twice, and no owner's number protects it.
+fn changes(op: &Op) -> bool {
+    matches!(op, Op::Create(_) | Op::Link(_) | Op::Remove(_) | Op::Rename(_) | Op::Setattr(_))
+}
+
+impl Run<'_> {
+    /// The next operation.
+    async fn step(&mut self, d: &mut Decoder) -> Next {
+        // WRITE brings its data itself; the one other operation with payload is short.
+        if d.is_distant() && self.peek_op(d) == opnum::CREATE {
+            match self.c.cx.fetch().await {
+                Ok(content) => d.arrived(content),
+                Err(e) => return self.failed(opnum::CREATE, status(&e)),
+            }
+        }
+        let op = match Op::parse(d, self.c.minor) {
+            Ok(op) => op,
+            Err(NoOp::Illegal) => return self.failed(opnum::ILLEGAL, Status::OP_ILLEGAL),
+            Err(NoOp::BadXdr(number, Malformed(why))) => {
+                tracing::debug!(number, why, "arguments do not parse");
+                return self.failed(number, Status::BADXDR);
+            }
+        };
+        let number = op.number();
+        if self.c.minor == 0 && self.c.index >= self.c.cx.server.states.limits.operations {
+            return self.failed(number, Status::RESOURCE);
+        }
+        if self.c.minor > 0
+            && let Err(status) = ops::session::admit(&self.c, &op)
+        {
+            return self.failed(number, status);
+        }
+        if changes(&op)
+            && self.asked.as_ref().is_some_and(|asked| !asked.has_begun())
+            && let Some(answer) = Box::pin(self.begin()).await
+        {
+            return Next::Replayed(answer);
+        }
+        // The way to a READ's or a WRITE's file: no look at the clock for these.
+        self.was_short = matches!(
+            op,
+            Op::Sequence(_)
+                | Op::Putfh(_)
+                | Op::Putrootfh
+                | Op::Savefh
+                | Op::Restorefh
+                | Op::Getfh
+                | Op::Read(_)
+        );
+        let begins = self.c.reply.mark();
+        self.next = self.peek_op(d);
+        let status = match op {
+            Op::Sequence(args) => match ops::session::sequence(&mut self.c, &args, d) {
+                Ok((ok, None)) => return Next::Ended(self.c.put(number, Ok(ok))),
+                Ok((_, Some(Kept::Reply(reply)))) => return Next::Replayed(reply),
+                Ok((ok, Some(_))) => {
+                    // The second operation says that nothing was kept (RFC 8881 18.46.3).
+                    self.c.put(number, Ok(ok));
+                    self.c.index = self.c.index.saturating_add(1);
+                    return self.failed(self.peek_op(d), Status::RETRY_UNCACHED_REP);
+                }
+                Err(status) => return self.failed(number, status),
+            },
+            op => match self.may_be_long(&op) {
+                Some(more) if !Box::pin(self.make_room(more)).await => {
+                    return self.failed(number, Status::DELAY);
+                }
+                _ => self.run(number, op).await,
+            },
+        };
+        if let Some(status) = self.overflow() {
+            // What has grown too long is a listing or data; nothing that changed anything is that long.
+            self.c.reply.take_back(begins);
+            return self.failed(number, status);
+        }
+        Next::Ended(status)
+    }
+
+    /// Before the first change: the answer, if the same request has come earlier.
+    async fn begin(&mut self) -> Option<Bytes> {
+        let asked = self.asked.as_mut()?;
+        // Nobody waits who holds room: the one that is carried out may wait for that.
+        let room = self.room.take().map(|room| room.capacity());
+        let answer = asked.begin(&self.c.cx.server.duplicates).await;
+        if let (Some(len), None) = (room, &answer) {
+            self.room = self.c.cx.answers.room(len).await;
+        }
+        answer
+    }
+
+    /// By how much the operation may lengthen a reply that is long already, or becomes so.
+    fn may_be_long(&self, op: &Op) -> Option<usize> {
+        match op {
+            Op::Readdir(args) => {
+                Some((args.maxcount.min(self.c.cx.server.limits.max_listing) as usize).saturating_add(SMALL))
+            }
+            _ if self.c.reply.results_len() > SHORT_ANSWER => Some(LONGEST_RESULT),
+            _ => None,
+        }
+    }
+
+    /// Makes sure that there is room for the reply with so much more. False: others have it, and the client asks for the rest again.
+    /// Nobody waits who holds some, so that two who need more do not wait for each other.
+    async fn make_room(&mut self, more: usize) -> bool {
+        let len = self.c.reply.results_len().saturating_add(more);
+        match &self.room {
+            None => self.room = self.c.cx.answers.room(len).await,
+            Some(room) if room.capacity() >= len => {}
+            Some(_) => match self.c.cx.answers.try_room(len) {
+                Some(room) => self.room = Some(room),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    fn peek_op(&self, d: &Decoder) -> u32 {
+        d.peek(4).first_chunk().map_or(opnum::ILLEGAL, |word| u32::from_be_bytes(*word))
+    }
+
+    /// Whether the reply has become too long, for its kind.
+    fn overflow(&self) -> Option<Status> {
+        let len = self.c.reply.len();
+        match &self.c.turn {
+            None if self.c.minor == 0 => (len > self.limit).then_some(Status::RESOURCE),
+            None => None,
+            Some(turn) if len > turn.session.fore.max_response as usize => Some(Status::REP_TOO_BIG),
+            Some(turn) if turn.keep && len > turn.session.fore.max_response_cached as usize => {
+                Some(Status::REP_TOO_BIG_TO_CACHE)
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Appends the result of an operation that failed before it began.
+    fn failed(&mut self, number: u32, status: Status) -> Next {
+        self.c.reply.tail.u32(number);
+        self.c.reply.tail.u32(status.0);
+        if number == opnum::SETATTR {
+            Bitmap::EMPTY.emit(&mut self.c.reply.tail);
+        }
+        Next::Ended(status)
+    }
+
+    async fn run(&mut self, n: u32, op: Op) -> Status {
+        let (c, next) = (&mut self.c, self.next);
+        match op {
+            Op::Read(args) => {
+                let result = ops::read::read(c, &args).await;
+                c.put_payload(n, result).await
+            }
+            Op::Write(args) => {
+                let result = ops::write::write(c, args).await;
+                c.put(n, result)
+            }
+            Op::Getattr(wanted) => {
+                let result = ops::getattr::getattr(c, wanted).await;
+                c.put(n, result)
+            }
+            Op::Putfh(handle) => {
+                let result = Place::open(c.cx, &handle).await.and_then(|place| {
+                    // RFC 8881 2.6.3.1.1.8: who asks how to name itself is not told that it does so wrongly.
+                    let asks = matches!(next, opnum::SECINFO | opnum::SECINFO_NO_NAME);
+                    place.admit(c.cx, asks)?;
+                    c.go(place);
+                    Ok(())
+                });
+                c.put(n, result)
+            }
+            Op::Putrootfh | Op::Putpubfh => {
+                c.go(Place::Root);
+                c.put(n, Ok(()))
+            }
+            Op::Getfh => {
+                let result = match c.place() {
+                    Ok(place) => place.handle(c.cx).await,
+                    Err(status) => Err(status),
+                };
+                c.put(n, result)
+            }
+            Op::Savefh => {
+                let result = c.place().map(|place| {
+                    c.saved = Some(place);
+                    c.saved_stateid = c.stateid;
+                });
+                c.put(n, result)
+            }
+            Op::Restorefh => {
+                let missing = if c.minor == 0 { Status::RESTOREFH } else { Status::NOFILEHANDLE };
+                let result = c.saved.ok_or(missing).map(|place| {
+                    c.stand(place);
+                    c.stateid = c.saved_stateid;
+                });
+                c.put(n, result)
+            }
+            // Whatever else there is takes a box, so that reads and writes do not carry its room about.
+            op => Box::pin(run_other(c, n, op)).await,
+        }
+    }
+}
+
+/// The operations that are not asked for with every READ and WRITE.
+async fn run_other(c: &mut Compound<'_>, n: u32, op: Op) -> Status {
+    macro_rules! run {
+        ($result:expr) => {{
+            let result = $result;
+            c.put(n, result)
+        }};
+    }
+    match op {
+        Op::Access(wanted) => run!(ops::access::access(c, wanted).await),
+        Op::Commit(args) => run!(ops::write::commit(c, &args).await),
+        Op::Create(args) => run!(ops::create::create(c, args).await),
+        Op::Link(name) => run!(ops::link::link(c, &name).await),
+        Op::Lookup(name) => run!(ops::lookup::lookup(c, &name).await),
+        Op::Lookupp => run!(ops::lookup::lookupp(c).await),
+        Op::Nverify(fattr) => run!(ops::verify::nverify(c, &fattr).await),
+        Op::Verify(fattr) => run!(ops::verify::verify(c, &fattr).await),
+        Op::Readdir(args) => run!(ops::readdir::readdir(c, &args).await),
+        Op::Readlink => {
+            let result = ops::readlink::readlink(c).await;
+            c.put_payload(n, result).await
+        }
+        Op::Remove(name) => run!(ops::remove::remove(c, &name).await),
+        Op::Rename(args) => run!(ops::rename::rename(c, &args).await),
+        Op::Secinfo(name) => run!(ops::secinfo::secinfo(c, &name).await),
+        Op::SecinfoNoName(style) => run!(ops::secinfo::no_name(c, style).await),
+        Op::Setattr(args) => {
+            let (status, set) = ops::setattr::setattr(c, &args).await;
+            c.reply.tail.u32(n);
+            c.reply.tail.u32(status.0);
+            set.emit(&mut c.reply.tail);
+            status
+        }
+
+        Op::Open(args) => ops::open::open(c, n, args).await,
+        Op::OpenConfirm(args) => ops::opened::confirm(c, n, &args).await,
+        Op::OpenDowngrade(args) => ops::opened::downgrade(c, n, &args).await,
+        Op::Close(args) => ops::opened::close(c, n, &args).await,
+        Op::Lock(args) => ops::lock::lock(c, n, args).await,
+        Op::Lockt(args) => match ops::lock::lockt(c, args).await {
+            Ok(None) => c.put(n, Ok(())),
+            Ok(Some(denied)) => c.denied(n, &denied),
+            Err(status) => c.put::<()>(n, Err(status)),
+        },
+        Op::Locku(args) => ops::lock::locku(c, n, &args).await,
+        Op::ReleaseLockowner(owner) => run!(ops::lock::release_lockowner(c, &owner).await),
+
+        Op::Setclientid(args) => match ops::clientid::setclientid(c, &args) {
+            Ok(confirm) => c.put(n, Ok(confirm)),
+            Err(Ok(using)) => {
+                let status = c.put::<()>(n, Err(Status::CLID_INUSE));
+                using.emit(&mut c.reply.tail);
+                status
+            }
+            Err(Err(status)) => c.put::<()>(n, Err(status)),
+        },
+        Op::SetclientidConfirm(args) => run!(ops::clientid::confirm(c, &args).await),
+        Op::Renew(client) => run!(ops::clientid::renew(c, client)),
+
+        Op::ExchangeId(args) => run!(ops::session::exchange_id(c, &args)),
+        Op::CreateSession(args) => run!(ops::session::create_session(c, &args).await),
+        Op::DestroySession(id) => run!(ops::session::destroy_session(c, &id)),
+        Op::DestroyClientid(id) => run!(ops::session::destroy_clientid(c, id)),
+        Op::BindConnToSession(args) => run!(ops::session::bind_conn(c, &args)),
+        Op::BackchannelCtl(args) => run!(ops::session::backchannel_ctl(c, &args)),
+        Op::ReclaimComplete(one_fs) => run!(ops::session::reclaim_complete(c, one_fs)),
+        Op::TestStateid(ids) => {
+            let statuses = ids.0.iter().map(|id| ops::stateids::test(c, id)).collect();
+            c.put(n, Ok(UpTo::<Status, { weft_wire::nfs4::MAX_TESTED }>(statuses)))
+        }
+        Op::FreeStateid(id) => run!(ops::stateids::free(c, &id).await),
+
+        Op::Openattr(make) => run!(named::openattr(c, make).await),
+        Op::GetDirDelegation => {
+            let status = c.place().err().unwrap_or(Status::NOTSUPP);
+            c.put::<()>(n, Err(status))
+        }
+        Op::Delegreturn(id) => run!(ops::stateids::delegreturn(c, &id).await),
+        Op::WantDelegation(args) => run!(ops::stateids::want(c, &args).await),
+        Op::Delegpurge(_) => c.put::<()>(n, Err(Status::NOTSUPP)),
+        other => Box::pin(run_ranges(c, n, other)).await,
+    }
+}
+
+/// Minor version 2, and what is not spoken.
+async fn run_ranges(c: &mut Compound<'_>, n: u32, op: Op) -> Status {
+    macro_rules! run {
+        ($result:expr) => {{
+            let result = $result;
+            c.put(n, result)
+        }};
+    }
+    match op {
+        Op::Allocate(args) => run!(ops::ranges::allocate(c, &args).await),
+        Op::Deallocate(args) => run!(ops::ranges::deallocate(c, &args).await),
+        Op::Seek(args) => run!(ops::ranges::seek(c, &args).await),
+        Op::ReadPlus(args) => ops::ranges::read_plus(c, n, &args).await,
+        Op::IoAdvise(args) => run!(ops::ranges::io_advise(c, &args)),
+        Op::Copy(args) => run!(ops::copy::copy(c, &args).await),
+        Op::Clone(args) => run!(ops::copy::clone(c, &args).await),
+        Op::OffloadCancel(id) => run!(ops::copy::offload_cancel(c, &id)),
+        Op::OffloadStatus(id) => run!(ops::copy::offload_status(c, &id)),
+        Op::Getxattr(name) => run!(ops::xattr::get(c, &name).await),
+        Op::Setxattr(args) => run!(ops::xattr::set(c, &args).await),
+        Op::Listxattrs(args) => run!(ops::xattr::list(c, &args).await),
+        Op::Removexattr(name) => run!(ops::xattr::remove(c, &name).await),
+        _ => c.put::<()>(n, Err(Status::NOTSUPP)),
+    }
+}
