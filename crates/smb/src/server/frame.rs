@@ -59,6 +59,12 @@ impl Chain {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// READs that were carried out at once.
+    pub(super) static AT_ONCE: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Handles a message to its end: until its answers are queued.
 pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
     if let Err(reason) = answer_all(&connection, body).await {
@@ -120,6 +126,8 @@ pub(super) fn read_at_once(
         last: true,
         cancel: OnceCell::new(),
     };
+    #[cfg(test)]
+    AT_ONCE.set(AT_ONCE.get() + 1);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
     reply.id = Id::tree(cx.tree.id);
     let Some(answer) = ops::try_read(&cx) else {

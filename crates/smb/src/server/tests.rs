@@ -1,6 +1,8 @@
 //! Stories of a server and of clients that follow the rules, stretch them, or break them, under virtual time.
 
 #[cfg(test)]
+mod admission;
+#[cfg(test)]
 mod channels;
 #[cfg(test)]
 mod compound;

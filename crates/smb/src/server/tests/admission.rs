@@ -1,0 +1,187 @@
+//! Requests that are right in everything but one thing: none of them reaches a file, whichever way it is carried out.
+
+use std::time::Duration;
+
+use weft_machine::rt;
+use weft_store::NodeId;
+use weft_wire::smb2::create::CreateOptions;
+use weft_wire::smb2::{Command, FileId, NtStatus, logoff, tree_disconnect};
+
+use super::harness::*;
+use crate::server::{Signing, frame};
+
+/// What a request is without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// A session whose time is not over.
+    Validity,
+    /// A session that goes on.
+    Session,
+    /// The signature that the server requires.
+    Signature,
+    /// A signature by the key of its channel.
+    Key,
+    /// The encryption that the server requires of its session.
+    EncryptionOfSession,
+    /// The encryption that the share requires.
+    EncryptionOfShare,
+    /// A tree of its own session: another session of the connection has one of that id.
+    OwnTree,
+    /// A tree that has not been left.
+    Tree,
+    /// A channel of its session: it comes on a connection that is not bound.
+    Channel,
+}
+
+/// What it is without, whether it is signed, and the answer (3.3.5.2.4, 3.3.5.2.9, 3.3.5.2.11).
+const CASES: [(Lack, bool, NtStatus); 15] = [
+    (Lack::Validity, true, NtStatus::NETWORK_SESSION_EXPIRED),
+    (Lack::Validity, false, NtStatus::NETWORK_SESSION_EXPIRED),
+    (Lack::Session, true, NtStatus::USER_SESSION_DELETED),
+    (Lack::Session, false, NtStatus::USER_SESSION_DELETED),
+    (Lack::Signature, false, NtStatus::ACCESS_DENIED),
+    (Lack::Key, true, NtStatus::ACCESS_DENIED),
+    (Lack::EncryptionOfSession, true, NtStatus::ACCESS_DENIED),
+    (Lack::EncryptionOfSession, false, NtStatus::ACCESS_DENIED),
+    (Lack::EncryptionOfShare, true, NtStatus::ACCESS_DENIED),
+    (Lack::EncryptionOfShare, false, NtStatus::ACCESS_DENIED),
+    (Lack::OwnTree, true, NtStatus::NETWORK_NAME_DELETED),
+    (Lack::OwnTree, false, NtStatus::NETWORK_NAME_DELETED),
+    (Lack::Tree, true, NtStatus::NETWORK_NAME_DELETED),
+    (Lack::Channel, true, NtStatus::USER_SESSION_DELETED),
+    (Lack::Channel, false, NtStatus::USER_SESSION_DELETED),
+];
+
+/// A request, and how the server carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// A READ without a future: [`frame::read_at_once`].
+    ReadAtOnce,
+    /// A READ with a flag that is not looked at there.
+    Read,
+    Write,
+    Create,
+}
+
+const WAYS: [Way; 4] = [Way::ReadAtOnce, Way::Read, Way::Write, Way::Create];
+
+const KEPT: &[u8] = b"what the file holds";
+const CHANGED: &[u8] = b"what somebody wrote";
+
+impl Way {
+    /// Asks for `KEPT`, writes `data`, or makes a file of that name.
+    async fn ask(self, client: &mut Client, file: FileId, data: &[u8], name: &str) -> NtStatus {
+        match self {
+            Way::ReadAtOnce | Way::Read => {
+                client.replay = self == Way::Read;
+                let (status, bytes) = client.read(file, 100).await;
+                client.replay = false;
+                assert_eq!(bytes, if status == NtStatus::SUCCESS { KEPT } else { b"" });
+                status
+            }
+            Way::Write => client.write(file, data).await,
+            Way::Create => {
+                let request = create_request(name, CreateOptions::NONE);
+                client.status(Command::Create, |out| request.emit(out)).await
+            }
+        }
+    }
+}
+
+fn world(lack: Lack) -> World {
+    World::with(|config| match lack {
+        Lack::Validity => config.limits.session_ms = Some(60_000),
+        Lack::Signature => config.signing = Signing::Required,
+        Lack::EncryptionOfSession => config.require_encryption = true,
+        Lack::EncryptionOfShare => config.shares[0].rules.encrypted = true,
+        _ => {}
+    })
+}
+
+/// A client whose requests are right in everything, and a file that it has open.
+async fn right(world: &World, lack: Lack) -> (Client, FileId) {
+    let mut client = world.connect();
+    client.negotiate(Offer::default()).await;
+    client.log_on("alice", PASSWORD).await.unwrap();
+    client.seal = matches!(lack, Lack::EncryptionOfSession | Lack::EncryptionOfShare);
+    client.sign = true;
+    client.tree().await;
+    let file = client.open("f", CreateOptions::NONE).await;
+    assert_eq!(client.write(file, KEPT).await, NtStatus::SUCCESS);
+    (client, file)
+}
+
+/// The same client, whose requests lack that from here on; the file may be another session's.
+async fn without(lack: Lack, world: &World, client: Client, file: FileId) -> (Client, FileId) {
+    let mut client = client;
+    match lack {
+        Lack::Validity => rt::sleep(Duration::from_secs(61)).await,
+        Lack::Session => {
+            let (header, _) = client.call(Command::Logoff, |out| logoff::Request.emit(out)).await;
+            assert_eq!(header.status, NtStatus::SUCCESS);
+        }
+        Lack::Signature => {}
+        Lack::Key => client.keys = world.client().await.keys,
+        Lack::EncryptionOfSession | Lack::EncryptionOfShare => client.seal = false,
+        Lack::OwnTree => {
+            let own = (client.session, client.keys.take());
+            (client.session, client.sign) = (0, false);
+            client.log_on("alice", PASSWORD).await.unwrap();
+            client.sign = true;
+            // Ids are counted by session: the first is one of both.
+            client.tree().await;
+            client.tree().await;
+            let file = client.open("f", CreateOptions::NONE).await;
+            assert_eq!(client.read(file, 100).await.0, NtStatus::SUCCESS);
+            (client.session, client.keys) = own;
+            return (client, file);
+        }
+        Lack::Tree => {
+            let leave =
+                client.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
+            assert_eq!(leave, NtStatus::SUCCESS);
+        }
+        Lack::Channel => {
+            let mut other = world.connect();
+            other.negotiate(Offer::default()).await;
+            (other.session, other.tree) = (client.session, client.tree);
+            other.keys = client.keys.clone();
+            return (other, file);
+        }
+    }
+    (client, file)
+}
+
+/// What is in a file, past the server.
+async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
+    let vfs = &world.server.config.shares[0].vfs;
+    let attr = vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.ok()?;
+    let file = vfs.open(attr.node, false).await.unwrap();
+    Some(file.read(0, 1 << 20).unwrap().into_chain(&world.pool).await.unwrap().concat())
+}
+
+#[test]
+fn what_lacks_anything_reaches_no_file_in_any_way() {
+    story(async {
+        for ((lack, signed, refused), way) in CASES.into_iter().flat_map(|case| WAYS.map(|way| (case, way))) {
+            let case = format!("{way:?} without {lack:?}, signed: {signed}");
+            let world = world(lack);
+            let (mut client, file) = right(&world, lack).await;
+            // Lacking nothing it comes there, and the way that is meant.
+            let at_once = frame::AT_ONCE.get();
+            let status = way.ask(&mut client, file, KEPT, "made").await;
+            assert_eq!(status, NtStatus::SUCCESS, "{case}");
+            let expected = way == Way::ReadAtOnce && !client.seal;
+            assert_eq!(frame::AT_ONCE.get() - at_once, usize::from(expected), "{case}");
+
+            let (mut client, file) = without(lack, &world, client, file).await;
+            client.sign = signed;
+            let at_once = frame::AT_ONCE.get();
+            let status = way.ask(&mut client, file, CHANGED, "too much").await;
+            assert_eq!(status, refused, "{case}");
+            assert_eq!(frame::AT_ONCE.get(), at_once, "{case}");
+            assert_eq!(content(&world, "f").await.as_deref(), Some(KEPT), "{case}");
+            assert_eq!(content(&world, "too much").await, None, "{case}");
+        }
+    });
+}
