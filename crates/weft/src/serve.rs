@@ -6,7 +6,6 @@ mod capture;
 mod names;
 mod nbd;
 mod neighbours;
-mod ports;
 mod registration;
 pub(crate) mod replica;
 mod rpc;
@@ -31,7 +30,7 @@ use weft_machine::rt::{self, Cores, CoresOptions};
 use weft_machine::{Listener, LogLimit, Pool, random};
 use weft_nfs::server::{Durable, Net, Role, Service};
 use weft_rdma::wrap::pcap::Capture;
-use weft_smb::auth::{Keytab, Secret};
+use weft_smb::auth::Secret;
 use weft_smb::server as smb;
 use weft_transport::Channel;
 use zeroize::Zeroizing;
@@ -46,6 +45,7 @@ use crate::admin::Request;
 use crate::admin::endpoint::{Endpoint, Handler};
 use crate::admin::replica::{Command, Reply};
 use crate::args::Serve;
+use crate::config::{self, Plan, ShareConfig};
 use crate::listen::quota::{Quotas, Service as Served};
 use crate::listen::unix::SocketFile;
 use crate::listen::{self, Acceptor, Framing, Messages, Stop};
@@ -61,13 +61,11 @@ const NO_REPLICAS: &str =
     "this server does not replicate: start it with --replica (weft serve --volume NAME --nbd --replica)";
 /// How long requests in flight may take after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1).
-const SMB_DIRECT_PORT: u16 = 5445;
 /// The speed that is announced where the system knows none (loopback, virtual machines): 10 Gbit/s.
 const LINK_SPEED_BPS: u64 = 10_000_000_000;
 
 /// Runs the command.
-pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
     // Before anything fails for want of them.
     listen::quota::raise_descriptors()?;
@@ -76,24 +74,22 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
             "no file can become longer than {bytes} bytes here (`ulimit -f`): writes past that fail"
         );
     }
-    args.listen = Addresses::of_each(&args.each_listen).present();
-    let shares = shares::build(&args)?;
+    let json = args.json;
+    let plan = args.config()?.check()?;
+    let shares = shares::open(&plan.shares)?;
     // Until the process ends.
     let _marks = neighbours::mark(&shares);
-    // NBD alone has nobody who logs on.
-    let volumes_alone = shares.is_empty() && args.share_volumes.is_none() && !args.replica;
-    ports::check(&args, !volumes_alone)?;
-    let password = match volumes_alone {
-        true => None,
-        false => Some(password::for_server(&args.user)?),
+    let password = match plan.serves_files() {
+        true => Some(password::for_server(plan.user())?),
+        false => None,
     };
-    let json = args.json;
-    let cores = Arc::new(start_cores(&args)?);
+    let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
-    let plan = Plan {
+    let replicates = plan.config().replication.enabled;
+    let start = Start {
         secret: password.as_ref().map(|password| Secret::password(&password.text)),
-        password: password.as_ref().filter(|_| args.replica).map(|password| password.text.clone()),
-        args,
+        password: password.as_ref().filter(|_| replicates).map(|password| password.text.clone()),
+        plan,
         shares,
         cores: cores.clone(),
         connections: connections.clone(),
@@ -104,7 +100,7 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let (report, started) = mpsc::channel();
     cores.run(0, move || async move {
         // The receiver waits for exactly this.
-        let _ = report.send(plan.start().await);
+        let _ = report.send(start.start().await);
     });
     let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
@@ -156,21 +152,20 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
 }
 
 /// Starts the threads that do everything for others.
-fn start_cores(args: &Serve) -> Result<Cores, Failure> {
+fn start_cores(limits: &config::Limits) -> Result<Cores, Failure> {
     weft_store::set_id::leave_to_the_kernel()?;
-    let n = match args.cores {
-        Some(0) => return Err("--cores must be at least 1".into()),
+    let n = match limits.cores {
         Some(n) => n,
         None => std::thread::available_parallelism()?.get(),
     };
-    let core = rt::Options { spin_max: Duration::from_micros(args.spin_us), ..rt::Options::default() };
-    let options = CoresOptions { pin: args.pin, core };
+    let core = rt::Options { spin_max: limits.spin, ..rt::Options::default() };
+    let options = CoresOptions { pin: limits.pin, core };
     Ok(Cores::start_with(n, "weft-core", &options)?)
 }
 
 /// What the process serves, before anything listens.
-struct Plan {
-    args: Serve,
+struct Start {
+    plan: Plan,
     shares: Vec<Described>,
     /// Present where there are shares.
     secret: Option<Secret>,
@@ -206,19 +201,20 @@ struct RdmaPort {
 impl RdmaPort {
     /// Listens with every provider: the first picks the port, the others take the same number.
     async fn bind(
-        args: &Serve,
+        plan: &Plan,
         pool: &Pool,
         mut port: u16,
         capture: Option<&Capture>,
     ) -> Result<RdmaPort, String> {
+        let (rdma, congestion) = (&plan.config().rdma, plan.config().limits.congestion.as_deref());
         let (mut names, mut listeners) = (Vec::new(), Vec::new());
-        for provider in providers::serving(pool, &args.rdma, args.crc, args.congestion.as_deref()) {
+        for provider in providers::serving(pool, &rdma.providers, rdma.crc, congestion) {
             let provider = match capture {
                 Some(capture) => providers::captured(provider, capture),
                 None => provider,
             };
             let name = provider.name();
-            let first = args.listen.first();
+            let first = plan.listen.first();
             let bind = async |addr: SocketAddr| match provider.listen(addr).await {
                 // A device is behind some addresses of a host.
                 Err(e) if name == "rnic" && addr.ip() != first => {
@@ -228,7 +224,7 @@ impl RdmaPort {
                 bound => bound.map(Some),
             };
             // The sockets of shared memory are named by their port alone.
-            let addresses = if name == "shm" { &Addresses::from(first) } else { &args.listen };
+            let addresses = if name == "shm" { &Addresses::from(first) } else { &plan.listen };
             let port_of = |listener: &Option<Box<dyn weft_rdma::Listener>>| {
                 listener.as_ref().map_or(port, |listener| listener.local_addr().port())
             };
@@ -280,8 +276,8 @@ fn buffers(bytes: u64) -> Result<(Pool, Pool), String> {
 }
 
 /// The TCP listeners of one port.
-async fn bind_tcp(args: &Serve, port: u16) -> Result<Vec<Listener>, String> {
-    let bound = bind_each(&args.listen, port, async |addr| Listener::bind(addr), port_of).await;
+async fn bind_tcp(listen: &Addresses, port: u16) -> Result<Vec<Listener>, String> {
+    let bound = bind_each(listen, port, async |addr| Listener::bind(addr), port_of).await;
     bound.map_err(|(addr, e)| cannot_listen(addr, &e))
 }
 
@@ -289,12 +285,12 @@ fn port_of(listener: &Listener) -> u16 {
     listener.local_addr().port()
 }
 
-impl Plan {
+impl Start {
     /// Binds every port, then makes the services (SMB tells clients the ports), then accepts.
     async fn start(mut self) -> Result<Services, String> {
-        let (pool, strangers) = buffers(self.args.buffers)?;
+        let (pool, strangers) = buffers(self.plan.config().limits.buffers_bytes)?;
         rt::spawn(keep_trimmed(pool.clone())).detach();
-        let Opened { served: volumes, absent } = volumes::open(&self.args, &pool)?;
+        let Opened { served: volumes, absent } = volumes::open(&self.plan, &pool)?;
         let replicas = match self.password.take() {
             Some(password) => Some(self.replicas(&password, &pool, &volumes, &absent)?),
             None => None,
@@ -303,41 +299,37 @@ impl Plan {
         {
             return Err(format!("nothing is left to serve: volume {}: {}", first.name, first.why()));
         }
-        if let Some(share) = volumes::share(&self.args, &volumes)? {
-            shares::distinct(&self.shares, &share.share.name)?;
-            self.shares.push(share);
-        }
-        shares::rules(&mut self.shares, &self.args).map_err(|e| e.to_string())?;
-        let nbd = nbd::Nbd::bind(&self.args, &pool, &volumes).await?;
+        self.shares.extend(volumes::share(&self.plan, &volumes));
+        let nbd = nbd::Nbd::bind(&self.plan, &pool, &volumes).await?;
         if self.shares.is_empty() && replicas.is_none() {
-            if self.args.pcap.is_some() {
-                return Err("--pcap: nothing here goes over RDMA; name a folder, --ram or --replica".into());
-            }
             return self.start_volumes(pool, strangers, nbd, Opened { served: volumes, absent });
         }
-        let args = &self.args;
-        let tls = rpc::tls(args)?;
-        let smb_tcp = bind_tcp(args, args.smb_port).await?;
+        let plan = &self.plan;
+        let config = plan.config();
+        let listeners = &config.listeners;
+        let smb_tcp = bind_tcp(&plan.listen, listeners.smb_port).await?;
         let rpc = async |role, port: Option<u16>| match port {
-            Some(port) => RpcPort::bind(args, &pool, role, port).await.map(Some),
+            Some(port) => RpcPort::bind(plan, &pool, role, port).await.map(Some),
             None => Ok(None),
         };
-        let nfs_port = rpc(Role::Nfs, args.nfs_port).await?;
-        let mountd_port = rpc(Role::Mount, args.mountd_port).await?;
-        let rpcbind_port = rpc(Role::Rpcbind, args.rpcbind_port).await?;
-        let begin = |path| capture::begin(path, args.pcap_limit, &args.dirs);
-        let capture = args.pcap.as_deref().map(begin).transpose()?;
-        let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port, capture.as_ref()).await?;
-        let nfs_rdma = match args.nfs_rdma_port {
-            Some(port) => Some(RdmaPort::bind(args, &pool, port, capture.as_ref()).await?),
+        let nfs_port = rpc(Role::Nfs, listeners.nfs_port).await?;
+        let mountd_port = rpc(Role::Mount, listeners.mountd_port).await?;
+        let rpcbind_port = rpc(Role::Rpcbind, listeners.rpcbind_port).await?;
+        let folders: Vec<PathBuf> = plan.folders().map(PathBuf::from).collect();
+        let begin =
+            |capture: &config::CaptureConfig| capture::begin(&capture.file, capture.limit_bytes, &folders);
+        let capture = config.rdma.capture.as_ref().map(begin).transpose()?;
+        let smb_rdma = RdmaPort::bind(plan, &pool, listeners.smb_direct_port, capture.as_ref()).await?;
+        let nfs_rdma = match listeners.nfs_rdma_port {
+            Some(port) => Some(RdmaPort::bind(plan, &pool, port, capture.as_ref()).await?),
             None => None,
         };
         let ready = Ready {
             ready: true,
             pid: std::process::id(),
-            listen: args.listen.first(),
-            addresses: args.listen.all().to_vec(),
-            user: args.user.clone(),
+            listen: plan.listen.first(),
+            addresses: plan.listen.all().to_vec(),
+            user: plan.user().to_owned(),
             smb_port: smb_tcp.first().map(port_of),
             smbd_port: Some(smb_rdma.port),
             providers: smb_rdma.providers.clone(),
@@ -345,24 +337,24 @@ impl Plan {
             nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
             mountd_port: mountd_port.as_ref().map(RpcPort::port),
             rpcbind_port: rpcbind_port.as_ref().map(RpcPort::port),
-            nfs_udp: args.nfs_udp,
+            nfs_udp: listeners.nfs_udp,
             shares: self.shares.iter().map(ReadyShare::from).collect(),
-            nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
+            nbd: nbd.as_ref().map(|nbd| nbd.served(plan)),
             volumes: volumes::ready(&volumes),
             not_served: volumes::ready_absent(&absent),
             driver: rt::driver(),
         };
 
-        let admin = admin(args, &self.stop)?;
+        let admin = admin(plan, &self.stop)?;
         let served: Vec<_> = self.shares.into_iter().map(|d| d.share).collect();
         let all = served.clone();
         let doors = replicas.iter().map(|replicas| replicas.share());
-        let offers = offers(args)?;
-        if args.min_dialect < smb::Dialect::V3_0 {
+        let offers = offers(plan)?;
+        if config.smb.min_dialect < smb::Dialect::V3_0 {
             tracing::warn!(
                 "--min-dialect {}: clients of SMB 2 are let in, whose sessions cannot be encrypted and which do not notice that somebody \
                  in between has chosen the dialect",
-                args.min_dialect
+                config.smb.min_dialect
             );
         }
         let mut server_guid = random::bytes().map_err(|e| e.to_string())?;
@@ -375,13 +367,13 @@ impl Plan {
             shares: served.iter().cloned().chain(doors).collect(),
             users: self
                 .secret
-                .map(|secret| smb::User { name: args.user.clone(), secret })
+                .map(|secret| smb::User { name: plan.user().to_owned(), secret })
                 .into_iter()
                 .collect(),
-            names: names::of(&host_name(), &args.server_name),
-            signing: args.smb_signing(),
-            min_dialect: args.min_dialect,
-            require_encryption: args.require_encryption,
+            names: names::of(&host_name(), &config.smb.server_names),
+            signing: config.smb.signing,
+            min_dialect: config.smb.min_dialect,
+            require_encryption: config.smb.require_encryption,
             multichannel: true,
             interfaces: interfaces(&ready),
             endpoints: endpoints(&ready),
@@ -393,28 +385,28 @@ impl Plan {
         // NFS cannot encrypt.
         let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
             served.into_iter().partition(|share| share.rules.encrypted);
-        for share in encrypted.iter().filter(|_| args.nfs_port.is_some() || args.nfs_rdma_port.is_some()) {
+        for share in encrypted.iter().filter(|_| listeners.serve_nfs()) {
             tracing::warn!("share {} is not offered over NFS, which would not encrypt it", share.name);
         }
         let nfs = weft_nfs::server::Server::new(weft_nfs::server::Config {
             shares: in_the_clear,
             pool: pool.clone(),
             limits: weft_nfs::server::Limits::within(listen::quota::descriptors()),
-            durable: durable(args, &ready)?,
+            durable: durable(plan, &ready)?,
             policy: weft_nfs::server::Policy {
                 decides: weft_store::is_root(),
-                squash_root: !args.no_root_squash,
+                squash_root: config.nfs.root_squash,
             },
         });
 
         let rpc_ports: Vec<_> = [nfs_port, mountd_port, rpcbind_port].into_iter().flatten().collect();
         let mut services: Vec<_> = rpc_ports.iter().flat_map(RpcPort::services).collect();
         services.extend(ready.nfs_rdma_port.iter().flat_map(|port| Service::of(Role::Nfs, Net::Rdma, *port)));
-        let registration = match args.rpcbind {
-            true => Some(Registration::new(args.listen.all(), &services)?),
+        let registration = match config.nfs.register {
+            true => Some(Registration::new(plan.listen.all(), &services)?),
             false => None,
         };
-        nfs.announce(args.listen.all().to_vec(), services);
+        nfs.announce(plan.listen.all().to_vec(), services);
 
         let tended = nfs.clone();
         rt::spawn(async move { tended.tend().await }).detach();
@@ -426,7 +418,7 @@ impl Plan {
             cores: self.cores,
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
-            congestion: args.congestion.as_deref().map(Arc::from),
+            congestion: plan.config().limits.congestion.as_deref().map(Arc::from),
             quotas: Quotas::of_process()?,
             connections: self.connections,
             stop: self.stop,
@@ -459,7 +451,7 @@ impl Plan {
             rt::spawn(accepting).detach();
         }
         for port in rpc_ports {
-            port.serve(&acceptor, tls.clone(), &nfs.reached(), &serve_nfs);
+            port.serve(&acceptor, plan.nfs_tls.clone(), &nfs.reached(), &serve_nfs);
         }
         smb_rdma.serve(&acceptor, Messages::Smbd, &serve_smb);
         if let Some(rdma) = nfs_rdma {
@@ -485,9 +477,9 @@ impl Plan {
         volumes: &[volumes::Served],
         absent: &[volumes::Absent],
     ) -> Result<Arc<Replicas>, String> {
-        let state = self.args.state_dir.clone().or_else(crate::volume::state_of_user);
-        let state = state.ok_or("--replica: neither XDG_STATE_HOME nor HOME is set: use --state-dir DIR")?;
-        Replicas::new(&self.args, &state, password, &self.cores, pool, volumes, absent)
+        // The plan would not be one without a place for it.
+        let state = self.plan.state_dir().unwrap_or_default();
+        Replicas::new(&self.plan, &state, password, &self.cores, pool, volumes, absent)
     }
 
     /// The same where there is no share: nothing but NBD listens.
@@ -499,14 +491,14 @@ impl Plan {
         volumes: Opened,
     ) -> Result<Services, String> {
         let Opened { served: volumes, absent } = volumes;
-        let args = &self.args;
-        let admin = admin(args, &self.stop)?;
+        let plan = &self.plan;
+        let admin = admin(plan, &self.stop)?;
         let ready = Ready {
             ready: true,
             pid: std::process::id(),
-            listen: args.listen.first(),
-            addresses: args.listen.all().to_vec(),
-            user: args.user.clone(),
+            listen: plan.listen.first(),
+            addresses: plan.listen.all().to_vec(),
+            user: plan.user().to_owned(),
             smb_port: None,
             smbd_port: None,
             providers: Vec::new(),
@@ -516,7 +508,7 @@ impl Plan {
             rpcbind_port: None,
             nfs_udp: false,
             shares: Vec::new(),
-            nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
+            nbd: nbd.as_ref().map(|nbd| nbd.served(plan)),
             volumes: volumes::ready(&volumes),
             not_served: volumes::ready_absent(&absent),
             driver: rt::driver(),
@@ -527,7 +519,7 @@ impl Plan {
             cores: self.cores,
             memory: listen::memory::Memory::new(&pool, &strangers),
             pool,
-            congestion: args.congestion.as_deref().map(Arc::from),
+            congestion: plan.config().limits.congestion.as_deref().map(Arc::from),
             quotas: Quotas::of_process()?,
             connections: self.connections,
             stop: self.stop,
@@ -554,8 +546,8 @@ struct Admin {
 }
 
 /// Binds the admin socket. Only where its directory was named is it an error that there can be none.
-fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
-    let dir = args.state_dir.clone().or_else(crate::volume::state_of_user);
+fn admin(plan: &Plan, stop: &Stop) -> Result<Admin, String> {
+    let (dir, is_named) = (plan.state_dir(), plan.config().state_dir.is_some());
     let bound = match &dir {
         Some(dir) if dir.is_file() => Err(format!("{} is a file: name a folder", path_name(dir))),
         Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", path_name(dir))),
@@ -565,11 +557,11 @@ fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
         Ok(endpoint) => {
             // After our own is there: of two that start at the same time one at least sees the other.
             if let Some(dir) = &dir {
-                neighbours::sharing_state(dir, args.state_dir.is_some());
+                neighbours::sharing_state(dir, is_named);
             }
             Some(endpoint)
         }
-        Err(why) if args.state_dir.is_some() => return Err(format!("--state-dir: {why}")),
+        Err(why) if is_named => return Err(format!("--state-dir: {why}")),
         Err(why) => {
             tracing::warn!("{why}; `weft status` will not find this server: name a --state-dir");
             None
@@ -622,52 +614,45 @@ impl Admin {
     }
 }
 
-/// What the SMB server offers where the command line asks for it.
-fn offers(args: &Serve) -> Result<smb::Offers, String> {
-    let dfs = smb::dfs::Namespace::new(args.dfs_link.clone()).map_err(|e| format!("--dfs-link: {e}"))?;
-    let compressed: Vec<String> = args.compress_share.iter().map(|name| name.to_lowercase()).collect();
-    let continuous: Vec<String> =
-        args.continuous_availability.iter().map(|name| name.to_lowercase()).collect();
-    let open = |path: &std::path::PathBuf| {
-        Keytab::open(path).map_err(|e| format!("--keytab {}: {e}", path.display()))
+/// What the SMB server offers where the configuration asks for it.
+fn offers(plan: &Plan) -> Result<smb::Offers, String> {
+    let config = plan.config();
+    let named = |is: fn(&ShareConfig) -> bool| -> Vec<String> {
+        config.shares.iter().filter(|share| is(share)).map(|share| share.name.to_lowercase()).collect()
     };
-    let keytab = args.keytab.as_ref().map(open).transpose()?;
-    let journal = if continuous.is_empty() { None } else { Some(smb_journal(args)?) };
+    let (compressed, continuous) =
+        (named(|share| share.compress), named(|share| share.continuous_availability));
+    let journal = if continuous.is_empty() { None } else { Some(smb_journal(plan)?) };
     Ok(smb::Offers {
-        dfs,
-        compression: args.compress || !compressed.is_empty(),
+        dfs: plan.dfs.clone(),
+        compression: config.smb.compress || !compressed.is_empty(),
         compressed,
-        keytab,
+        keytab: plan.keytab.clone(),
         journal,
         continuous,
-        posix: args.posix,
+        posix: config.smb.posix,
     })
 }
 
-/// Where persistent handles are written down. A client that comes back needs the port that it knew.
-fn smb_journal(args: &Serve) -> Result<smb::journal::Journal, String> {
-    let dir = match &args.state_dir {
-        Some(dir) => dir.clone(),
-        None if args.smb_port == 0 => {
-            return Err("--continuous-availability: clients come back to the port that they knew: name one by --smb-port".into());
-        }
-        None => crate::volume::state_of_user()
-            .ok_or("--continuous-availability: there is no home to keep handles in: name a --state-dir")?,
-    };
-    let instance = format!("{}-{}", args.listen.first(), args.smb_port);
+/// Where persistent handles are written down.
+fn smb_journal(plan: &Plan) -> Result<smb::journal::Journal, String> {
+    // The plan would not be one without a place for them.
+    let dir = plan.state_dir().unwrap_or_default();
+    let instance = format!("{}-{}", plan.listen.first(), plan.config().listeners.smb_port);
     smb::journal::Journal::open(&dir, &instance)
         .map_err(|e| format!("persistent handles cannot be kept in {}: {e}", dir.display()))
 }
 
 /// What NFS keeps over restarts. A client that comes back needs the port that it knew: where that is picked anew at
 /// every start, nothing is kept unless a directory is named.
-fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
+fn durable(plan: &Plan, ready: &Ready) -> Result<Option<Durable>, String> {
+    let config = plan.config();
     let fixed = |port: Option<u16>| port.filter(|port| *port != 0);
-    let port = fixed(args.nfs_port).or(fixed(args.nfs_rdma_port));
+    let port = fixed(config.listeners.nfs_port).or(fixed(config.listeners.nfs_rdma_port));
     let served = ready.nfs_port.or(ready.nfs_rdma_port);
     let Some(served) = served else { return Ok(None) };
-    let instance = format!("{}-{served}", args.listen.first());
-    if let Some(dir) = &args.state_dir {
+    let instance = format!("{}-{served}", plan.listen.first());
+    if let Some(dir) = &config.state_dir {
         let opened = Durable::open(dir, &instance);
         return opened.map(Some).map_err(|e| format!("NFS clients would not survive a restart: {e}"));
     }
@@ -728,7 +713,7 @@ fn endpoints(ready: &Ready) -> String {
 /// SMB Direct is announced only at the port where clients other than Weft's look for it.
 fn interfaces(ready: &Ready) -> smb::Interfaces {
     let listen = ready.addresses.clone();
-    let rdma = ready.smbd_port == Some(SMB_DIRECT_PORT)
+    let rdma = ready.smbd_port == Some(config::SMB_DIRECT_PORT)
         && ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
     smb::Interfaces::asked(move || match weft_machine::net::interfaces() {
         Ok(found) => served(&found, &listen, rdma),
