@@ -9,9 +9,11 @@ use std::sync::Arc;
 use weft_machine::{Listener, LogLimit, Pool, rt};
 use weft_nbd::{Config, Export, Limits, Server, Tls, Watch};
 
+use super::error::CannotListen;
+use super::ports::{bind_tcp, port_of};
 use super::status;
 use super::volumes::Served;
-use crate::config::Plan;
+use crate::config::{Plan, key};
 use crate::listen::quota::Service;
 use crate::listen::{Acceptor, ServeStream, unix::PathListener};
 use crate::ready::ReadyNbd;
@@ -31,14 +33,18 @@ pub(super) struct Nbd {
 
 impl Nbd {
     /// Binds; `None` where no option asks for NBD.
-    pub(super) async fn bind(plan: &Plan, pool: &Pool, volumes: &[Served]) -> Result<Option<Nbd>, String> {
+    pub(super) async fn bind(
+        plan: &Plan,
+        pool: &Pool,
+        volumes: &[Served],
+    ) -> Result<Option<Nbd>, CannotListen> {
         let listeners = &plan.config().listeners;
         let tcp = match listeners.nbd_port {
-            Some(port) => super::bind_tcp(&plan.listen, port).await?,
+            Some(port) => bind_tcp(plan, (key::NBD_PORT, port)).await?,
             None => Vec::new(),
         };
         let unix = listeners.nbd_socket.as_ref().map(|path| {
-            PathListener::bind(path).map_err(|e| format!("cannot listen on {}: {e}", path.display()))
+            PathListener::bind(path).map_err(|source| CannotListen::Socket { path: path.clone(), source })
         });
         let unix = unix.transpose()?;
         if tcp.is_empty() && unix.is_none() {
@@ -59,7 +65,7 @@ impl Nbd {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         ReadyNbd {
             nbd_tls: plan.nbd_tls.is_some(),
-            nbd_port: self.tcp.first().map(super::port_of),
+            nbd_port: self.tcp.first().map(port_of),
             nbd_socket: plan.config().listeners.nbd_socket.as_ref().map(absolute),
         }
     }

@@ -9,9 +9,10 @@ use weft_machine::{Listener, Pool, rt};
 use weft_nfs::server::{Net, Role, Service};
 use weft_transport::datagram;
 
-use super::{cannot_listen, port_of};
+use super::error::{CannotListen, Choice};
+use super::ports::port_of;
 use crate::addresses::bind_each;
-use crate::config::Plan;
+use crate::config::{Key, Plan};
 use crate::listen::{self, Acceptor, Framing, quota};
 
 /// One port.
@@ -23,7 +24,12 @@ pub(super) struct RpcPort {
 
 impl RpcPort {
     /// Binds both; port 0 takes any that is free for both.
-    pub(super) async fn bind(plan: &Plan, pool: &Pool, role: Role, port: u16) -> Result<RpcPort, String> {
+    pub(super) async fn bind(
+        plan: &Plan,
+        pool: &Pool,
+        role: Role,
+        (key, port): (Key, u16),
+    ) -> Result<RpcPort, CannotListen> {
         let nfs_udp = plan.config().listeners.nfs_udp;
         let bind = async |addr: SocketAddr| {
             let tcp = Listener::bind(addr)?;
@@ -33,8 +39,13 @@ impl RpcPort {
         let bound = bind_each(&plan.listen, port, bind, |(tcp, _)| port_of(tcp)).await;
         match bound {
             Ok(bound) => Ok(RpcPort { role, bound }),
-            Err((addr, e)) if nfs_udp => Err(format!("TCP or UDP: {}", cannot_listen(addr, &e))),
-            Err((addr, e)) => Err(cannot_listen(addr, &e)),
+            Err((addr, source)) => {
+                let choice = Choice::port(&key, plan.config().origin);
+                Err(match nfs_udp {
+                    true => CannotListen::AtBoth { addr, choice, source },
+                    false => CannotListen::At { addr, choice, source },
+                })
+            }
         }
     }
 

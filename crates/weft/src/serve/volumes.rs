@@ -14,6 +14,7 @@ use weft_store::block::Block;
 use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Error, Growth, Volume, Volumes};
 
+use super::error::Unserved;
 use super::replica;
 use crate::config::Plan;
 use crate::out::ShellCommand;
@@ -73,10 +74,12 @@ pub(super) struct Absent {
 impl Absent {
     /// Where that is what an error says: a file is gone or of no use. A name that nobody knows, or a volume that another process has,
     /// is a mistake of the command line; but the metadata of a volume that is in a group were there.
-    fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, String> {
+    fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
         let superblock = remembered.info(name).ok().map(|known| known.superblock);
         let state = remembered.dir().parent().unwrap_or(remembered.dir());
-        let in_group = replica::config::group_of(state, name)?.filter(|in_group| in_group.is_sure);
+        let in_group = replica::config::group_of(state, name)
+            .map_err(Unserved::Groups)?
+            .filter(|in_group| in_group.is_sure);
         let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
         let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
         let lost = match e {
@@ -209,7 +212,7 @@ impl Growths {
 
 /// Opens the volumes of the command line. Where this server replicates, their fronts are closed until it has said which of them
 /// are in no group; where it does not, none of them may be. One whose file is gone is not served, and the log says so.
-pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, String> {
+pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
     let config = plan.config();
     let replicates = config.replication.enabled;
     let mut opened = Opened { served: Vec::new(), absent: Vec::new() };
@@ -219,13 +222,14 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, String> {
     if !replicates {
         replica::refuse_members(plan)?;
     }
-    let remembered = volume::remembered(config.state_dir.as_deref()).map_err(|e| e.to_string())?;
+    let remembered = volume::remembered(config.state_dir.as_deref());
+    let remembered = remembered.map_err(|e| Unserved::Remembered(e.to_string()))?;
     for asked in &config.volumes {
         let name = &asked.name;
         let volume = match remembered.open(name, pool) {
             Ok(volume) => volume,
             Err(e) => {
-                let absent = Absent::of(&remembered, name, &e)?.ok_or_else(|| e.to_string())?;
+                let absent = Absent::of(&remembered, name, &e)?.ok_or(Unserved::Open(e))?;
                 tracing::error!("volume {name} is not served: {}", absent.why());
                 opened.absent.push(absent);
                 continue;
@@ -234,10 +238,7 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, String> {
         let front = Front::new(volume.block.geometry());
         if !replicates {
             if let Some(of) = volume.growth.superblock().membership {
-                let group = of.group;
-                return Err(format!(
-                    "volume {name} is replicated, in the group {group}: add --replica; `weft replica remove {group}` ends that"
-                ));
+                return Err(Unserved::Replicated { volume: name.clone(), group: of.group });
             }
             accept(name, &volume.growth)?;
             front.begin(volume.block.clone());
@@ -249,10 +250,10 @@ pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, String> {
 
 /// Takes a volume that is in no group as it is. Where its file is another one that is said: somebody may have put a backup in its
 /// place, or not have meant to.
-pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), String> {
+pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Unserved> {
     let Some(why) = growth.replaced() else { return Ok(()) };
     tracing::warn!("volume {name}: {why}; it is served as it is now");
-    growth.accept().map_err(|e| format!("volume {name}: {e}"))
+    growth.accept().map_err(|source| Unserved::Accept { volume: name.to_owned(), source })
 }
 
 /// What `ready` says of them.

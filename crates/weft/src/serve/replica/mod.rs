@@ -55,6 +55,7 @@ use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
 use crate::config::Plan;
 use crate::listen::{Acceptor, Stop};
+use crate::serve::error::Unserved;
 
 /// Everything that a server replicates.
 pub(super) struct Replicas {
@@ -231,7 +232,7 @@ impl Replicas {
             self.groups().insert(group.name.clone(), group);
         }
         for member in left {
-            super::volumes::accept(&member.name, &member.growth)?;
+            super::volumes::accept(&member.name, &member.growth).map_err(|e| e.to_string())?;
             member.front.begin(member.bare.clone());
         }
         Ok(())
@@ -605,21 +606,15 @@ impl Drop for Turn<'_> {
 }
 
 /// Refuses to serve volumes that are in a group to a server that does not replicate: what is written to them would be in no log.
-pub(super) fn refuse_members(plan: &Plan) -> Result<(), String> {
+pub(super) fn refuse_members(plan: &Plan) -> Result<(), Unserved> {
     let Some(state) = plan.state_dir() else { return Ok(()) };
     let names = plan.config().volumes.iter().map(|volume| &volume.name);
-    for found in Folder::of(&state).load()? {
+    for found in Folder::of(&state).load().map_err(Unserved::Groups)? {
         if let Some(volume) = names.clone().find(|volume| found.may_have(volume)) {
-            let name = found.name();
-            return Err(match &found {
-                Remembered::Group(_) => format!(
-                    "volume {volume} is replicated, in the group {name}: add --replica; `weft replica remove {name}` ends that"
-                ),
-                Remembered::Damaged(damaged) => format!(
-                    "volume {volume} may be replicated, in the group {name}: {}; add --replica, and `weft replica status` says what \
-                     to do",
-                    damaged.why
-                ),
+            let (volume, group) = (volume.clone(), found.name().to_string());
+            return Err(match found {
+                Remembered::Group(_) => Unserved::Replicated { volume, group },
+                Remembered::Damaged(damaged) => Unserved::MayBeReplicated { volume, group, why: damaged.why },
             });
         }
     }
