@@ -12,6 +12,7 @@ use weft_load::job::JobError;
 use weft_load::loaders::LoaderError;
 
 use crate::Failure;
+use crate::config::ConfigError;
 use crate::out::ShellCommand;
 use crate::url::UrlError;
 
@@ -29,7 +30,8 @@ impl Misuse {
 /// The exit status of a command that failed.
 pub(crate) fn status_of(failure: &(dyn std::error::Error + 'static)) -> u8 {
     let of_loads = failure.is::<JobError>() || failure.is::<LoaderError>();
-    match of_loads || failure.is::<Misuse>() || failure.is::<UrlError>() {
+    let is_of_config = failure.downcast_ref::<ConfigError>().is_some_and(ConfigError::is_misuse);
+    match of_loads || failure.is::<Misuse>() || failure.is::<UrlError>() || is_of_config {
         true => 2,
         false => 1,
     }

@@ -14,6 +14,7 @@ mod bench;
 mod cat;
 mod child;
 mod compare;
+mod config;
 mod connect;
 mod copy;
 mod demo;

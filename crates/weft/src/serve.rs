@@ -1,8 +1,14 @@
 //! `weft serve`: binds everything, says `ready`, serves until a signal, drains, ends.
 //!
-//! Owns: the cores and the accept loops. Does not: speak a protocol.
+//! Owns: the cores and the process. Does not: speak a protocol, or know what was asked for on the command line (see
+//! `crate::config`).
 
+mod admin;
 mod capture;
+mod durable;
+pub(crate) mod error;
+mod files;
+mod interfaces;
 mod names;
 mod nbd;
 mod neighbours;
@@ -10,64 +16,36 @@ mod ports;
 mod registration;
 pub(crate) mod replica;
 mod rpc;
+mod start;
 mod state_dir;
 mod status;
 mod volumes;
 
-use std::future::Future;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use weft_machine::net::Interface;
 use weft_machine::rt::{self, Cores, CoresOptions};
-use weft_machine::{Listener, LogLimit, Pool, random};
-use weft_nfs::server::{Durable, Net, Role, Service};
-use weft_rdma::wrap::pcap::Capture;
-use weft_smb::auth::{Keytab, Secret};
-use weft_smb::server as smb;
-use weft_transport::Channel;
-use zeroize::Zeroizing;
+use weft_smb::auth::Secret;
 
-use self::registration::Registration;
-use self::replica::Replicas;
-use self::rpc::RpcPort;
-use self::volumes::{Growths, Opened};
+use self::start::{Services, Start};
 use crate::Failure;
-use crate::addresses::{self, Addresses, bind_each};
-use crate::admin::Request;
-use crate::admin::endpoint::{Endpoint, Handler};
-use crate::admin::replica::{Command, Reply};
+use crate::addresses;
 use crate::args::Serve;
-use crate::listen::quota::{Quotas, Service as Served};
-use crate::listen::unix::SocketFile;
-use crate::listen::{self, Acceptor, Framing, Messages, Stop};
-use crate::out::path_name;
+use crate::config;
+use crate::listen::{self, Stop};
 use crate::password;
-use crate::providers;
-use crate::ready::{Ready, ReadyShare};
-use crate::shares::{self, Described};
+use crate::shares;
 use crate::signals::Signals;
 
-/// What is said about replication by a server that does none.
-const NO_REPLICAS: &str =
-    "this server does not replicate: start it with --replica (weft serve --volume NAME --nbd --replica)";
 /// How long requests in flight may take after a signal.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Where clients look for SMB Direct on iWARP ([MS-SMBD] 2.1).
-const SMB_DIRECT_PORT: u16 = 5445;
-/// The speed that is announced where the system knows none (loopback, virtual machines): 10 Gbit/s.
-const LINK_SPEED_BPS: u64 = 10_000_000_000;
 
 /// Runs the command.
-pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: Serve) -> Result<ExitCode, Failure> {
     let signals = Signals::catch()?;
     // Before anything fails for want of them.
     listen::quota::raise_descriptors()?;
@@ -76,24 +54,22 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
             "no file can become longer than {bytes} bytes here (`ulimit -f`): writes past that fail"
         );
     }
-    args.listen = Addresses::of_each(&args.each_listen).present();
-    let shares = shares::build(&args)?;
+    let json = args.json;
+    let plan = args.config()?.check()?;
+    let shares = shares::open(&plan.shares)?;
     // Until the process ends.
     let _marks = neighbours::mark(&shares);
-    // NBD alone has nobody who logs on.
-    let volumes_alone = shares.is_empty() && args.share_volumes.is_none() && !args.replica;
-    ports::check(&args, !volumes_alone)?;
-    let password = match volumes_alone {
-        true => None,
-        false => Some(password::for_server(&args.user)?),
+    let password = match plan.serves_files() {
+        true => Some(password::for_server(plan.user())?),
+        false => None,
     };
-    let json = args.json;
-    let cores = Arc::new(start_cores(&args)?);
+    let cores = Arc::new(start_cores(&plan.config().limits)?);
     let (connections, stop) = (Arc::new(AtomicUsize::new(0)), Stop::default());
-    let plan = Plan {
+    let replicates = plan.config().replication.enabled;
+    let start = Start {
         secret: password.as_ref().map(|password| Secret::password(&password.text)),
-        password: password.as_ref().filter(|_| args.replica).map(|password| password.text.clone()),
-        args,
+        password: password.as_ref().filter(|_| replicates).map(|password| password.text.clone()),
+        plan,
         shares,
         cores: cores.clone(),
         connections: connections.clone(),
@@ -104,7 +80,7 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     let (report, started) = mpsc::channel();
     cores.run(0, move || async move {
         // The receiver waits for exactly this.
-        let _ = report.send(plan.start().await);
+        let _ = report.send(start.start().await);
     });
     let Services { ready, files, nbd, replicas, _admin, _volumes, _registration } =
         started.recv().map_err(|_| "the first core ended before everything listened")??;
@@ -112,7 +88,10 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
         if let Some(password) = password.as_ref().filter(|password| password.made_up) {
             note!("password of {}: {}", ready.user, *password.text);
         }
-        crate::out::note(format_args!("{}", ready.how_to(&addresses::in_hints(ready.listen, &found()))));
+        crate::out::note(format_args!(
+            "{}",
+            ready.how_to(&addresses::in_hints(ready.listen, &interfaces::found()))
+        ));
     }
     drop(password);
     let mut stdout = std::io::stdout();
@@ -122,9 +101,8 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
     signals.wait()?;
     tracing::info!("draining: no new connections, requests in flight are answered");
     stop.stop();
-    if let Some((smb, nfs)) = files {
-        smb.drain();
-        nfs.drain();
+    if let Some(files) = &files {
+        files.drain();
     }
     if let Some(nbd) = &nbd {
         nbd.drain();
@@ -156,702 +134,13 @@ pub(crate) fn run(mut args: Serve) -> Result<ExitCode, Failure> {
 }
 
 /// Starts the threads that do everything for others.
-fn start_cores(args: &Serve) -> Result<Cores, Failure> {
+fn start_cores(limits: &config::Limits) -> Result<Cores, Failure> {
     weft_store::set_id::leave_to_the_kernel()?;
-    let n = match args.cores {
-        Some(0) => return Err("--cores must be at least 1".into()),
+    let n = match limits.cores {
         Some(n) => n,
         None => std::thread::available_parallelism()?.get(),
     };
-    let core = rt::Options { spin_max: Duration::from_micros(args.spin_us), ..rt::Options::default() };
-    let options = CoresOptions { pin: args.pin, core };
+    let core = rt::Options { spin_max: limits.spin, ..rt::Options::default() };
+    let options = CoresOptions { pin: limits.pin, core };
     Ok(Cores::start_with(n, "weft-core", &options)?)
-}
-
-/// What the process serves, before anything listens.
-struct Plan {
-    args: Serve,
-    shares: Vec<Described>,
-    /// Present where there are shares.
-    secret: Option<Secret>,
-    /// For the servers that this one becomes a destination of. Present where volumes may be replicated.
-    password: Option<Zeroizing<String>>,
-    cores: Arc<Cores>,
-    connections: Arc<AtomicUsize>,
-    stop: Stop,
-}
-
-/// The services, once everything listens.
-struct Services {
-    ready: Ready,
-    files: Option<(Arc<smb::Server>, Arc<weft_nfs::server::Server>)>,
-    nbd: Option<Arc<weft_nbd::Server>>,
-    replicas: Option<Arc<Replicas>>,
-    /// They are locked until the process ends.
-    _volumes: Vec<volumes::Served>,
-    /// Goes with the process.
-    _admin: Option<SocketFile>,
-    /// Taken back when the process ends in order.
-    _registration: Option<Registration>,
-}
-
-/// The RDMA listeners of one port number.
-struct RdmaPort {
-    port: u16,
-    /// Those that listen, each once, in the order in which they are offered.
-    providers: Vec<&'static str>,
-    listeners: Vec<Box<dyn weft_rdma::Listener>>,
-}
-
-impl RdmaPort {
-    /// Listens with every provider: the first picks the port, the others take the same number.
-    async fn bind(
-        args: &Serve,
-        pool: &Pool,
-        mut port: u16,
-        capture: Option<&Capture>,
-    ) -> Result<RdmaPort, String> {
-        let (mut names, mut listeners) = (Vec::new(), Vec::new());
-        for provider in providers::serving(pool, &args.rdma, args.crc, args.congestion.as_deref()) {
-            let provider = match capture {
-                Some(capture) => providers::captured(provider, capture),
-                None => provider,
-            };
-            let name = provider.name();
-            let first = args.listen.first();
-            let bind = async |addr: SocketAddr| match provider.listen(addr).await {
-                // A device is behind some addresses of a host.
-                Err(e) if name == "rnic" && addr.ip() != first => {
-                    tracing::info!("RDMA provider rnic does not listen on {addr}: {e}");
-                    Ok(None)
-                }
-                bound => bound.map(Some),
-            };
-            // The sockets of shared memory are named by their port alone.
-            let addresses = if name == "shm" { &Addresses::from(first) } else { &args.listen };
-            let port_of = |listener: &Option<Box<dyn weft_rdma::Listener>>| {
-                listener.as_ref().map_or(port, |listener| listener.local_addr().port())
-            };
-            match bind_each(addresses, port, bind, port_of).await {
-                Ok(bound) => {
-                    let bound: Vec<_> = bound.into_iter().flatten().collect();
-                    port = bound.first().map_or(port, |listener| listener.local_addr().port());
-                    listeners.extend(bound);
-                    names.push(name);
-                }
-                // Shared memory is an extra of this host.
-                Err((_, e)) if name == "shm" => tracing::warn!("RDMA provider shm is not served: {e}"),
-                Err((addr, e)) if name == "rnic" => return Err(cannot_listen_on_device(addr, &e)),
-                Err((addr, e)) => return Err(cannot_listen(addr, &e)),
-            }
-        }
-        Ok(RdmaPort { port, providers: names, listeners })
-    }
-
-    fn serve(self, acceptor: &Acceptor, messages: Messages, serve: &listen::Serve) {
-        for listener in self.listeners {
-            rt::spawn(acceptor.clone().rdma(listener, messages, serve.clone())).detach();
-        }
-    }
-}
-
-/// How long memory of buffers that are not needed stays before the system gets it back: taking it again costs a page fault
-/// for each 4 KiB, so not between two bursts of one client.
-const TRIM_EVERY: Duration = Duration::from_secs(10);
-
-async fn keep_trimmed(pool: Pool) {
-    loop {
-        rt::sleep(TRIM_EVERY).await;
-        pool.trim();
-    }
-}
-
-/// Of the buffers, as much as `--buffers` says: those of everybody, and the share for peers before they are known.
-fn buffers(bytes: u64) -> Result<(Pool, Pool), String> {
-    let pool = Pool::new(usize::try_from(bytes).map_err(|e| e.to_string())?);
-    // Memory that was had once stays: what listens can answer somebody.
-    if pool.try_alloc(1).is_none() {
-        return Err("the system has no memory for the first buffers, which take 64 MiB of address space: `ulimit -v`, `ulimit -f`, \
-                    or the limit of the service or container, is too low"
-            .into());
-    }
-    let strangers = pool.for_strangers();
-    Ok((pool, strangers))
-}
-
-/// The TCP listeners of one port.
-async fn bind_tcp(args: &Serve, port: u16) -> Result<Vec<Listener>, String> {
-    let bound = bind_each(&args.listen, port, async |addr| Listener::bind(addr), port_of).await;
-    bound.map_err(|(addr, e)| cannot_listen(addr, &e))
-}
-
-fn port_of(listener: &Listener) -> u16 {
-    listener.local_addr().port()
-}
-
-impl Plan {
-    /// Binds every port, then makes the services (SMB tells clients the ports), then accepts.
-    async fn start(mut self) -> Result<Services, String> {
-        let (pool, strangers) = buffers(self.args.buffers)?;
-        rt::spawn(keep_trimmed(pool.clone())).detach();
-        let Opened { served: volumes, absent } = volumes::open(&self.args, &pool)?;
-        let replicas = match self.password.take() {
-            Some(password) => Some(self.replicas(&password, &pool, &volumes, &absent)?),
-            None => None,
-        };
-        if let (true, [], None, [first, ..]) = (self.shares.is_empty(), &volumes[..], &replicas, &absent[..])
-        {
-            return Err(format!("nothing is left to serve: volume {}: {}", first.name, first.why()));
-        }
-        if let Some(share) = volumes::share(&self.args, &volumes)? {
-            shares::distinct(&self.shares, &share.share.name)?;
-            self.shares.push(share);
-        }
-        shares::rules(&mut self.shares, &self.args).map_err(|e| e.to_string())?;
-        let nbd = nbd::Nbd::bind(&self.args, &pool, &volumes).await?;
-        if self.shares.is_empty() && replicas.is_none() {
-            if self.args.pcap.is_some() {
-                return Err("--pcap: nothing here goes over RDMA; name a folder, --ram or --replica".into());
-            }
-            return self.start_volumes(pool, strangers, nbd, Opened { served: volumes, absent });
-        }
-        let args = &self.args;
-        let tls = rpc::tls(args)?;
-        let smb_tcp = bind_tcp(args, args.smb_port).await?;
-        let rpc = async |role, port: Option<u16>| match port {
-            Some(port) => RpcPort::bind(args, &pool, role, port).await.map(Some),
-            None => Ok(None),
-        };
-        let nfs_port = rpc(Role::Nfs, args.nfs_port).await?;
-        let mountd_port = rpc(Role::Mount, args.mountd_port).await?;
-        let rpcbind_port = rpc(Role::Rpcbind, args.rpcbind_port).await?;
-        let begin = |path| capture::begin(path, args.pcap_limit, &args.dirs);
-        let capture = args.pcap.as_deref().map(begin).transpose()?;
-        let smb_rdma = RdmaPort::bind(args, &pool, args.smbd_port, capture.as_ref()).await?;
-        let nfs_rdma = match args.nfs_rdma_port {
-            Some(port) => Some(RdmaPort::bind(args, &pool, port, capture.as_ref()).await?),
-            None => None,
-        };
-        let ready = Ready {
-            ready: true,
-            pid: std::process::id(),
-            listen: args.listen.first(),
-            addresses: args.listen.all().to_vec(),
-            user: args.user.clone(),
-            smb_port: smb_tcp.first().map(port_of),
-            smbd_port: Some(smb_rdma.port),
-            providers: smb_rdma.providers.clone(),
-            nfs_port: nfs_port.as_ref().map(RpcPort::port),
-            nfs_rdma_port: nfs_rdma.as_ref().map(|rdma| rdma.port),
-            mountd_port: mountd_port.as_ref().map(RpcPort::port),
-            rpcbind_port: rpcbind_port.as_ref().map(RpcPort::port),
-            nfs_udp: args.nfs_udp,
-            shares: self.shares.iter().map(ReadyShare::from).collect(),
-            nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
-            volumes: volumes::ready(&volumes),
-            not_served: volumes::ready_absent(&absent),
-            driver: rt::driver(),
-        };
-
-        let admin = admin(args, &self.stop)?;
-        let served: Vec<_> = self.shares.into_iter().map(|d| d.share).collect();
-        let all = served.clone();
-        let doors = replicas.iter().map(|replicas| replicas.share());
-        let offers = offers(args)?;
-        if args.min_dialect < smb::Dialect::V3_0 {
-            tracing::warn!(
-                "--min-dialect {}: clients of SMB 2 are let in, whose sessions cannot be encrypted and which do not notice that somebody \
-                 in between has chosen the dialect",
-                args.min_dialect
-            );
-        }
-        let mut server_guid = random::bytes().map_err(|e| e.to_string())?;
-        if let Some(journal) = &offers.journal {
-            server_guid = journal.server_guid();
-        }
-        let smb = smb::Server::new(smb::Config {
-            server_guid,
-            name: host_name(),
-            shares: served.iter().cloned().chain(doors).collect(),
-            users: self
-                .secret
-                .map(|secret| smb::User { name: args.user.clone(), secret })
-                .into_iter()
-                .collect(),
-            names: names::of(&host_name(), &args.server_name),
-            signing: args.smb_signing(),
-            min_dialect: args.min_dialect,
-            require_encryption: args.require_encryption,
-            multichannel: true,
-            interfaces: interfaces(&ready),
-            endpoints: endpoints(&ready),
-            offers,
-            pool: pool.clone(),
-            limits: smb::Limits::within(listen::quota::descriptors()),
-        });
-        smb.restore().await.map_err(|e| format!("persistent handles: {e}"))?;
-        // NFS cannot encrypt.
-        let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
-            served.into_iter().partition(|share| share.rules.encrypted);
-        for share in encrypted.iter().filter(|_| args.nfs_port.is_some() || args.nfs_rdma_port.is_some()) {
-            tracing::warn!("share {} is not offered over NFS, which would not encrypt it", share.name);
-        }
-        let nfs = weft_nfs::server::Server::new(weft_nfs::server::Config {
-            shares: in_the_clear,
-            pool: pool.clone(),
-            limits: weft_nfs::server::Limits::within(listen::quota::descriptors()),
-            durable: durable(args, &ready)?,
-            policy: weft_nfs::server::Policy {
-                decides: weft_store::is_root(),
-                squash_root: !args.no_root_squash,
-            },
-        });
-
-        let rpc_ports: Vec<_> = [nfs_port, mountd_port, rpcbind_port].into_iter().flatten().collect();
-        let mut services: Vec<_> = rpc_ports.iter().flat_map(RpcPort::services).collect();
-        services.extend(ready.nfs_rdma_port.iter().flat_map(|port| Service::of(Role::Nfs, Net::Rdma, *port)));
-        let registration = match args.rpcbind {
-            true => Some(Registration::new(args.listen.all(), &services)?),
-            false => None,
-        };
-        nfs.announce(args.listen.all().to_vec(), services);
-
-        let tended = nfs.clone();
-        rt::spawn(async move { tended.tend().await }).detach();
-
-        let subject =
-            status::Subject::new(self.cores.clone(), &ready, Some(smb.clone()), &all, Growths::of(&volumes));
-        let _admin = admin.open(subject, replicas.clone(), Growths::of(&volumes));
-        let acceptor = Acceptor {
-            cores: self.cores,
-            memory: listen::memory::Memory::new(&pool, &strangers),
-            pool,
-            congestion: args.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process()?,
-            connections: self.connections,
-            stop: self.stop,
-        };
-        rt::spawn(acceptor.memory.clone().watch()).detach();
-        if let Some(replicas) = &replicas {
-            replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
-        }
-        let (for_smb, for_nfs) = (smb.clone(), nfs.clone());
-        let serve_smb = service(move |channel| {
-            let served = for_smb.accept(channel.clone());
-            let place = status::show_smb(&served, &channel);
-            async move {
-                served.run().await;
-                drop(place);
-                Ok::<(), std::convert::Infallible>(())
-            }
-        });
-        let serve_nfs = service(move |channel| {
-            let seen = Rc::default();
-            let (nfs, place) = (for_nfs.clone(), status::show_nfs(&seen, &channel));
-            async move {
-                let ended = nfs.serve_watched(channel, &seen).await;
-                drop(place);
-                ended
-            }
-        });
-        for listener in smb_tcp {
-            let accepting = acceptor.clone().tcp(listener, Served::Smb, Framing::Nbss, serve_smb.clone());
-            rt::spawn(accepting).detach();
-        }
-        for port in rpc_ports {
-            port.serve(&acceptor, tls.clone(), &nfs.reached(), &serve_nfs);
-        }
-        smb_rdma.serve(&acceptor, Messages::Smbd, &serve_smb);
-        if let Some(rdma) = nfs_rdma {
-            rdma.serve(&acceptor, Messages::RpcRdma, &serve_nfs);
-        }
-        let nbd = nbd.map(|nbd| nbd.serve(&acceptor));
-        Ok(Services {
-            ready,
-            files: Some((smb, nfs)),
-            nbd,
-            replicas,
-            _admin,
-            _volumes: volumes,
-            _registration: registration,
-        })
-    }
-
-    /// Replication of the volumes: fronts of those that are in a group are closed until the group opens them.
-    fn replicas(
-        &self,
-        password: &str,
-        pool: &Pool,
-        volumes: &[volumes::Served],
-        absent: &[volumes::Absent],
-    ) -> Result<Arc<Replicas>, String> {
-        let state = self.args.state_dir.clone().or_else(crate::volume::state_of_user);
-        let state = state.ok_or("--replica: neither XDG_STATE_HOME nor HOME is set: use --state-dir DIR")?;
-        Replicas::new(&self.args, &state, password, &self.cores, pool, volumes, absent)
-    }
-
-    /// The same where there is no share: nothing but NBD listens.
-    fn start_volumes(
-        self,
-        pool: Pool,
-        strangers: Pool,
-        nbd: Option<nbd::Nbd>,
-        volumes: Opened,
-    ) -> Result<Services, String> {
-        let Opened { served: volumes, absent } = volumes;
-        let args = &self.args;
-        let admin = admin(args, &self.stop)?;
-        let ready = Ready {
-            ready: true,
-            pid: std::process::id(),
-            listen: args.listen.first(),
-            addresses: args.listen.all().to_vec(),
-            user: args.user.clone(),
-            smb_port: None,
-            smbd_port: None,
-            providers: Vec::new(),
-            nfs_port: None,
-            nfs_rdma_port: None,
-            mountd_port: None,
-            rpcbind_port: None,
-            nfs_udp: false,
-            shares: Vec::new(),
-            nbd: nbd.as_ref().map(|nbd| nbd.served(args)),
-            volumes: volumes::ready(&volumes),
-            not_served: volumes::ready_absent(&absent),
-            driver: rt::driver(),
-        };
-        let subject = status::Subject::new(self.cores.clone(), &ready, None, &[], Growths::of(&volumes));
-        let _admin = admin.open(subject, None, Growths::of(&volumes));
-        let acceptor = Acceptor {
-            cores: self.cores,
-            memory: listen::memory::Memory::new(&pool, &strangers),
-            pool,
-            congestion: args.congestion.as_deref().map(Arc::from),
-            quotas: Quotas::of_process()?,
-            connections: self.connections,
-            stop: self.stop,
-        };
-        let nbd = nbd.map(|nbd| nbd.serve(&acceptor));
-        Ok(Services {
-            ready,
-            files: None,
-            nbd,
-            replicas: None,
-            _admin,
-            _volumes: volumes,
-            _registration: None,
-        })
-    }
-}
-
-/// The admin socket, where there is a place for one.
-struct Admin {
-    endpoint: Option<Endpoint>,
-    /// Where it is.
-    dir: Option<PathBuf>,
-    stop: Stop,
-}
-
-/// Binds the admin socket. Only where its directory was named is it an error that there can be none.
-fn admin(args: &Serve, stop: &Stop) -> Result<Admin, String> {
-    let dir = args.state_dir.clone().or_else(crate::volume::state_of_user);
-    let bound = match &dir {
-        Some(dir) if dir.is_file() => Err(format!("{} is a file: name a folder", path_name(dir))),
-        Some(dir) => Endpoint::bind(dir).map_err(|e| format!("no admin socket in {}: {e}", path_name(dir))),
-        None => Err("no admin socket: neither XDG_STATE_HOME nor HOME is set".to_owned()),
-    };
-    let endpoint = match bound {
-        Ok(endpoint) => {
-            // After our own is there: of two that start at the same time one at least sees the other.
-            if let Some(dir) = &dir {
-                neighbours::sharing_state(dir, args.state_dir.is_some());
-            }
-            Some(endpoint)
-        }
-        Err(why) if args.state_dir.is_some() => return Err(format!("--state-dir: {why}")),
-        Err(why) => {
-            tracing::warn!("{why}; `weft status` will not find this server: name a --state-dir");
-            None
-        }
-    };
-    Ok(Admin { endpoint, dir, stop: stop.clone() })
-}
-
-impl Admin {
-    /// From now on requests are answered. Gives the socket's file, which goes when that is dropped.
-    fn open(
-        self,
-        subject: status::Subject,
-        replicas: Option<Arc<Replicas>>,
-        growths: Growths,
-    ) -> Option<SocketFile> {
-        let mut endpoint = self.endpoint?;
-        let file = endpoint.take_file();
-        let subject = Rc::new(subject.with_state(self.dir));
-        let handler: Handler = Rc::new(move |request, hung_up| {
-            let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
-            Box::pin(async move {
-                match request {
-                    Request::Grow { volume, size } => {
-                        if replicas.is_some_and(|replicas| replicas.has(&volume)) {
-                            return Err(format!(
-                                "{volume} is replicated: weft replica resize {volume} {size}, where its source is"
-                            ));
-                        }
-                        growths.grow(&volume, size).await.map(serde_json::Value::from)
-                    }
-                    Request::Replica(command) => {
-                        let reply = match (replicas, command) {
-                            (Some(replicas), command) => replicas.command(command, &hung_up).await?,
-                            (None, Command::Status) => Reply::Status(Vec::new()),
-                            (None, _) => return Err(NO_REPLICAS.into()),
-                        };
-                        serde_json::to_value(reply).map_err(|e| e.to_string())
-                    }
-                    Request::Status => {
-                        let mut status = subject.status().await?;
-                        status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
-                        serde_json::to_value(status).map_err(|e| e.to_string())
-                    }
-                }
-            })
-        });
-        rt::spawn(endpoint.serve(handler, self.stop)).detach();
-        file
-    }
-}
-
-/// What the SMB server offers where the command line asks for it.
-fn offers(args: &Serve) -> Result<smb::Offers, String> {
-    let dfs = smb::dfs::Namespace::new(args.dfs_link.clone()).map_err(|e| format!("--dfs-link: {e}"))?;
-    let compressed: Vec<String> = args.compress_share.iter().map(|name| name.to_lowercase()).collect();
-    let continuous: Vec<String> =
-        args.continuous_availability.iter().map(|name| name.to_lowercase()).collect();
-    let open = |path: &std::path::PathBuf| {
-        Keytab::open(path).map_err(|e| format!("--keytab {}: {e}", path.display()))
-    };
-    let keytab = args.keytab.as_ref().map(open).transpose()?;
-    let journal = if continuous.is_empty() { None } else { Some(smb_journal(args)?) };
-    Ok(smb::Offers {
-        dfs,
-        compression: args.compress || !compressed.is_empty(),
-        compressed,
-        keytab,
-        journal,
-        continuous,
-        posix: args.posix,
-    })
-}
-
-/// Where persistent handles are written down. A client that comes back needs the port that it knew.
-fn smb_journal(args: &Serve) -> Result<smb::journal::Journal, String> {
-    let dir = match &args.state_dir {
-        Some(dir) => dir.clone(),
-        None if args.smb_port == 0 => {
-            return Err("--continuous-availability: clients come back to the port that they knew: name one by --smb-port".into());
-        }
-        None => crate::volume::state_of_user()
-            .ok_or("--continuous-availability: there is no home to keep handles in: name a --state-dir")?,
-    };
-    let instance = format!("{}-{}", args.listen.first(), args.smb_port);
-    smb::journal::Journal::open(&dir, &instance)
-        .map_err(|e| format!("persistent handles cannot be kept in {}: {e}", dir.display()))
-}
-
-/// What NFS keeps over restarts. A client that comes back needs the port that it knew: where that is picked anew at
-/// every start, nothing is kept unless a directory is named.
-fn durable(args: &Serve, ready: &Ready) -> Result<Option<Durable>, String> {
-    let fixed = |port: Option<u16>| port.filter(|port| *port != 0);
-    let port = fixed(args.nfs_port).or(fixed(args.nfs_rdma_port));
-    let served = ready.nfs_port.or(ready.nfs_rdma_port);
-    let Some(served) = served else { return Ok(None) };
-    let instance = format!("{}-{served}", args.listen.first());
-    if let Some(dir) = &args.state_dir {
-        let opened = Durable::open(dir, &instance);
-        return opened.map(Some).map_err(|e| format!("NFS clients would not survive a restart: {e}"));
-    }
-    if port.is_none() {
-        return Ok(None);
-    }
-    let Some(dir) = crate::volume::state_of_user() else {
-        tracing::warn!(
-            "NFS clients will not survive a restart: neither XDG_STATE_HOME nor HOME is set; name a --state-dir"
-        );
-        return Ok(None);
-    };
-    match Durable::open(&dir, &instance) {
-        Ok(durable) => Ok(Some(durable)),
-        Err(e) => {
-            tracing::warn!(
-                "NFS clients will not survive a restart: {e}; mend that, or name another --state-dir"
-            );
-            Ok(None)
-        }
-    }
-}
-
-/// Wraps a protocol's `serve` so that every core can start it; a connection's end is a line in the log.
-fn service<F, E>(serve: impl Fn(Rc<dyn Channel>) -> F + Send + Sync + 'static) -> listen::Serve
-where
-    F: Future<Output = Result<(), E>> + 'static,
-    E: std::fmt::Display,
-{
-    Arc::new(move |channel: Rc<dyn Channel>| {
-        let (kind, medium, peer) = (channel.kind(), channel.medium(), channel.peer());
-        tracing::debug!("{kind:?} over {medium} from {peer}: connected");
-        let ended = serve(channel);
-        let connection = async move {
-            match ended.await {
-                Ok(()) => tracing::debug!("{kind:?} over {medium} from {peer}: ended"),
-                Err(e) => {
-                    static CLOSED: LogLimit = LogLimit::new();
-                    if let Some(left_out) = CLOSED.pass(rt::now()) {
-                        // All connections of an address that end about now are told by one line.
-                        tracing::warn!(%peer, error = %e, "{kind:?} over {medium}: closed{left_out}");
-                    }
-                }
-            }
-        };
-        Box::pin(connection) as Pin<Box<dyn Future<Output = ()>>>
-    })
-}
-
-/// What a Weft client that knows only the TCP port of SMB is told: a line for each way to SMB Direct.
-fn endpoints(ready: &Ready) -> String {
-    let Some(port) = ready.smbd_port else { return String::new() };
-    ready.providers.iter().map(|provider| format!("{provider} {port}\n")).collect()
-}
-
-/// What any client is told ([MS-SMB2] 2.2.32.5): the addresses that it can reach, asked of the system each time.
-///
-/// SMB Direct is announced only at the port where clients other than Weft's look for it.
-fn interfaces(ready: &Ready) -> smb::Interfaces {
-    let listen = ready.addresses.clone();
-    let rdma = ready.smbd_port == Some(SMB_DIRECT_PORT)
-        && ready.providers.iter().any(|provider| matches!(*provider, "iwarp" | "rnic"));
-    smb::Interfaces::asked(move || match weft_machine::net::interfaces() {
-        Ok(found) => served(&found, &listen, rdma),
-        Err(e) => {
-            tracing::warn!("the interfaces of this host cannot be listed: {e}");
-            Vec::new()
-        }
-    })
-}
-
-/// The interfaces of this host, for hints: without them those name what is listened on.
-fn found() -> Vec<Interface> {
-    weft_machine::net::interfaces().unwrap_or_else(|e| {
-        tracing::debug!("the interfaces of this host cannot be listed: {e}");
-        Vec::new()
-    })
-}
-
-/// The interfaces by which a client reaches a server that listens on `listen`: those that have such an address, or, for
-/// all addresses, those that lead out of this host. One that has RDMA is told twice, with it and without: Linux's client
-/// (6.12) opens no further TCP connection to an interface that is told to have RDMA. Windows takes each for both
-/// ([MS-SMB2] note 198), and RDMA first.
-fn served(found: &[Interface], listen: &[IpAddr], rdma: bool) -> Vec<smb::NetworkInterface> {
-    let reached_at = |interface: &Interface, listen: &IpAddr| match listen {
-        listen if !listen.is_unspecified() => interface.addr == *listen,
-        _ if interface.loopback || !interface.is_routable() => false,
-        IpAddr::V4(_) => interface.addr.is_ipv4(),
-        IpAddr::V6(_) => true,
-    };
-    let reaches = |interface: &&Interface| listen.iter().any(|listen| reached_at(interface, listen));
-    let told = |interface: &Interface, rdma| smb::NetworkInterface {
-        index: interface.index,
-        addr: interface.addr,
-        link_speed_bps: interface.speed_bps.unwrap_or(LINK_SPEED_BPS),
-        rdma,
-        rss: interface.queues > 1,
-    };
-    let kinds: &[bool] = if rdma { &[true, false] } else { &[false] };
-    found.iter().filter(reaches).flat_map(|one| kinds.iter().map(move |&rdma| told(one, rdma))).collect()
-}
-
-/// The sentence for a listener that could not be bound.
-fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> String {
-    cannot_listen_at(addr, "its option (--smb-port N, --smbd-port N, ...)", error)
-}
-
-/// The same where `option` chooses the port.
-pub(crate) fn cannot_listen_at(addr: SocketAddr, option: &str, error: &std::io::Error) -> String {
-    let advice = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            let port = addr.port();
-            return format!(
-                "cannot listen on {addr}: another program has the port (`ss -ltnp sport = :{port}` shows it); choose another by \
-                 {option}, or 0 for any"
-            );
-        }
-        std::io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need root, CAP_NET_BIND_SERVICE (setcap cap_net_bind_service=+ep on the weft program) or a lower \
-             net.ipv4.ip_unprivileged_port_start (sysctl): or choose a higher one"
-        }
-        std::io::ErrorKind::AddrNotAvailable => "; this host does not have that address",
-        _ => "",
-    };
-    format!("cannot listen on {addr}: {error}{advice}")
-}
-
-fn cannot_listen_on_device(addr: SocketAddr, error: &std::io::Error) -> String {
-    let ip = addr.ip();
-    match error.kind() {
-        std::io::ErrorKind::Unsupported => format!("--rdma rnic: {error}"),
-        std::io::ErrorKind::AddrInUse => format!(
-            "--rdma rnic: port {} is in use; iWARP devices share the ports of TCP: leave iwarp out (--rdma rnic,shm)",
-            addr.port()
-        ),
-        _ => format!(
-            "--rdma rnic: no RDMA device listens on {ip}: {error}; choose the address of one: --listen ADDR"
-        ),
-    }
-}
-
-fn host_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "WEFT".into() } else { name }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn interface(index: u32, addr: &str, loopback: bool) -> Interface {
-        let (name, addr) = (format!("if{index}"), addr.parse().unwrap());
-        Interface { index, name, addr, loopback, speed_bps: None, queues: index as usize }
-    }
-
-    #[test]
-    fn clients_are_told_what_they_can_reach() {
-        let found = [
-            interface(1, "127.0.0.1", true),
-            interface(1, "::1", true),
-            interface(2, "10.0.0.1", false),
-            interface(2, "fe80::1", false),
-            interface(3, "2001:db8::1", false),
-        ];
-        let told = |listen: &str| -> Vec<String> {
-            let listen: Addresses = listen.parse().unwrap();
-            let told = served(&found, listen.all(), false);
-            told.iter().map(|interface| format!("{} {}", interface.index, interface.addr)).collect()
-        };
-        assert_eq!(told("127.0.0.1"), ["1 127.0.0.1"]);
-        assert_eq!(told("localhost"), ["1 127.0.0.1", "1 ::1"]);
-        assert_eq!(told("0.0.0.0"), ["2 10.0.0.1"]);
-        assert_eq!(told("::"), ["2 10.0.0.1", "3 2001:db8::1"]);
-        assert_eq!(told("10.9.9.9"), [""; 0]);
-        let one = &served(&found, &["10.0.0.1".parse().unwrap()], false)[0];
-        assert_eq!((one.rss, one.rdma, one.link_speed_bps), (true, false, LINK_SPEED_BPS));
-    }
-
-    #[test]
-    fn an_interface_with_rdma_is_told_to_those_who_look_for_tcp_too() {
-        let found = [interface(2, "10.0.0.1", false), interface(3, "10.0.1.1", false)];
-        let told = served(&found, &["0.0.0.0".parse().unwrap()], true);
-        let told: Vec<_> = told.iter().map(|one| (one.addr.to_string(), one.index, one.rdma)).collect();
-        let each = |addr: &str, index| [(addr.to_owned(), index, true), (addr.to_owned(), index, false)];
-        assert_eq!(told, [each("10.0.0.1", 2), each("10.0.1.1", 3)].concat());
-    }
 }

@@ -1,14 +1,19 @@
 //! The command line of the server.
+//!
+//! Does not: say what it means (see `config`).
+
+mod config;
 
 use std::path::PathBuf;
 
 use clap::{ArgGroup, ValueEnum};
 
 use super::{
-    MAX_SPIN_US, ProviderKind, default_user, memory, number, parse_bytes, parse_congestion, parse_dialect,
-    parse_size, parse_within,
+    ProviderKind, default_user, memory, number, parse_bytes, parse_congestion, parse_dialect, parse_size,
+    parse_within,
 };
 use crate::addresses::{Addresses, LOCALHOST};
+use crate::config::{MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, SMB_DIRECT_PORT, SMB_PORT};
 
 /// `weft serve`.
 #[derive(clap::Args, Debug)]
@@ -72,16 +77,13 @@ pub(crate) struct Serve {
     pub keytab: Option<PathBuf>,
     /// Address to listen on, or a name of this host with all its addresses; localhost is 127.0.0.1 and ::1. Anything but loopback
     /// is your decision (repeatable)
-    #[arg(long = "listen", value_name = "ADDR", default_value = LOCALHOST)]
-    pub each_listen: Vec<Addresses>,
-    /// All of them.
-    #[arg(skip)]
-    pub listen: Addresses,
+    #[arg(long, value_name = "ADDR", default_value = LOCALHOST)]
+    pub listen: Vec<Addresses>,
     /// TCP port of SMB; 0 takes any
-    #[arg(long, value_name = "N", default_value_t = 4450, value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", default_value_t = SMB_PORT, value_parser = number::<u16>(..))]
     pub smb_port: u16,
     /// Port of SMB Direct, of every provider; 0 takes any
-    #[arg(long, value_name = "N", default_value_t = 5445, value_parser = number::<u16>(..))]
+    #[arg(long, value_name = "N", default_value_t = SMB_DIRECT_PORT, value_parser = number::<u16>(..))]
     pub smbd_port: u16,
     /// TCP port of NFS; 0 takes any
     #[arg(long, value_name = "N", group = "nfs", value_parser = number::<u16>(..))]
@@ -126,9 +128,9 @@ pub(crate) struct Serve {
     /// Payload included, encrypted or not as it was sent; slow
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// How large that file may become
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size, requires = "pcap")]
-    pub pcap_limit: u64,
+    /// How large that file may become [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "pcap")]
+    pub pcap_limit: Option<u64>,
     /// Whose SMB sessions must sign. Others sign if their client asks for it
     #[arg(long, value_enum, default_value_t = SmbSigning::Auto)]
     pub signing: SmbSigning,
@@ -179,7 +181,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub json: bool,
     /// Threads that serve, one per core [default: one per processor]
-    #[arg(long, value_name = "N", value_parser = number::<usize>(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = number::<usize>(1..=MAX_CORES as u64))]
     pub cores: Option<usize>,
     /// Bind thread i to processor i
     #[arg(long)]
@@ -192,7 +194,7 @@ pub(crate) struct Serve {
     pub congestion: Option<String>,
     /// Longest busy polling before a serving thread sleeps, in microseconds: lower latency for CPU time; 0 never polls
     #[arg(long, value_name = "N", default_value_t = weft_machine::rt::SPIN_MAX.as_micros() as u64,
-        value_parser = number::<u64>(..=MAX_SPIN_US))]
+        value_parser = number::<u64>(..=MAX_SPIN.as_micros() as u64))]
     pub spin_us: u64,
     /// Memory for payload buffers: 64M to the memory of this host
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_buffers)]
@@ -208,19 +210,6 @@ pub(crate) enum SmbSigning {
     Required,
     /// None
     Enabled,
-}
-
-impl Serve {
-    /// What the two options say together.
-    pub(crate) fn smb_signing(&self) -> weft_smb::server::Signing {
-        use weft_smb::server::Signing;
-        match self.signing {
-            _ if self.require_signing => Signing::Required,
-            SmbSigning::Auto => Signing::Exposed,
-            SmbSigning::Required => Signing::Required,
-            SmbSigning::Enabled => Signing::Enabled,
-        }
-    }
 }
 
 /// When iWARP uses a CRC.
@@ -243,18 +232,14 @@ fn parse_snapshots(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), pattern.to_owned()))
 }
 
-/// The least memory for payload buffers: four of the largest, so that peers who have not logged on, who may hold one,
-/// leave room for others.
-const MIN_BUFFERS: u64 = 4 * weft_machine::buf::MAX_BUF as u64;
-
 /// A size that `--buffers` can have here.
 fn parse_buffers(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text)?;
     let memory = memory();
-    if (MIN_BUFFERS..=memory).contains(&size) {
+    if (MIN_BUFFERS_BYTES..=memory).contains(&size) {
         return Ok(size);
     }
-    let (least, most) = (MIN_BUFFERS >> 20, memory >> 20);
+    let (least, most) = (MIN_BUFFERS_BYTES >> 20, memory >> 20);
     Err(format!("buffers take {least}M to {most}M on this host, not {text}"))
 }
 

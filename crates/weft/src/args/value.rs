@@ -56,7 +56,7 @@ pub(super) fn parse_within(text: &str, least: u64, most: u64) -> Result<u64, Str
 }
 
 /// A size as users write it.
-pub(super) fn rounded(bytes: u64) -> String {
+pub(crate) fn rounded(bytes: u64) -> String {
     match bytes {
         0..0x400 => format!("{bytes}"),
         0x400..0x10_0000 => format!("{}K", bytes >> 10),
@@ -65,7 +65,7 @@ pub(super) fn rounded(bytes: u64) -> String {
 }
 
 /// Bytes of memory of this host.
-pub(super) fn memory() -> u64 {
+pub(crate) fn memory() -> u64 {
     let system = rustix::system::sysinfo();
     #[allow(clippy::useless_conversion, reason = "a word of the system, which is shorter elsewhere")]
     u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit))

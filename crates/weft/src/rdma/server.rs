@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::args::{Iwarp, Listen, ProviderKind};
 use crate::listen::Stop;
 use crate::providers;
-use crate::serve::cannot_listen_at;
+use crate::serve::error::{CannotListen, Choice};
 use crate::signals::Signals;
 
 /// What a server is told.
@@ -61,7 +61,10 @@ pub(crate) fn run(mut plan: Plan) -> Result<ExitCode, Failure> {
                 Err(e) if !asked && *kind == ProviderKind::Shm => {
                     tracing::warn!("shared memory is not served: {e}");
                 }
-                Err(e) => return Err(cannot_listen_at(addr, "--port N", &e).into()),
+                Err(e) => {
+                    let choice = Choice::option("--port N");
+                    return Err(CannotListen::At { addr, choice, source: e }.into());
+                }
             }
         }
         let mut stdout = std::io::stdout();

@@ -19,58 +19,72 @@ const MAGICS: [[u8; 4]; 5] = [
     [0x0a, 0x0d, 0x0d, 0x0a],
 ];
 
+/// There is no capture in a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{key} {}: {fault}", path_name(path))]
+pub(crate) struct CannotCapture {
+    key: String,
+    path: PathBuf,
+    fault: Fault,
+}
+
+/// What is wrong with the file.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("it is a symbolic link: name the file itself")]
+    Link,
+    #[error("it is a folder: name a file in it")]
+    Folder,
+    #[error("it is below {}, which is served, and holds what all users read and write: name a file elsewhere", path_name(.0))]
+    Served(PathBuf),
+    #[error("there is such a file, and it is no capture: remove it, or name another file")]
+    Other,
+    #[error("no file can be made in {}: {source}", path_name(folder))]
+    Unmade { folder: PathBuf, source: io::Error },
+    #[error("there is no folder {}; make it: {}", path_name(.0), ShellCommand::new("mkdir -p").operand(.0))]
+    NoFolder(PathBuf),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
 /// A new capture in `path`, for nobody else's eyes: it holds what users read and write. An older capture is replaced, because somebody
 /// else may have made it, or have it open; any other file stays, and the capture is refused. A pipe or device takes the bytes.
 ///
-/// `shared`: the folders that are served. A capture below one of them would show clients what others read and write.
-pub(super) fn begin(path: &Path, limit: u64, shared: &[PathBuf]) -> Result<Capture, String> {
+/// `key` asks for it. `shared`: the folders that are served. A capture below one of them would show clients what others read and write.
+pub(super) fn begin(key: &str, path: &Path, limit: u64, shared: &[&Path]) -> Result<Capture, CannotCapture> {
     let begin = || {
         let there = path.symlink_metadata().map(|found| found.file_type());
         let file = match there {
             Ok(there) if there.is_symlink() => {
-                return Err("it is a symbolic link: name the file itself".to_owned());
+                return Err(Fault::Link);
             }
-            Ok(there) if there.is_dir() => return Err("it is a folder: name a file in it".to_owned()),
-            Ok(there) if !there.is_file() => {
-                OpenOptions::new().write(true).open(path).map_err(|e| e.to_string())?
-            }
+            Ok(there) if there.is_dir() => return Err(Fault::Folder),
+            Ok(there) if !there.is_file() => OpenOptions::new().write(true).open(path)?,
             there => {
                 let folder = folder_of(path)?;
                 if let Some(share) = shared.iter().find(|share| contains(share, &folder)) {
-                    return Err(format!(
-                        "it is below {}, which is served, and holds what all users read and write: name a file elsewhere",
-                        path_name(share)
-                    ));
+                    return Err(Fault::Served(share.to_path_buf()));
                 }
-                if there.is_ok() && !is_capture(path).map_err(|e| e.to_string())? {
-                    return Err(
-                        "there is such a file, and it is no capture: remove it, or name another file"
-                            .to_owned(),
-                    );
+                if there.is_ok() && !is_capture(path)? {
+                    return Err(Fault::Other);
                 }
                 // Mode 0600. An error of this names the file's temporary name.
                 let made = tempfile::NamedTempFile::new_in(&folder);
-                let made = made.map_err(|e| {
-                    format!("no file can be made in {}: {}", path_name(&folder), io::Error::from(e.kind()))
-                })?;
-                made.persist(path).map_err(|e| e.error.to_string())?
+                let made = made.map_err(|e| Fault::Unmade { folder, source: e.kind().into() })?;
+                made.persist(path).map_err(|e| e.error)?
             }
         };
-        Capture::new(file, limit).map_err(|e| e.to_string())
+        Ok(Capture::new(file, limit)?)
     };
-    begin().map_err(|why| format!("--pcap {}: {why}", path_name(path)))
+    begin().map_err(|fault| CannotCapture { key: key.to_owned(), path: path.to_owned(), fault })
 }
 
 /// The folder of a file, as it is called without links.
-fn folder_of(path: &Path) -> Result<PathBuf, String> {
+fn folder_of(path: &Path) -> Result<PathBuf, Fault> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     folder.canonicalize().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => format!(
-            "there is no folder {}; make it: {}",
-            path_name(folder),
-            ShellCommand::new("mkdir -p").operand(folder)
-        ),
-        _ => e.to_string(),
+        io::ErrorKind::NotFound => Fault::NoFolder(folder.to_owned()),
+        _ => Fault::Io(e),
     })
 }
 
@@ -97,7 +111,7 @@ mod tests {
         std::fs::write(&path, MAGICS[0]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         let opened = File::open(&path).unwrap();
-        begin(&path, 1 << 20, &[]).unwrap();
+        begin("--pcap", &path, 1 << 20, &[]).unwrap();
         let made = path.metadata().unwrap();
         assert_eq!(made.mode() & 0o7777, 0o600);
         assert_ne!(made.ino(), opened.metadata().unwrap().ino());
@@ -105,11 +119,11 @@ mod tests {
         std::fs::write(&other, "kept").unwrap();
         std::fs::remove_file(&path).unwrap();
         symlink(&other, &path).unwrap();
-        let refused = begin(&path, 1 << 20, &[]).err().unwrap();
+        let refused = begin("--pcap", &path, 1 << 20, &[]).err().unwrap().to_string();
         assert!(refused.contains("symbolic link"), "{refused}");
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
         // A device stays what it is.
-        begin(Path::new("/dev/null"), 1 << 20, &[]).unwrap();
+        begin("--pcap", Path::new("/dev/null"), 1 << 20, &[]).unwrap();
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
     }
 
@@ -119,14 +133,14 @@ mod tests {
         let (notes, run) = (folder.path().join("notes.txt"), folder.path().join("run.pcap"));
         for content in ["to be kept", "\n"] {
             std::fs::write(&notes, content).unwrap();
-            let refused = begin(&notes, 1 << 20, &[]).err().unwrap();
+            let refused = begin("--pcap", &notes, 1 << 20, &[]).err().unwrap().to_string();
             assert!(refused.contains("it is no capture"), "{refused}");
             assert_eq!(std::fs::read_to_string(&notes).unwrap(), content);
         }
         // The second replaces what the first has written; an empty file is one that `mktemp` has made.
         std::fs::write(&run, "").unwrap();
         for _ in 0..2 {
-            begin(&run, 1 << 20, &[]).unwrap();
+            begin("--pcap", &run, 1 << 20, &[]).unwrap();
             assert!(is_capture(&run).unwrap() && run.metadata().unwrap().len() > 0);
         }
     }
@@ -139,16 +153,17 @@ mod tests {
         std::os::unix::fs::symlink(&below, folder.path().join("link")).unwrap();
         for path in ["data/run.pcap", "data/sub/run.pcap", "link/run.pcap"] {
             let refused =
-                begin(&folder.path().join(path), 1 << 20, std::slice::from_ref(&share)).err().unwrap();
+                begin("--pcap", &folder.path().join(path), 1 << 20, &[&share]).err().unwrap().to_string();
             assert!(refused.contains("which is served"), "{path}: {refused}");
         }
-        assert!(begin(&folder.path().join("run.pcap"), 1 << 20, &[share]).is_ok());
+        assert!(begin("--pcap", &folder.path().join("run.pcap"), 1 << 20, &[&share]).is_ok());
     }
 
     #[test]
     fn a_folder_that_is_missing_is_named_and_no_temporary_file() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = begin(&folder.path().join("no pe/x"), 1 << 20, &[]).err().unwrap();
+        let refused =
+            begin("--pcap", &folder.path().join("no pe/x"), 1 << 20, &[]).err().unwrap().to_string();
         let missing = folder.path().join("no pe");
         assert!(refused.ends_with(&format!("make it: mkdir -p '{}'", missing.display())), "{refused}");
         assert!(!refused.contains(".tmp/") && refused.matches("/x").count() == 1, "{refused}");

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use weft_machine::{Listener, LogLimit, Pool, rt};
 use weft_nbd::{Config, Export, Limits, Server, Tls, Watch};
-use zeroize::Zeroizing;
 
+use super::error::CannotListen;
+use super::ports::{bind_tcp, port_of};
 use super::status;
 use super::volumes::Served;
-use crate::args::Serve;
+use crate::config::{Plan, key};
 use crate::listen::quota::Service;
 use crate::listen::{Acceptor, ServeStream, unix::PathListener};
 use crate::ready::ReadyNbd;
@@ -21,8 +22,6 @@ use crate::volume;
 /// Of the buffers, the part that WRITEs of all clients may take up while they come: those of other protocols are not kept waiting
 /// by clients that are slow to send.
 const RECEIVED_PART: usize = 4;
-/// The port that clients assume.
-const NBD_PORT: u16 = 10809;
 
 /// Volumes that are served.
 pub(super) struct Nbd {
@@ -34,14 +33,18 @@ pub(super) struct Nbd {
 
 impl Nbd {
     /// Binds; `None` where no option asks for NBD.
-    pub(super) async fn bind(args: &Serve, pool: &Pool, volumes: &[Served]) -> Result<Option<Nbd>, String> {
-        let tcp = match (args.nbd_port, args.nbd) {
-            (Some(port), _) => super::bind_tcp(args, port).await?,
-            (None, true) => super::bind_tcp(args, NBD_PORT).await?,
-            (None, false) => Vec::new(),
+    pub(super) async fn bind(
+        plan: &Plan,
+        pool: &Pool,
+        volumes: &[Served],
+    ) -> Result<Option<Nbd>, CannotListen> {
+        let listeners = &plan.config().listeners;
+        let tcp = match listeners.nbd_port {
+            Some(port) => bind_tcp(plan, (key::NBD_PORT, port)).await?,
+            None => Vec::new(),
         };
-        let unix = args.nbd_socket.as_ref().map(|path| {
-            PathListener::bind(path).map_err(|e| format!("cannot listen on {}: {e}", path.display()))
+        let unix = listeners.nbd_socket.as_ref().map(|path| {
+            PathListener::bind(path).map_err(|source| CannotListen::Socket { path: path.clone(), source })
         });
         let unix = unix.transpose()?;
         if tcp.is_empty() && unix.is_none() {
@@ -51,19 +54,19 @@ impl Nbd {
             name: served.name().to_owned(),
             description: format!("Weft volume, {}", volume::place(served.superblock())),
             block: served.block(),
-            read_only: args.nbd_read_only,
+            read_only: served.read_only(),
         });
-        let server = server(exports.collect(), pool, tls(args)?);
+        let server = server(exports.collect(), pool, plan.nbd_tls.clone());
         Ok(Some(Nbd { server, tcp, unix }))
     }
 
     /// What `ready` says, but for the volumes.
-    pub(super) fn served(&self, args: &Serve) -> ReadyNbd {
+    pub(super) fn served(&self, plan: &Plan) -> ReadyNbd {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         ReadyNbd {
-            nbd_tls: args.nbd_tls_cert.is_some(),
-            nbd_port: self.tcp.first().map(super::port_of),
-            nbd_socket: args.nbd_socket.as_ref().map(absolute),
+            nbd_tls: plan.nbd_tls.is_some(),
+            nbd_port: self.tcp.first().map(port_of),
+            nbd_socket: plan.config().listeners.nbd_socket.as_ref().map(absolute),
         }
     }
 
@@ -116,14 +119,4 @@ pub(super) fn service(server: &Arc<Server>) -> ServeStream {
             }
         })
     })
-}
-
-/// TLS, where the command line has a certificate.
-fn tls(args: &Serve) -> Result<Option<Tls>, String> {
-    let (Some(certificate), Some(key)) = (&args.nbd_tls_cert, &args.nbd_tls_key) else { return Ok(None) };
-    let read =
-        |path: &PathBuf| std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
-    let clients = args.nbd_tls_clients.as_ref().map(read).transpose()?;
-    let tls = Tls::from_pem(&read(certificate)?, &Zeroizing::new(read(key)?), clients.as_deref());
-    tls.map(Some).map_err(|e| format!("no TLS with {} and {}: {e}", certificate.display(), key.display()))
 }

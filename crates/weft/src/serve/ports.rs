@@ -1,57 +1,167 @@
-//! Two options that name one port: said before anything is bound, when the second would find it taken by "another program".
+//! The ports of the file services: bound first, because SMB tells its clients of them, and served when there is a server.
+//!
+//! Owns: the listeners until they serve. Does not: know what is served at them.
 
-use crate::args::{ProviderKind, Serve};
-use crate::fault::Misuse;
+use std::net::SocketAddr;
 
-/// The port of NBD where none is named.
-const NBD: u16 = 10809;
+use weft_machine::{Listener, Pool, rt};
+use weft_nfs::server::{Net, Role, Service};
+use weft_rdma::wrap::pcap::Capture;
 
-/// Fails where two services would listen at one TCP port.
-pub(super) fn check(args: &Serve, serves_files: bool) -> Result<(), Misuse> {
-    // Shared memory has no ports of TCP.
-    let by_tcp = |port: u16| args.rdma.contains(&ProviderKind::Iwarp).then_some(port);
-    let of_files = [
-        ("--smb-port", Some(args.smb_port)),
-        ("--smbd-port", by_tcp(args.smbd_port)),
-        ("--nfs-port", args.nfs_port),
-        ("--nfs-rdma-port", args.nfs_rdma_port.and_then(by_tcp)),
-        ("--mountd-port", args.mountd_port),
-        ("--rpcbind-port", args.rpcbind_port),
-    ];
-    let of_files = of_files.into_iter().filter(|_| serves_files);
-    let of_volumes = ("--nbd-port", args.nbd_port.or(args.nbd.then_some(NBD)));
-    let mut seen: Vec<(&str, u16)> = Vec::new();
-    for (option, port) in of_files.chain([of_volumes]) {
-        let Some(port) = port.filter(|port| *port != 0) else { continue };
-        if let Some((other, _)) = seen.iter().find(|(_, known)| *known == port) {
-            return Err(Misuse::new(format!(
-                "{other} and {option} are both {port}: each service wants a port of its own; give one of them another, or 0 for any"
-            )));
-        }
-        seen.push((option, port));
-    }
-    Ok(())
+use super::capture;
+use super::error::{CannotListen, Choice, StartError};
+use super::rpc::RpcPort;
+use crate::addresses::{Addresses, bind_each};
+use crate::config::{CaptureConfig, Key, Plan, key};
+use crate::listen::quota::Service as Served;
+use crate::listen::{self, Acceptor, Framing, Messages};
+use crate::providers;
+
+/// The ports of SMB and NFS.
+pub(super) struct FilePorts {
+    smb: Vec<Listener>,
+    pub smb_rdma: RdmaPort,
+    pub nfs: Option<RpcPort>,
+    pub mountd: Option<RpcPort>,
+    pub rpcbind: Option<RpcPort>,
+    pub nfs_rdma: Option<RdmaPort>,
 }
 
-#[cfg(test)]
-mod tests {
-    use crate::args::{Args, Command};
-
-    #[test]
-    fn two_options_that_name_one_port_are_named() {
-        let check = |line: &str| {
-            let line = format!("weft serve data {line}");
-            let args = Args::of_line(line.split(' ').filter(|word| !word.is_empty())).unwrap();
-            let Command::Serve(args) = args.command else { panic!("serve") };
-            super::check(&args, true).map_err(|e| e.to_string())
+impl FilePorts {
+    /// Binds every port of the plan, and begins its capture.
+    pub(super) async fn bind(plan: &Plan, pool: &Pool) -> Result<FilePorts, StartError> {
+        let config = plan.config();
+        let listeners = &config.listeners;
+        let smb = bind_tcp(plan, (key::SMB_PORT, listeners.smb_port)).await?;
+        let rpc = async |role, key, port: Option<u16>| match port {
+            Some(port) => RpcPort::bind(plan, pool, role, (key, port)).await.map(Some),
+            None => Ok(None),
         };
-        let refused = check("--smb-port 5000 --smbd-port 5000").unwrap_err();
-        assert!(refused.starts_with("--smb-port and --smbd-port are both 5000"), "{refused}");
-        // One of them may be the default.
-        let refused = check("--nfs-port 5445").unwrap_err();
-        assert!(refused.starts_with("--smbd-port and --nfs-port are both 5445"), "{refused}");
-        for line in ["", "--smb-port 0 --smbd-port 0 --nfs-port 0", "--smbd-port 4450 --rdma shm"] {
-            assert_eq!(check(line), Ok(()), "{line}");
+        let nfs = rpc(Role::Nfs, key::NFS_PORT, listeners.nfs_port).await?;
+        let mountd = rpc(Role::Mount, key::MOUNTD_PORT, listeners.mountd_port).await?;
+        let rpcbind = rpc(Role::Rpcbind, key::RPCBIND_PORT, listeners.rpcbind_port).await?;
+        let folders: Vec<_> = plan.folders().collect();
+        let begin = |asked: &CaptureConfig| {
+            capture::begin(key::CAPTURE.at(config.origin), &asked.file, asked.limit_bytes, &folders)
+        };
+        let capture = config.rdma.capture.as_ref().map(begin).transpose()?;
+        let rdma = async |key, port| RdmaPort::bind(plan, pool, (key, port), capture.as_ref()).await;
+        let smb_rdma = rdma(key::SMB_DIRECT_PORT, listeners.smb_direct_port).await?;
+        let nfs_rdma = match listeners.nfs_rdma_port {
+            Some(port) => Some(rdma(key::NFS_RDMA_PORT, port).await?),
+            None => None,
+        };
+        Ok(FilePorts { smb, smb_rdma, nfs, mountd, rpcbind, nfs_rdma })
+    }
+
+    /// The number of SMB's.
+    pub(super) fn smb_port(&self) -> Option<u16> {
+        self.smb.first().map(port_of)
+    }
+
+    /// What rpcbind tells of them.
+    pub(super) fn services(&self) -> Vec<Service> {
+        let rpc = [&self.nfs, &self.mountd, &self.rpcbind].into_iter().flatten();
+        let rdma = self.nfs_rdma.iter().flat_map(|rdma| Service::of(Role::Nfs, Net::Rdma, rdma.port));
+        rpc.flat_map(RpcPort::services).chain(rdma).collect()
+    }
+
+    /// Accepts on all of them. `reached` are the addresses that get answers of any length by UDP.
+    pub(super) fn serve(
+        self,
+        acceptor: &Acceptor,
+        plan: &Plan,
+        smb: &listen::Serve,
+        nfs: &listen::Serve,
+        reached: &weft_transport::datagram::Reached,
+    ) {
+        for listener in self.smb {
+            let accepting = acceptor.clone().tcp(listener, Served::Smb, Framing::Nbss, smb.clone());
+            rt::spawn(accepting).detach();
+        }
+        for port in [self.nfs, self.mountd, self.rpcbind].into_iter().flatten() {
+            port.serve(acceptor, plan.nfs_tls.clone(), reached, nfs);
+        }
+        self.smb_rdma.serve(acceptor, Messages::Smbd, smb);
+        if let Some(rdma) = self.nfs_rdma {
+            rdma.serve(acceptor, Messages::RpcRdma, nfs);
+        }
+    }
+}
+
+/// The TCP listeners of one port.
+pub(super) async fn bind_tcp(plan: &Plan, (key, port): (Key, u16)) -> Result<Vec<Listener>, CannotListen> {
+    let bound = bind_each(&plan.listen, port, async |addr| Listener::bind(addr), port_of).await;
+    let choice = || Choice::port(&key, plan.config().origin);
+    bound.map_err(|(addr, source)| CannotListen::At { addr, choice: choice(), source })
+}
+
+pub(super) fn port_of(listener: &Listener) -> u16 {
+    listener.local_addr().port()
+}
+
+/// The RDMA listeners of one port number.
+pub(super) struct RdmaPort {
+    pub port: u16,
+    /// Those that listen, each once, in the order in which they are offered.
+    pub providers: Vec<&'static str>,
+    listeners: Vec<Box<dyn weft_rdma::Listener>>,
+}
+
+impl RdmaPort {
+    /// Listens with every provider: the first picks the port, the others take the same number.
+    async fn bind(
+        plan: &Plan,
+        pool: &Pool,
+        (key, mut port): (Key, u16),
+        capture: Option<&Capture>,
+    ) -> Result<RdmaPort, CannotListen> {
+        let (rdma, congestion) = (&plan.config().rdma, plan.config().limits.congestion.as_deref());
+        let (mut names, mut listeners) = (Vec::new(), Vec::new());
+        for provider in providers::serving(pool, &rdma.providers, rdma.crc, congestion) {
+            let provider = match capture {
+                Some(capture) => providers::captured(provider, capture),
+                None => provider,
+            };
+            let name = provider.name();
+            let first = plan.listen.first();
+            let bind = async |addr: SocketAddr| match provider.listen(addr).await {
+                // A device is behind some addresses of a host.
+                Err(e) if name == "rnic" && addr.ip() != first => {
+                    tracing::info!("RDMA provider rnic does not listen on {addr}: {e}");
+                    Ok(None)
+                }
+                bound => bound.map(Some),
+            };
+            // The sockets of shared memory are named by their port alone.
+            let addresses = if name == "shm" { &Addresses::from(first) } else { &plan.listen };
+            let port_of = |listener: &Option<Box<dyn weft_rdma::Listener>>| {
+                listener.as_ref().map_or(port, |listener| listener.local_addr().port())
+            };
+            match bind_each(addresses, port, bind, port_of).await {
+                Ok(bound) => {
+                    let bound: Vec<_> = bound.into_iter().flatten().collect();
+                    port = bound.first().map_or(port, |listener| listener.local_addr().port());
+                    listeners.extend(bound);
+                    names.push(name);
+                }
+                // Shared memory is an extra of this host.
+                Err((_, e)) if name == "shm" => tracing::warn!("RDMA provider shm is not served: {e}"),
+                Err((addr, e)) if name == "rnic" => {
+                    return Err(CannotListen::Device { addr, source: e });
+                }
+                Err((addr, source)) => {
+                    let choice = Choice::port(&key, plan.config().origin);
+                    return Err(CannotListen::At { addr, choice, source });
+                }
+            }
+        }
+        Ok(RdmaPort { port, providers: names, listeners })
+    }
+
+    fn serve(self, acceptor: &Acceptor, messages: Messages, serve: &listen::Serve) {
+        for listener in self.listeners {
+            rt::spawn(acceptor.clone().rdma(listener, messages, serve.clone())).detach();
         }
     }
 }

@@ -25,6 +25,23 @@ const MAX_ANSWER: usize = 1024;
 trait Wire: Read + Write {}
 impl<T: Read + Write> Wire for T {}
 
+/// Why rpcbind does not know us.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unregistered {
+    /// It does not run.
+    #[error("no rpcbind answers on this host: {0}; start it, or serve our own with --rpcbind-port 111")]
+    Absent(io::Error),
+    /// It did not answer.
+    #[error("rpcbind did not answer: {0}")]
+    Silent(io::Error),
+    /// It knows somebody else.
+    #[error(
+        "program {program} version {version} ({netid}) is registered by another server: `rpcinfo -p` lists it, `rpcinfo -d {program} \
+         {version}` as root removes what a dead one left"
+    )]
+    Taken { program: u32, version: u32, netid: &'static str },
+}
+
 /// What is registered.
 pub(super) struct Registration {
     /// What was registered, and for which address.
@@ -35,11 +52,9 @@ impl Registration {
     /// Registers these services.
     ///
     /// # Errors
-    /// A sentence that says what to do: rpcbind does not run, or has another server's registration.
-    pub(super) fn new(listen: &[IpAddr], services: &[Service]) -> Result<Registration, String> {
-        let mut wire = connect().map_err(|e| {
-            format!("--rpcbind: no rpcbind answers on this host: {e}; start it, or serve our own with --rpcbind-port 111")
-        })?;
+    /// Rpcbind does not run, or has another server's registration.
+    pub(super) fn new(listen: &[IpAddr], services: &[Service]) -> Result<Registration, Unregistered> {
+        let mut wire = connect().map_err(Unregistered::Absent)?;
         let mut registration = Registration { done: Vec::new() };
         let each = listen.iter().flat_map(|ip| services.iter().map(move |service| (*ip, service)));
         for (listen, service) in each {
@@ -51,15 +66,13 @@ impl Registration {
                      their locks until they mount again"
                 ),
                 Ok(false) => {
-                    return Err(format!(
-                        "--rpcbind: program {} version {} ({}) is registered by another server: `rpcinfo -p` lists it, \
-                         `rpcinfo -d {0} {1}` as root removes what a dead one left",
-                        service.program,
-                        service.version,
-                        service.netid(listen),
-                    ));
+                    return Err(Unregistered::Taken {
+                        program: service.program,
+                        version: service.version,
+                        netid: service.netid(listen),
+                    });
                 }
-                Err(e) => return Err(format!("--rpcbind: rpcbind did not answer: {e}")),
+                Err(e) => return Err(Unregistered::Silent(e)),
             }
         }
         Ok(registration)

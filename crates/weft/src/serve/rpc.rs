@@ -3,19 +3,16 @@
 //! Owns: the sockets until they serve. Does not: speak RPC; whose program is asked for is decided behind it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use weft_machine::net::Tls;
 use weft_machine::{Listener, Pool, rt};
 use weft_nfs::server::{Net, Role, Service};
-use weft_store::rules::Way;
 use weft_transport::datagram;
-use zeroize::Zeroizing;
 
-use super::{cannot_listen, port_of};
+use super::error::{CannotListen, Choice};
+use super::ports::port_of;
 use crate::addresses::bind_each;
-use crate::args::Serve;
-use crate::exports::ExportOption;
+use crate::config::{Key, Plan};
 use crate::listen::{self, Acceptor, Framing, quota};
 
 /// One port.
@@ -27,17 +24,28 @@ pub(super) struct RpcPort {
 
 impl RpcPort {
     /// Binds both; port 0 takes any that is free for both.
-    pub(super) async fn bind(args: &Serve, pool: &Pool, role: Role, port: u16) -> Result<RpcPort, String> {
+    pub(super) async fn bind(
+        plan: &Plan,
+        pool: &Pool,
+        role: Role,
+        (key, port): (Key, u16),
+    ) -> Result<RpcPort, CannotListen> {
+        let nfs_udp = plan.config().listeners.nfs_udp;
         let bind = async |addr: SocketAddr| {
             let tcp = Listener::bind(addr)?;
-            let udp = args.nfs_udp.then(|| datagram::Port::bind(tcp.local_addr(), pool.clone()));
+            let udp = nfs_udp.then(|| datagram::Port::bind(tcp.local_addr(), pool.clone()));
             Ok((tcp, udp.transpose()?))
         };
-        let bound = bind_each(&args.listen, port, bind, |(tcp, _)| port_of(tcp)).await;
+        let bound = bind_each(&plan.listen, port, bind, |(tcp, _)| port_of(tcp)).await;
         match bound {
             Ok(bound) => Ok(RpcPort { role, bound }),
-            Err((addr, e)) if args.nfs_udp => Err(format!("TCP or UDP: {}", cannot_listen(addr, &e))),
-            Err((addr, e)) => Err(cannot_listen(addr, &e)),
+            Err((addr, source)) => {
+                let choice = Choice::port(&key, plan.config().origin);
+                Err(match nfs_udp {
+                    true => CannotListen::AtBoth { addr, choice, source },
+                    false => CannotListen::At { addr, choice, source },
+                })
+            }
         }
     }
 
@@ -76,31 +84,4 @@ impl RpcPort {
             }
         }
     }
-}
-
-/// TLS for RPC, where the command line has a certificate.
-pub(super) fn tls(args: &Serve) -> Result<Option<Tls>, String> {
-    let (Some(certificate), Some(key)) = (&args.nfs_tls_cert, &args.nfs_tls_key) else {
-        let wants = |option: &&ExportOption| option.export.way > Way::Any;
-        return match args.export.iter().find(wants) {
-            None => Ok(None),
-            Some(option) => Err(format!(
-                "--export {}:xprtsec=... needs a certificate: give --nfs-tls-cert and --nfs-tls-key",
-                option.name
-            )),
-        };
-    };
-    let mutual = args.export.iter().find(|option| option.export.way == Way::Mutual);
-    if let (Some(option), None) = (mutual, &args.nfs_tls_clients) {
-        let name = &option.name;
-        return Err(format!(
-            "--export {name}:xprtsec=mtls needs those who sign clients: give --nfs-tls-clients"
-        ));
-    }
-    let read = |path: &PathBuf| {
-        std::fs::read(path).map_err(|e| format!("--nfs-tls-*: cannot read {}: {e}", path.display()))
-    };
-    let clients = args.nfs_tls_clients.as_ref().map(read).transpose()?;
-    let tls = Tls::for_rpc(&read(certificate)?, &Zeroizing::new(read(key)?), clients.as_deref());
-    tls.map(Some).map_err(|e| format!("no TLS with {} and {}: {e}", certificate.display(), key.display()))
 }

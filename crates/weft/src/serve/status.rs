@@ -81,7 +81,7 @@ impl Subject {
             ..Status::default()
         };
         let offer = Offer {
-            host: crate::addresses::in_hints(ready.listen, &super::found()),
+            host: crate::addresses::in_hints(ready.listen, &super::interfaces::found()),
             smbd_port: ready.smbd_port,
             nfs_rdma_port: ready.nfs_rdma_port,
             providers: base.providers.clone(),

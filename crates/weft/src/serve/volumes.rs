@@ -11,12 +11,12 @@ use weft_store::Vfs;
 use weft_store::backend::ShareVolume;
 use weft_store::backend::volumes::Volumes as Shelf;
 use weft_store::block::Block;
-use weft_store::vfs::Share;
 use weft_store::volume::superblock::Superblock;
 use weft_store::volume::{Error, Growth, Volume, Volumes};
 
+use super::error::Unserved;
 use super::replica;
-use crate::args::Serve;
+use crate::config::Plan;
 use crate::out::ShellCommand;
 use crate::ready::{ReadyAbsent, ReadyVolume};
 use crate::shares::{self, Described};
@@ -26,6 +26,7 @@ use crate::volume;
 pub(super) struct Served {
     volume: Volume,
     front: Arc<Front>,
+    read_only: bool,
 }
 
 impl Served {
@@ -42,6 +43,11 @@ impl Served {
     /// What its users read and write.
     pub fn block(&self) -> Arc<dyn Block> {
         self.front.clone()
+    }
+
+    /// Whether its users may not change it.
+    pub fn read_only(&self) -> bool {
+        self.read_only
     }
 
     /// What stands before it, and the volume itself: for who replicates it, and nobody else.
@@ -68,10 +74,12 @@ pub(super) struct Absent {
 impl Absent {
     /// Where that is what an error says: a file is gone or of no use. A name that nobody knows, or a volume that another process has,
     /// is a mistake of the command line; but the metadata of a volume that is in a group were there.
-    fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, String> {
+    fn of(remembered: &Volumes, name: &str, e: &Error) -> Result<Option<Absent>, Unserved> {
         let superblock = remembered.info(name).ok().map(|known| known.superblock);
         let state = remembered.dir().parent().unwrap_or(remembered.dir());
-        let in_group = replica::config::group_of(state, name)?.filter(|in_group| in_group.is_sure);
+        let in_group = replica::config::group_of(state, name)
+            .map_err(Unserved::Groups)?
+            .filter(|in_group| in_group.is_sure);
         let marked = superblock.as_ref().and_then(|superblock| superblock.membership.as_ref());
         let group = in_group.map(|in_group| in_group.group).or_else(|| marked.map(|of| of.group.clone()));
         let lost = match e {
@@ -204,52 +212,48 @@ impl Growths {
 
 /// Opens the volumes of the command line. Where this server replicates, their fronts are closed until it has said which of them
 /// are in no group; where it does not, none of them may be. One whose file is gone is not served, and the log says so.
-pub(super) fn open(args: &Serve, pool: &Pool) -> Result<Opened, String> {
-    for (i, name) in args.volume.iter().enumerate() {
-        if args.volume[..i].contains(name) {
-            return Err(format!("volume {name:?} is named twice"));
-        }
-    }
+pub(super) fn open(plan: &Plan, pool: &Pool) -> Result<Opened, Unserved> {
+    let config = plan.config();
+    let replicates = config.replication.enabled;
     let mut opened = Opened { served: Vec::new(), absent: Vec::new() };
-    if args.volume.is_empty() {
+    if config.volumes.is_empty() {
         return Ok(opened);
     }
-    if !args.replica {
-        replica::refuse_members(args)?;
+    if !replicates {
+        replica::refuse_members(plan)?;
     }
-    let remembered = volume::remembered(args.state_dir.as_deref()).map_err(|e| e.to_string())?;
-    for name in &args.volume {
+    let remembered = volume::remembered(config.state_dir.as_deref());
+    let remembered = remembered.map_err(|e| Unserved::Remembered(e.to_string()))?;
+    for asked in &config.volumes {
+        let name = &asked.name;
         let volume = match remembered.open(name, pool) {
             Ok(volume) => volume,
             Err(e) => {
-                let absent = Absent::of(&remembered, name, &e)?.ok_or_else(|| e.to_string())?;
+                let absent = Absent::of(&remembered, name, &e)?.ok_or(Unserved::Open(e))?;
                 tracing::error!("volume {name} is not served: {}", absent.why());
                 opened.absent.push(absent);
                 continue;
             }
         };
         let front = Front::new(volume.block.geometry());
-        if !args.replica {
+        if !replicates {
             if let Some(of) = volume.growth.superblock().membership {
-                let group = of.group;
-                return Err(format!(
-                    "volume {name} is replicated, in the group {group}: add --replica; `weft replica remove {group}` ends that"
-                ));
+                return Err(Unserved::Replicated { volume: name.clone(), group: of.group });
             }
             accept(name, &volume.growth)?;
             front.begin(volume.block.clone());
         }
-        opened.served.push(Served { volume, front });
+        opened.served.push(Served { volume, front, read_only: asked.read_only });
     }
     Ok(opened)
 }
 
 /// Takes a volume that is in no group as it is. Where its file is another one that is said: somebody may have put a backup in its
 /// place, or not have meant to.
-pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), String> {
+pub(super) fn accept(name: &str, growth: &Growth) -> Result<(), Unserved> {
     let Some(why) = growth.replaced() else { return Ok(()) };
     tracing::warn!("volume {name}: {why}; it is served as it is now");
-    growth.accept().map_err(|e| format!("volume {name}: {e}"))
+    growth.accept().map_err(|source| Unserved::Accept { volume: name.to_owned(), source })
 }
 
 /// What `ready` says of them.
@@ -272,21 +276,20 @@ pub(super) fn ready_absent(absent: &[Absent]) -> Vec<ReadyAbsent> {
 }
 
 /// The share in which they are files; `None` where none is wanted.
-pub(super) fn share(args: &Serve, volumes: &[Served]) -> Result<Option<Described>, String> {
-    let Some(name) = &args.share_volumes else { return Ok(None) };
-    shares::check_name(name).map_err(|e| format!("--share-volumes: {e}"))?;
+pub(super) fn share(plan: &Plan, volumes: &[Served]) -> Option<Described> {
+    let config = plan.shared_volumes()?;
     let shared = |served: &Served| ShareVolume {
         name: served.volume.name.clone(),
         block: served.block(),
         content: served.volume.content.clone(),
-        read_only: args.nbd_read_only,
+        read_only: served.read_only(),
     };
     let vfs = Vfs::new(Shelf::shelf(volumes.iter().map(shared).collect()));
     let source = match volumes.len() {
         1 => "1 volume".to_owned(),
         n => format!("{n} volumes"),
     };
-    Ok(Some(Described { share: Share::new(name.as_str(), vfs), source }))
+    Some(shares::ruled(config, vfs, source))
 }
 
 #[cfg(test)]
@@ -361,7 +364,7 @@ mod tests {
         volumes.create("v", &ram).unwrap();
         let volume = volumes.open("v", &Pool::new(weft_machine::buf::MAX_BUF)).unwrap();
         let front = Front::new(volume.block.geometry());
-        let growths = Growths::of(&[Served { volume, front }]);
+        let growths = Growths::of(&[Served { volume, front, read_only: false }]);
         assert_eq!(growths.size("v"), Some(1 << 20));
         weft_machine::rt::block_on(growths.grow("v", 2 << 20)).unwrap().unwrap();
         assert_eq!((growths.size("v"), growths.size("w")), (Some(2 << 20), None));

@@ -53,8 +53,9 @@ use self::setup::{Ask, Found, Join, Tell, UNREADABLE};
 use self::stopped::Reason;
 use super::volumes::{Absent, Served};
 use crate::admin::replica::Reply;
-use crate::args::Serve;
+use crate::config::Plan;
 use crate::listen::{Acceptor, Stop};
+use crate::serve::error::Unserved;
 
 /// Everything that a server replicates.
 pub(super) struct Replicas {
@@ -137,7 +138,7 @@ impl Replicas {
     /// Makes the doors, and the groups that are remembered, which begin with [`Replicas::start`]. The front of a volume that is in
     /// none leads to the volume when this returns; all others are closed, and their groups open them.
     pub(super) fn new(
-        args: &Serve,
+        plan: &Plan,
         state: &Path,
         password: &str,
         cores: &Arc<Cores>,
@@ -184,7 +185,7 @@ impl Replicas {
             looking: AsyncMutex::default(),
             measuring: Arc::default(),
             ends: AtomicBool::new(false),
-            own: Own { user: args.user.clone(), password: Password::new(password) },
+            own: Own { user: plan.user().to_owned(), password: Password::new(password) },
             server: u64::from_le_bytes(random()?),
             smb_port: OnceLock::new(),
             acceptor: OnceLock::new(),
@@ -231,7 +232,7 @@ impl Replicas {
             self.groups().insert(group.name.clone(), group);
         }
         for member in left {
-            super::volumes::accept(&member.name, &member.growth)?;
+            super::volumes::accept(&member.name, &member.growth).map_err(|e| e.to_string())?;
             member.front.begin(member.bare.clone());
         }
         Ok(())
@@ -605,20 +606,15 @@ impl Drop for Turn<'_> {
 }
 
 /// Refuses to serve volumes that are in a group to a server that does not replicate: what is written to them would be in no log.
-pub(super) fn refuse_members(args: &Serve) -> Result<(), String> {
-    let Some(state) = args.state_dir.clone().or_else(crate::volume::state_of_user) else { return Ok(()) };
-    for found in Folder::of(&state).load()? {
-        if let Some(volume) = args.volume.iter().find(|volume| found.may_have(volume)) {
-            let name = found.name();
-            return Err(match &found {
-                Remembered::Group(_) => format!(
-                    "volume {volume} is replicated, in the group {name}: add --replica; `weft replica remove {name}` ends that"
-                ),
-                Remembered::Damaged(damaged) => format!(
-                    "volume {volume} may be replicated, in the group {name}: {}; add --replica, and `weft replica status` says what \
-                     to do",
-                    damaged.why
-                ),
+pub(super) fn refuse_members(plan: &Plan) -> Result<(), Unserved> {
+    let Some(state) = plan.state_dir() else { return Ok(()) };
+    let names = plan.config().volumes.iter().map(|volume| &volume.name);
+    for found in Folder::of(&state).load().map_err(Unserved::Groups)? {
+        if let Some(volume) = names.clone().find(|volume| found.may_have(volume)) {
+            let (volume, group) = (volume.clone(), found.name().to_string());
+            return Err(match found {
+                Remembered::Group(_) => Unserved::Replicated { volume, group },
+                Remembered::Damaged(damaged) => Unserved::MayBeReplicated { volume, group, why: damaged.why },
             });
         }
     }

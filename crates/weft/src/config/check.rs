@@ -1,0 +1,368 @@
+//! From a configuration to a plan: what is asked is possible, and says one thing.
+//!
+//! Owns: the rules between keys. What is read is read here (certificates, the keytab), so that a mistake in them is told before
+//! anything is bound. Does not: open folders and volumes, which a second server may have, or bind.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_machine::net::{Tls, TlsError};
+use weft_smb::auth::Keytab;
+use weft_smb::server::dfs::Namespace;
+use weft_store::rules::{Export, Way};
+use weft_store::snapshots::Snapshots;
+use zeroize::Zeroizing;
+
+use super::error::Give;
+use super::key::{self, Key, OfShare};
+use super::share::{MAX_NAME_CHARS, real_folder};
+use super::{
+    CertificateConfig, ConfigError, MAX_CORES, MAX_SPIN, MIN_BUFFERS_BYTES, Problem, ServeConfig,
+    ShareConfig, ShareSource, ports,
+};
+use crate::addresses::Addresses;
+
+/// A protocol's TLS: of a chain, a key, and the authorities of clients.
+type MakeTls = fn(&[u8], &[u8], Option<&[u8]>) -> Result<Tls, TlsError>;
+
+/// A configuration that can be served as far as can be told without binding and opening. Only [`ServeConfig::check`] makes one.
+pub(crate) struct Plan {
+    config: ServeConfig,
+    /// Where it listens: the addresses of the configuration that this host has.
+    pub listen: Addresses,
+    /// The shares with folders or in memory; names differ.
+    pub shares: Vec<PlannedShare>,
+    /// For NFS.
+    pub nfs_tls: Option<Tls>,
+    /// For NBD.
+    pub nbd_tls: Option<Tls>,
+    /// What Kerberos tickets are checked against.
+    pub keytab: Option<Arc<Keytab>>,
+    /// The links of all shares.
+    pub dfs: Namespace,
+}
+
+/// A share that can be opened.
+pub(crate) struct PlannedShare {
+    /// As it was asked for.
+    pub config: ShareConfig,
+    /// What snapshots its folder has.
+    pub snapshots: Option<Arc<Snapshots>>,
+}
+
+impl Plan {
+    /// What the plan was made of.
+    pub(crate) fn config(&self) -> &ServeConfig {
+        &self.config
+    }
+
+    /// Who logs on.
+    pub(crate) fn user(&self) -> &str {
+        self.config.users.first().map_or("", |user| &user.name)
+    }
+
+    /// Whether there is something for users who log on; NBD has none.
+    pub(crate) fn serves_files(&self) -> bool {
+        self.config.serves_files()
+    }
+
+    /// The directory of what survives a restart, where there is any.
+    pub(crate) fn state_dir(&self) -> Option<PathBuf> {
+        self.config.state_dir()
+    }
+
+    /// The folders that are served.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.config.shares.iter().filter_map(|share| match &share.source {
+            ShareSource::Folder(path) => Some(path.as_path()),
+            ShareSource::Ram { .. } | ShareSource::Volumes => None,
+        })
+    }
+
+    /// The share that has the volumes, where one is asked for.
+    pub(crate) fn shared_volumes(&self) -> Option<&ShareConfig> {
+        self.config.shares.iter().find(|share| share.source == ShareSource::Volumes)
+    }
+}
+
+impl ServeConfig {
+    /// Whether it can be served.
+    ///
+    /// # Errors
+    /// The first key that is wrong.
+    pub(crate) fn check(self) -> Result<Plan, ConfigError> {
+        self.check_limits()?;
+        self.check_names()?;
+        let shares = self.shares.iter().filter(|share| share.source != ShareSource::Volumes);
+        let shares = shares.map(|share| self.check_share(share)).collect::<Result<_, _>>()?;
+        self.check_volumes()?;
+        self.check_users()?;
+        self.check_nfs()?;
+        ports::check(&self, self.serves_files())?;
+        if self.rdma.capture.is_some() && !self.serves_files() {
+            return Err(self.wrong(key::CAPTURE, Problem::NothingByRdma));
+        }
+        self.check_state()?;
+        let links = self.shares.iter().flat_map(|share| share.dfs_links.iter().cloned()).collect();
+        let dfs = Namespace::new(links).map_err(|e| self.wrong(key::DFS_LINKS, Problem::Links(e)))?;
+        let keytab = self.smb.keytab.as_ref().map(|path| self.open_keytab(path)).transpose()?;
+        let nfs = [key::NFS_CERTIFICATE, key::NFS_CERTIFICATE_KEY, key::NFS_CERTIFICATE_CLIENTS];
+        let nbd = [key::NBD_CERTIFICATE, key::NBD_CERTIFICATE_KEY, key::NBD_CERTIFICATE_CLIENTS];
+        Ok(Plan {
+            listen: Addresses::of_each(&self.listeners.addresses).present(),
+            shares,
+            nfs_tls: self
+                .tls
+                .nfs
+                .as_ref()
+                .map(|files| self.read_tls(files, nfs, Tls::for_rpc))
+                .transpose()?,
+            nbd_tls: self
+                .tls
+                .nbd
+                .as_ref()
+                .map(|files| self.read_tls(files, nbd, Tls::from_pem))
+                .transpose()?,
+            keytab,
+            dfs,
+            config: self,
+        })
+    }
+
+    /// An error of this configuration.
+    pub(crate) fn wrong(&self, key: Key, problem: Problem) -> ConfigError {
+        ConfigError::new(self.origin, key, problem)
+    }
+
+    /// Whether there is something for users who log on.
+    fn serves_files(&self) -> bool {
+        !self.shares.is_empty() || self.replication.enabled
+    }
+
+    /// The directory of what survives a restart, where there is any.
+    fn state_dir(&self) -> Option<PathBuf> {
+        self.state_dir.clone().or_else(crate::volume::state_of_user)
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let memory = crate::args::memory();
+        if !(MIN_BUFFERS_BYTES..=memory).contains(&limits.buffers_bytes) {
+            let problem = Problem::Size { least: MIN_BUFFERS_BYTES, most: memory };
+            return Err(self.wrong(key::BUFFERS.with(limits.buffers_bytes), problem));
+        }
+        if let Some(cores) = limits.cores.filter(|cores| !(1..=MAX_CORES).contains(cores)) {
+            return Err(
+                self.wrong(key::CORES.with(cores), Problem::Range { least: 1, most: MAX_CORES as u128 })
+            );
+        }
+        if limits.spin > MAX_SPIN {
+            let micros = |duration: Duration| duration.as_micros();
+            let problem = Problem::Range { least: 0, most: micros(MAX_SPIN) };
+            return Err(self.wrong(key::SPIN.with(micros(limits.spin)), problem));
+        }
+        let Some(name) = &limits.congestion else { return Ok(()) };
+        match crate::args::parse_congestion(name) {
+            Ok(_) => Ok(()),
+            Err(why) => Err(self.wrong(key::CONGESTION.with(name), Problem::Congestion(why))),
+        }
+    }
+
+    /// Clients can name every share, and mean one by it.
+    fn check_names(&self) -> Result<(), ConfigError> {
+        for (i, share) in self.shares.iter().enumerate() {
+            let name = share.name.clone();
+            let bad =
+                |c: char| c.is_control() || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
+            if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.chars().any(bad) {
+                return Err(self.wrong(share.key(), Problem::ShareName { name }));
+            }
+            if share.is_named("IPC$") {
+                return Err(self.wrong(share.key(), Problem::PipesName { name }));
+            }
+            if self.shares.iter().take(i).any(|other| other.is_named(&name)) {
+                return Err(self.wrong(share.key(), Problem::SameName { name }));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_share(&self, share: &ShareConfig) -> Result<PlannedShare, ConfigError> {
+        let name = &share.name;
+        let unfit = |of: OfShare, why| Err(self.wrong(Key::of_share(name, of), Problem::Unfit(why)));
+        let mut snapshots = None;
+        match &share.source {
+            ShareSource::Folder(path) => {
+                let real = real_folder(path);
+                let real = real.map_err(|fault| {
+                    self.wrong(share.key(), Problem::Folder { path: path.clone(), fault })
+                })?;
+                if let Some(pattern) = &share.snapshots {
+                    let key = || Key::of_share(&format!("{name}={pattern}"), key::SNAPSHOTS);
+                    let found = Snapshots::new(&real, pattern);
+                    let found = found.map_err(|e| self.wrong(key(), Problem::Pattern(e)))?;
+                    snapshots = Some(Arc::new(found));
+                }
+            }
+            ShareSource::Ram { size_bytes } => {
+                let most = crate::args::memory();
+                if !(1..=most).contains(size_bytes) {
+                    return Err(self.wrong(share.key(), Problem::Size { least: 1, most }));
+                }
+                if share.continuous_availability {
+                    return unfit(key::CONTINUOUS, "a ramdisk does not survive the server");
+                }
+                if share.snapshots.is_some() {
+                    return unfit(key::SNAPSHOTS, "a ramdisk has none");
+                }
+            }
+            ShareSource::Volumes => {}
+        }
+        Ok(PlannedShare { config: share.clone(), snapshots })
+    }
+
+    fn check_volumes(&self) -> Result<(), ConfigError> {
+        for (i, volume) in self.volumes.iter().enumerate() {
+            if self.volumes.iter().take(i).any(|other| other.name == volume.name) {
+                return Err(self.wrong(Key::of_volume(&volume.name), Problem::Twice));
+            }
+        }
+        let shared = self.shares.iter().filter(|share| share.source == ShareSource::Volumes);
+        for (i, share) in shared.clone().enumerate() {
+            let unfit =
+                |of: OfShare, why| Err(self.wrong(Key::of_share(&share.name, of), Problem::Unfit(why)));
+            if i > 0 {
+                return Err(self.wrong(share.key(), Problem::Twice));
+            }
+            if share.continuous_availability {
+                return unfit(key::CONTINUOUS, "it is for folders, and this share has the volumes");
+            }
+            if share.snapshots.is_some() {
+                return unfit(key::SNAPSHOTS, "it is for folders, and this share has the volumes");
+            }
+            if !share.dfs_links.is_empty() {
+                return unfit(key::DFS_LINK, "a share that has the volumes is no root of a namespace");
+            }
+        }
+        if self.volumes.is_empty() {
+            if self.shares.is_empty() {
+                return Err(self.wrong(key::SHARES, Problem::NothingServed));
+            }
+            let shares_them = shared.map(ShareConfig::key).next();
+            let asked = [
+                (self.listeners.nbd_port.is_some(), key::NBD_PORT),
+                (self.listeners.nbd_socket.is_some(), key::NBD_SOCKET),
+                (self.tls.nbd.is_some(), key::NBD_CERTIFICATE),
+                (self.replication.enabled, key::REPLICATION),
+            ];
+            let asked = asked.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, key)| key);
+            return self.needs(asked.chain(shares_them), "a volume", Give::All(vec![key::VOLUMES]));
+        }
+        let has_door = self.listeners.serve_nbd() || self.replication.enabled || shared.count() > 0;
+        let wanting = (!has_door).then_some(key::VOLUMES);
+        let doors = Give::One(vec![key::NBD_PORT, key::NBD_SOCKET, key::REPLICATION]);
+        self.needs(wanting, "a way to be served", doors)
+    }
+
+    fn check_users(&self) -> Result<(), ConfigError> {
+        match &self.users[..] {
+            [user] if !user.name.is_empty() => Ok(()),
+            _ => Err(self.wrong(key::USER, Problem::NotOneUser)),
+        }
+    }
+
+    /// None of what belongs to NFS is accepted without effect, and nothing of it serves NFS by itself.
+    fn check_nfs(&self) -> Result<(), ConfigError> {
+        let listeners = &self.listeners;
+        if !listeners.serve_nfs() {
+            let exports = self.shares.iter().filter(|share| share.nfs.is_some());
+            let exports = exports.map(|share| Key::of_share(&share.name, key::EXPORT));
+            let asked = [
+                (listeners.mountd_port.is_some(), key::MOUNTD_PORT),
+                (listeners.rpcbind_port.is_some(), key::RPCBIND_PORT),
+                (self.nfs.register, key::REGISTER),
+                (!self.nfs.root_squash, key::NO_ROOT_SQUASH),
+                (self.tls.nfs.is_some(), key::NFS_CERTIFICATE),
+            ];
+            let asked = asked.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, key)| key);
+            let ports = Give::One(vec![key::NFS_PORT, key::NFS_RDMA_PORT]);
+            self.needs(asked.chain(exports), "NFS", ports)?;
+        }
+        let udp = (listeners.nfs_udp && listeners.nfs_port.is_none()).then_some(key::NFS_UDP);
+        self.needs(udp, "NFS", Give::All(vec![key::NFS_PORT]))?;
+        if self.nfs.register && listeners.rpcbind_port.is_some() {
+            return Err(self.wrong(key::REGISTER, Problem::Excludes(key::RPCBIND_PORT)));
+        }
+        let ways = self.shares.iter().filter_map(|share| Some((&share.name, share.nfs.as_ref()?)));
+        let of = |way: fn(&Export) -> bool, value: &'static str| {
+            let found = ways.clone().find(|(_, export)| way(export));
+            found.map(|(name, _)| Key::of_way(name, value))
+        };
+        match &self.tls.nfs {
+            None => {
+                let files = Give::All(vec![key::NFS_CERTIFICATE, key::NFS_CERTIFICATE_KEY]);
+                self.needs(of(|export| export.way > Way::Any, "..."), "a certificate", files)
+            }
+            Some(CertificateConfig { clients: None, .. }) => {
+                let clients = Give::All(vec![key::NFS_CERTIFICATE_CLIENTS]);
+                self.needs(of(|export| export.way == Way::Mutual, "mtls"), "those who sign clients", clients)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// There is a place for what cannot do without one, and clients find the way back to it.
+    fn check_state(&self) -> Result<(), ConfigError> {
+        let has_place = self.state_dir().is_some();
+        if self.replication.enabled && !has_place {
+            return Err(self.wrong(key::REPLICATION, Problem::NoStateDir));
+        }
+        let Some(share) = self.shares.iter().find(|share| share.continuous_availability) else {
+            return Ok(());
+        };
+        let key = Key::of_share(&share.name, key::CONTINUOUS);
+        if self.state_dir.is_none() && self.listeners.smb_port == 0 {
+            return Err(self.wrong(key, Problem::AnyPort { fixed: key::SMB_PORT }));
+        }
+        if has_place { Ok(()) } else { Err(self.wrong(key, Problem::NoStateDir)) }
+    }
+
+    /// Fails for the first of the keys that are `asked` for.
+    fn needs(
+        &self,
+        asked: impl IntoIterator<Item = Key>,
+        what: &'static str,
+        give: Give,
+    ) -> Result<(), ConfigError> {
+        match asked.into_iter().next() {
+            Some(key) => Err(self.wrong(key, Problem::Needs { what, give })),
+            None => Ok(()),
+        }
+    }
+
+    fn open_keytab(&self, path: &Path) -> Result<Arc<Keytab>, ConfigError> {
+        let key = || key::KEYTAB.with(path.display());
+        Keytab::open(path).map_err(|e| self.wrong(key(), Problem::Keytab(e.to_string())))
+    }
+
+    fn read_tls(
+        &self,
+        files: &CertificateConfig,
+        [certificate, private, authorities]: [Key; 3],
+        make: MakeTls,
+    ) -> Result<Tls, ConfigError> {
+        let read = |path: &PathBuf, key: Key| {
+            let read = std::fs::read(path);
+            read.map_err(|source| self.wrong(key, Problem::Unreadable { path: path.clone(), source }))
+        };
+        let clients = files.clients.as_ref().map(|path| read(path, authorities)).transpose()?;
+        let chain = read(&files.certificate, certificate.clone())?;
+        let key = Zeroizing::new(read(&files.key, private)?);
+        make(&chain, &key, clients.as_deref()).map_err(|source| {
+            let (certificate_file, key_file) = (files.certificate.clone(), files.key.clone());
+            let problem = Problem::Tls { certificate: certificate_file, key: key_file, source };
+            self.wrong(certificate, problem)
+        })
+    }
+}

@@ -1,0 +1,286 @@
+//! What is wrong with a configuration: which key, what of it, and what to write.
+//!
+//! Owns: the sentences. They name keys as they are written where the configuration came from.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use weft_machine::net::TlsError;
+use weft_store::snapshots::BadPattern;
+
+use super::key::{self, Key, Origin};
+use super::share::MAX_NAME_CHARS;
+use crate::out::{ShellCommand, path_name};
+
+/// A configuration that cannot be served.
+#[derive(Debug)]
+pub(crate) struct ConfigError(Box<Wrong>);
+
+#[derive(Debug)]
+struct Wrong {
+    origin: Origin,
+    /// What it is about.
+    key: Key,
+    problem: Problem,
+}
+
+/// What is wrong with a key.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// It names a share that is none of these.
+    NoShare { there: Vec<String> },
+    /// It is there twice; the second would take back what the first says.
+    ExportTwice { name: String },
+    /// It is there twice.
+    Twice,
+    /// Clients could not name such a share.
+    ShareName { name: String },
+    /// Clients mean the server's pipes by this name.
+    PipesName { name: String },
+    /// Clients cannot tell two shares apart.
+    SameName { name: String },
+    /// A folder cannot be served.
+    Folder { path: PathBuf, fault: FolderFault },
+    /// It is not for a share of this kind.
+    Unfit(&'static str),
+    /// No pattern of snapshots' names.
+    Pattern(BadPattern),
+    /// A number is out of its range.
+    Range { least: u128, most: u128 },
+    /// Bytes are out of their range.
+    Size { least: u64, most: u64 },
+    /// The kernel has no such congestion control.
+    Congestion(String),
+    /// Two services at one TCP port.
+    SamePort { other: Key, port: u16 },
+    /// It is without effect unless something else is there, too.
+    Needs { what: &'static str, give: Give },
+    /// The two do not go together.
+    Excludes(Key),
+    /// There is no share and no volume.
+    NothingServed,
+    /// The number of those who log on.
+    NotOneUser,
+    /// There is no RDMA of which a capture could be made.
+    NothingByRdma,
+    /// There is no place for what has to survive a restart.
+    NoStateDir,
+    /// Clients that come back would not find the port.
+    AnyPort { fixed: Key },
+    /// A file cannot be read.
+    Unreadable { path: PathBuf, source: io::Error },
+    /// A certificate and a key that do not make TLS.
+    Tls { certificate: PathBuf, key: PathBuf, source: TlsError },
+    /// No keytab.
+    Keytab(String),
+    /// DFS links that contradict each other.
+    Links(String),
+}
+
+/// What else has to be there.
+#[derive(Debug)]
+pub(crate) enum Give {
+    /// All of these.
+    All(Vec<Key>),
+    /// One of these.
+    One(Vec<Key>),
+}
+
+/// Why a folder is not served.
+#[derive(Debug)]
+pub(crate) enum FolderFault {
+    /// There is none.
+    Missing,
+    /// It cannot be reached or opened.
+    Unreachable(io::Error),
+    /// It is something else, in this folder.
+    NoFolder { above: PathBuf },
+    /// It has no name that a share could have.
+    Nameless,
+}
+
+impl ConfigError {
+    pub(super) fn new(origin: Origin, key: Key, problem: Problem) -> ConfigError {
+        ConfigError(Box::new(Wrong { origin, key, problem }))
+    }
+
+    /// Whether the configuration would be wrong on every host, whatever its files are like: the exit status is that of what clap
+    /// refuses.
+    pub(crate) fn is_misuse(&self) -> bool {
+        match self.0.problem {
+            Problem::Folder { .. }
+            | Problem::ShareName { .. }
+            | Problem::PipesName { .. }
+            | Problem::Unreadable { .. }
+            | Problem::Tls { .. }
+            | Problem::Keytab(_)
+            | Problem::NoStateDir => false,
+            Problem::NoShare { .. }
+            | Problem::ExportTwice { .. }
+            | Problem::Twice
+            | Problem::SameName { .. }
+            | Problem::Unfit(_)
+            | Problem::Pattern(_)
+            | Problem::Range { .. }
+            | Problem::Size { .. }
+            | Problem::Congestion(_)
+            | Problem::SamePort { .. }
+            | Problem::Needs { .. }
+            | Problem::Excludes(_)
+            | Problem::NothingServed
+            | Problem::NotOneUser
+            | Problem::NothingByRdma
+            | Problem::AnyPort { .. }
+            | Problem::Links(_) => true,
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wrong { origin, key, problem } = &*self.0;
+        let at = |key: &Key| key.at(*origin).to_owned();
+        let key = at(key);
+        match problem {
+            Problem::NoShare { there } if there.is_empty() => {
+                write!(f, "{key}: there is no share of that name, nor any other")
+            }
+            Problem::NoShare { there } => {
+                write!(f, "{key}: there is no share of that name; there is {}", there.join(", "))
+            }
+            Problem::ExportTwice { name } => {
+                write!(f, "{key} is there twice: write all options in one, {name}:ro,insecure")
+            }
+            Problem::Twice => write!(f, "{key} is there twice"),
+            Problem::ShareName { name } => write!(
+                f,
+                "{key}: {name:?} cannot name a share: a name has 1 to {MAX_NAME_CHARS} characters and none of / \\ : * ? \" < > |; give \
+                 another ({}), or rename the folder",
+                self.another()
+            ),
+            Problem::PipesName { name } => write!(
+                f,
+                "{key}: {name:?} is the share of the server's pipes: give another name, or rename the folder"
+            ),
+            Problem::SameName { name } => match origin {
+                Origin::Flags => write!(
+                    f,
+                    "two shares are named {name:?}, which clients cannot tell apart: a folder's share has the folder's name, that of \
+                     --ram and --share-volumes the one that you give it; change one of them"
+                ),
+                Origin::File => write!(
+                    f,
+                    "{key}: two shares are named {name:?}, which clients cannot tell apart: change one of them"
+                ),
+            },
+            Problem::Folder { path, fault } => {
+                if *origin == Origin::File {
+                    write!(f, "{key}: ")?;
+                }
+                fault.said(path, f)
+            }
+            Problem::Unfit(why) => write!(f, "{key}: {why}"),
+            Problem::Pattern(why) => write!(f, "{key}: {why}"),
+            Problem::Range { least, most } => write!(f, "{key}: write a number from {least} to {most}"),
+            Problem::Size { least, most } => write!(
+                f,
+                "{key}: write a size from {} to {}",
+                crate::args::rounded(*least),
+                crate::args::rounded(*most)
+            ),
+            Problem::Congestion(why) => write!(f, "{key}: {why}"),
+            Problem::SamePort { other, port } => write!(
+                f,
+                "{} and {key} are both {port}: each service wants a port of its own; give one of them another, or 0 for any",
+                at(other)
+            ),
+            Problem::Needs { what, give } => write!(f, "{key} needs {what}: give {}", give.at(*origin)),
+            Problem::Excludes(other) => write!(f, "{key} and {} exclude each other", at(other)),
+            Problem::NothingServed => match origin {
+                Origin::Flags => f.write_str("nothing is to be served: name a folder, --ram or --volume"),
+                Origin::File => f.write_str("nothing is to be served: there is neither a share nor a volume"),
+            },
+            Problem::NotOneUser => write!(f, "{key}: one user, with a name, logs on"),
+            Problem::NothingByRdma => write!(
+                f,
+                "{key}: nothing here goes over RDMA; name a folder, a ramdisk ({}) or {}",
+                self.another(),
+                at(&key::REPLICATION)
+            ),
+            Problem::NoStateDir => {
+                write!(
+                    f,
+                    "{key}: neither XDG_STATE_HOME nor HOME is set: name a directory by {}",
+                    at(&key::STATE_DIR)
+                )
+            }
+            Problem::AnyPort { fixed } => {
+                write!(f, "{key}: clients come back to the port that they knew: name one by {}", at(fixed))
+            }
+            Problem::Unreadable { path, source } => {
+                write!(f, "{key}: cannot read {}: {source}", path_name(path))
+            }
+            Problem::Tls { certificate, key: private, source } => write!(
+                f,
+                "{key}: no TLS with {} and {}: {source}",
+                path_name(certificate),
+                path_name(private)
+            ),
+            Problem::Keytab(why) => write!(f, "{key}: {why}"),
+            Problem::Links(why) => write!(f, "{key}: {why}"),
+        }
+    }
+}
+
+impl ConfigError {
+    /// How a share gets a name that is not a folder's.
+    fn another(&self) -> &'static str {
+        match self.0.origin {
+            Origin::Flags => "--ram NAME=SIZE",
+            Origin::File => "[shares.NAME]",
+        }
+    }
+}
+
+impl Give {
+    fn at(&self, origin: Origin) -> String {
+        let (keys, word) = match self {
+            Give::All(keys) => (keys, "and"),
+            Give::One(keys) => (keys, "or"),
+        };
+        match &keys[..] {
+            [] => String::new(),
+            [one] => one.at(origin).to_owned(),
+            [before @ .., last] => {
+                let before: Vec<&str> = before.iter().map(|key| key.at(origin)).collect();
+                format!("{} {word} {}", before.join(", "), last.at(origin))
+            }
+        }
+    }
+}
+
+impl FolderFault {
+    fn said(&self, path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = path_name(path);
+        match self {
+            FolderFault::Missing => {
+                let make = ShellCommand::new("mkdir -p").operand(path);
+                write!(f, "cannot serve {shown}: there is no such folder; make it: {make}")
+            }
+            FolderFault::Unreachable(e) => write!(f, "cannot serve {shown}: {e}"),
+            FolderFault::NoFolder { above } => {
+                write!(
+                    f,
+                    "cannot serve {shown}: it is no folder; name the one that it lies in: {}",
+                    path_name(above)
+                )
+            }
+            FolderFault::Nameless => {
+                write!(f, "{shown} has no name to share it under: name a folder below it")
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The names of what can be configured: each has one on the command line, and one in a file.
+//!
+//! Owns: the table of both names. Errors keep a [`Key`], and print the name that the user has written.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+
+use crate::out::path_name;
+
+/// Where a configuration was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// On the command line.
+    #[default]
+    Flags,
+    /// In a file.
+    #[cfg_attr(not(test), allow(dead_code, reason = "files are not read yet"))]
+    File,
+}
+
+/// What a configured value is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    flag: Cow<'static, str>,
+    path: Cow<'static, str>,
+}
+
+pub(crate) const SHARES: Key = Key::new("DIR", "shares");
+pub(crate) const STATE_DIR: Key = Key::new("--state-dir", "state_dir");
+pub(crate) const USER: Key = Key::new("--user", "users");
+pub(crate) const VOLUMES: Key = Key::new("--volume", "volumes");
+pub(crate) const REPLICATION: Key = Key::new("--replica", "replication.enabled");
+pub(crate) const SMB_PORT: Key = Key::new("--smb-port", "listeners.smb_port");
+pub(crate) const SMB_DIRECT_PORT: Key = Key::new("--smbd-port", "listeners.smb_direct_port");
+pub(crate) const NFS_PORT: Key = Key::new("--nfs-port", "listeners.nfs_port");
+pub(crate) const NFS_RDMA_PORT: Key = Key::new("--nfs-rdma-port", "listeners.nfs_rdma_port");
+pub(crate) const MOUNTD_PORT: Key = Key::new("--mountd-port", "listeners.mountd_port");
+pub(crate) const RPCBIND_PORT: Key = Key::new("--rpcbind-port", "listeners.rpcbind_port");
+pub(crate) const NFS_UDP: Key = Key::new("--nfs-udp", "listeners.nfs_udp");
+pub(crate) const NBD_PORT: Key = Key::new("--nbd-port", "listeners.nbd_port");
+pub(crate) const NBD_SOCKET: Key = Key::new("--nbd-socket", "listeners.nbd_socket");
+pub(crate) const BUFFERS: Key = Key::new("--buffers", "limits.buffers");
+pub(crate) const CORES: Key = Key::new("--cores", "limits.cores");
+pub(crate) const SPIN: Key = Key::new("--spin-us", "limits.spin");
+pub(crate) const CONGESTION: Key = Key::new("--congestion", "limits.congestion");
+pub(crate) const NFS_CERTIFICATE: Key = Key::new("--nfs-tls-cert", "tls.nfs.certificate");
+pub(crate) const NFS_CERTIFICATE_KEY: Key = Key::new("--nfs-tls-key", "tls.nfs.key");
+pub(crate) const NFS_CERTIFICATE_CLIENTS: Key = Key::new("--nfs-tls-clients", "tls.nfs.clients");
+pub(crate) const NBD_CERTIFICATE: Key = Key::new("--nbd-tls-cert", "tls.nbd.certificate");
+pub(crate) const NBD_CERTIFICATE_KEY: Key = Key::new("--nbd-tls-key", "tls.nbd.key");
+pub(crate) const NBD_CERTIFICATE_CLIENTS: Key = Key::new("--nbd-tls-clients", "tls.nbd.clients");
+pub(crate) const NO_ROOT_SQUASH: Key = Key::new("--no-root-squash", "nfs.root_squash");
+pub(crate) const REGISTER: Key = Key::new("--rpcbind", "nfs.register");
+pub(crate) const KEYTAB: Key = Key::new("--keytab", "smb.keytab");
+pub(crate) const CAPTURE: Key = Key::new("--pcap", "rdma.capture.file");
+pub(crate) const DFS_LINKS: Key = Key::new("--dfs-link", "shares.*.dfs_links");
+
+/// What belongs to one share: the option and the last part of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfShare(&'static str, &'static str);
+
+pub(crate) const READ_ONLY: OfShare = OfShare("--read-only", "read_only");
+pub(crate) const ENCRYPT: OfShare = OfShare("--encrypt-share", "encrypt");
+pub(crate) const HIDE_UNREADABLE: OfShare = OfShare("--hide-unreadable", "hide_unreadable");
+pub(crate) const CONTINUOUS: OfShare = OfShare("--continuous-availability", "continuous_availability");
+pub(crate) const COMPRESS: OfShare = OfShare("--compress-share", "compress");
+pub(crate) const SNAPSHOTS: OfShare = OfShare("--snapshots", "snapshots");
+pub(crate) const DFS_LINK: OfShare = OfShare("--dfs-link", "dfs_links");
+pub(crate) const EXPORT: OfShare = OfShare("--export", "nfs");
+pub(crate) const RAM: OfShare = OfShare("--ram", "ram");
+
+impl Key {
+    const fn new(flag: &'static str, path: &'static str) -> Key {
+        Key { flag: Cow::Borrowed(flag), path: Cow::Borrowed(path) }
+    }
+
+    /// What belongs to the share of this name.
+    pub(crate) fn of_share(name: &str, OfShare(flag, last): OfShare) -> Key {
+        Key { flag: format!("{flag} {name}").into(), path: format!("shares.{}.{last}", part(name)).into() }
+    }
+
+    /// What an export says of `xprtsec`.
+    pub(crate) fn of_way(name: &str, value: &str) -> Key {
+        Key {
+            flag: format!("--export {name}:xprtsec={value}").into(),
+            path: format!("shares.{}.nfs.xprtsec", part(name)).into(),
+        }
+    }
+
+    /// The folder of a share. On the command line it has no option in front of it.
+    pub(crate) fn of_folder(name: &str, folder: &Path) -> Key {
+        Key { flag: path_name(folder).into(), path: format!("shares.{}.folder", part(name)).into() }
+    }
+
+    /// The share that the volumes are in, of this name.
+    pub(crate) fn of_shared_volumes(name: &str) -> Key {
+        Key {
+            flag: format!("--share-volumes={name}").into(),
+            path: format!("shares.{}.volumes", part(name)).into(),
+        }
+    }
+
+    /// A volume.
+    pub(crate) fn of_volume(name: &str) -> Key {
+        Key { flag: format!("--volume {name}").into(), path: format!("volumes.{}", part(name)).into() }
+    }
+
+    /// With its value.
+    pub(crate) fn with(&self, value: impl fmt::Display) -> Key {
+        Key { flag: format!("{} {value}", self.flag).into(), path: format!("{} = {value}", self.path).into() }
+    }
+
+    /// As it is written there.
+    pub(crate) fn at(&self, origin: Origin) -> &str {
+        match origin {
+            Origin::Flags => &self.flag,
+            Origin::File => &self.path,
+        }
+    }
+}
+
+/// A part of a dotted key of TOML, quoted where it has to be.
+fn part(name: &str) -> Cow<'_, str> {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    match !name.is_empty() && name.chars().all(is_bare) {
+        true => name.into(),
+        false => format!("{name:?}").into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Args;
+
+    #[test]
+    fn every_key_has_the_name_of_an_option() {
+        let command = Args::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let options: Vec<String> =
+            serve.get_opts().filter_map(|arg| arg.get_long()).map(|long| format!("--{long}")).collect();
+        let of_server = [
+            STATE_DIR,
+            USER,
+            VOLUMES,
+            REPLICATION,
+            SMB_PORT,
+            SMB_DIRECT_PORT,
+            NFS_PORT,
+            NFS_RDMA_PORT,
+            MOUNTD_PORT,
+            RPCBIND_PORT,
+            NFS_UDP,
+            NBD_PORT,
+            NBD_SOCKET,
+            BUFFERS,
+            CORES,
+            SPIN,
+            CONGESTION,
+            NFS_CERTIFICATE,
+            NFS_CERTIFICATE_KEY,
+            NFS_CERTIFICATE_CLIENTS,
+            NBD_CERTIFICATE,
+            NBD_CERTIFICATE_KEY,
+            NBD_CERTIFICATE_CLIENTS,
+            NO_ROOT_SQUASH,
+            REGISTER,
+            KEYTAB,
+            CAPTURE,
+            DFS_LINKS,
+        ];
+        let of_share =
+            [READ_ONLY, ENCRYPT, HIDE_UNREADABLE, CONTINUOUS, COMPRESS, SNAPSHOTS, DFS_LINK, EXPORT, RAM];
+        let flags = of_server
+            .iter()
+            .map(|key| key.flag.to_string())
+            .chain(of_share.map(|OfShare(flag, _)| flag.to_owned()));
+        for flag in flags {
+            assert!(options.contains(&flag), "{flag}: {options:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_written_as_its_origin_has_it() {
+        let key = Key::of_share("data", READ_ONLY);
+        assert_eq!(
+            (key.at(Origin::Flags), key.at(Origin::File)),
+            ("--read-only data", "shares.data.read_only")
+        );
+        let key = Key::of_share("my data", ENCRYPT);
+        assert_eq!(key.at(Origin::File), "shares.\"my data\".encrypt");
+        assert_eq!(CORES.with(0).at(Origin::File), "limits.cores = 0");
+        assert_eq!(CORES.with(0).at(Origin::Flags), "--cores 0");
+    }
+}

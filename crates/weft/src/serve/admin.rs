@@ -1,0 +1,105 @@
+//! The admin socket of this server: who may ask it, and who answers.
+//!
+//! Does not: say what a request looks like (see `crate::admin`).
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weft_machine::rt;
+
+use super::error::{AdminFault, StartError};
+use super::neighbours;
+use super::replica::Replicas;
+use super::status;
+use super::volumes::Growths;
+use crate::admin::Request;
+use crate::admin::endpoint::{Endpoint, Handler};
+use crate::admin::replica::{Command, Reply};
+use crate::config::{Plan, key};
+use crate::listen::Stop;
+use crate::listen::unix::SocketFile;
+
+/// What is said about replication by a server that does none.
+const NO_REPLICAS: &str =
+    "this server does not replicate: start it with --replica (weft serve --volume NAME --nbd --replica)";
+
+/// The admin socket, where there is a place for one.
+pub(super) struct Admin {
+    endpoint: Option<Endpoint>,
+    /// Where it is.
+    dir: Option<PathBuf>,
+    stop: Stop,
+}
+
+impl Admin {
+    /// Binds the admin socket. Only where its directory was named is it an error that there can be none.
+    pub(super) fn bind(plan: &Plan, stop: &Stop) -> Result<Admin, StartError> {
+        let (dir, is_named) = (plan.state_dir(), plan.config().state_dir.is_some());
+        let bound = match &dir {
+            Some(dir) if dir.is_file() => Err(AdminFault::File(dir.clone())),
+            Some(dir) => Endpoint::bind(dir).map_err(|source| AdminFault::Bind { dir: dir.clone(), source }),
+            None => Err(AdminFault::NoPlace),
+        };
+        let endpoint = match bound {
+            Ok(endpoint) => {
+                // After our own is there: of two that start at the same time one at least sees the other.
+                if let Some(dir) = &dir {
+                    neighbours::sharing_state(dir, is_named);
+                }
+                Some(endpoint)
+            }
+            Err(fault) if is_named => {
+                let key = key::STATE_DIR.at(plan.config().origin).to_owned();
+                return Err(StartError::Admin { key, fault });
+            }
+            Err(fault) => {
+                tracing::warn!("{fault}; `weft status` will not find this server: name a --state-dir");
+                None
+            }
+        };
+        Ok(Admin { endpoint, dir, stop: stop.clone() })
+    }
+
+    /// From now on requests are answered. Gives the socket's file, which goes when that is dropped.
+    pub(super) fn open(
+        self,
+        subject: status::Subject,
+        replicas: Option<Arc<Replicas>>,
+        growths: Growths,
+    ) -> Option<SocketFile> {
+        let mut endpoint = self.endpoint?;
+        let file = endpoint.take_file();
+        let subject = Rc::new(subject.with_state(self.dir));
+        let handler: Handler = Rc::new(move |request, hung_up| {
+            let (subject, replicas, growths) = (subject.clone(), replicas.clone(), growths.clone());
+            Box::pin(async move {
+                match request {
+                    Request::Grow { volume, size } => {
+                        if replicas.is_some_and(|replicas| replicas.has(&volume)) {
+                            return Err(format!(
+                                "{volume} is replicated: weft replica resize {volume} {size}, where its source is"
+                            ));
+                        }
+                        growths.grow(&volume, size).await.map(serde_json::Value::from)
+                    }
+                    Request::Replica(command) => {
+                        let reply = match (replicas, command) {
+                            (Some(replicas), command) => replicas.command(command, &hung_up).await?,
+                            (None, Command::Status) => Reply::Status(Vec::new()),
+                            (None, _) => return Err(NO_REPLICAS.into()),
+                        };
+                        serde_json::to_value(reply).map_err(|e| e.to_string())
+                    }
+                    Request::Status => {
+                        let mut status = subject.status().await?;
+                        status.replicas = replicas.map_or_else(Vec::new, |replicas| replicas.told());
+                        serde_json::to_value(status).map_err(|e| e.to_string())
+                    }
+                }
+            })
+        });
+        rt::spawn(endpoint.serve(handler, self.stop)).detach();
+        file
+    }
+}

@@ -1,0 +1,50 @@
+//! What survives a restart of the server: persistent handles of SMB, and what NFS remembers of its clients.
+//!
+//! A client that comes back needs the port that it knew: where that is picked anew at every start, nothing is kept unless a
+//! directory is named.
+
+use weft_nfs::server::Durable;
+use weft_smb::server as smb;
+
+use super::error::StartError;
+use crate::config::Plan;
+use crate::ready::Ready;
+
+/// Where persistent handles are written down.
+pub(super) fn of_smb(plan: &Plan) -> Result<smb::journal::Journal, StartError> {
+    // The plan would not be one without a place for them.
+    let dir = plan.state_dir().unwrap_or_default();
+    let instance = format!("{}-{}", plan.listen.first(), plan.config().listeners.smb_port);
+    smb::journal::Journal::open(&dir, &instance).map_err(|source| StartError::Handles { dir, source })
+}
+
+/// What NFS keeps over restarts.
+pub(super) fn of_nfs(plan: &Plan, ready: &Ready) -> Result<Option<Durable>, StartError> {
+    let config = plan.config();
+    let fixed = |port: Option<u16>| port.filter(|port| *port != 0);
+    let port = fixed(config.listeners.nfs_port).or(fixed(config.listeners.nfs_rdma_port));
+    let served = ready.nfs_port.or(ready.nfs_rdma_port);
+    let Some(served) = served else { return Ok(None) };
+    let instance = format!("{}-{served}", plan.listen.first());
+    if let Some(dir) = &config.state_dir {
+        return Ok(Some(Durable::open(dir, &instance)?));
+    }
+    if port.is_none() {
+        return Ok(None);
+    }
+    let Some(dir) = crate::volume::state_of_user() else {
+        tracing::warn!(
+            "NFS clients will not survive a restart: neither XDG_STATE_HOME nor HOME is set; name a --state-dir"
+        );
+        return Ok(None);
+    };
+    match Durable::open(&dir, &instance) {
+        Ok(durable) => Ok(Some(durable)),
+        Err(e) => {
+            tracing::warn!(
+                "NFS clients will not survive a restart: {e}; mend that, or name another --state-dir"
+            );
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The servers of files: SMB and NFS, of the same shares.
+//!
+//! Does not: accept; connections come from the ports, as channels.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weft_machine::{LogLimit, Pool, random, rt};
+use weft_nfs::server as nfs;
+use weft_smb::auth::Secret;
+use weft_smb::server as smb;
+use weft_store::Share;
+use weft_transport::Channel;
+
+use super::error::StartError;
+use super::interfaces::{endpoints, interfaces};
+use super::{durable, names, status};
+use crate::config::{Plan, ShareConfig};
+use crate::listen;
+use crate::ready::Ready;
+
+/// Both servers, before they listen.
+#[derive(Clone)]
+pub(super) struct FileServers {
+    pub smb: Arc<smb::Server>,
+    pub nfs: Arc<nfs::Server>,
+}
+
+impl FileServers {
+    /// Serves these shares, and to SMB the door of replication. `ready` has the ports, which clients are told.
+    pub(super) async fn new(
+        plan: &Plan,
+        secret: Option<Secret>,
+        shares: Vec<Share>,
+        door: Option<Share>,
+        ready: &Ready,
+        pool: &Pool,
+    ) -> Result<FileServers, StartError> {
+        let all = shares.iter().cloned().chain(door).collect();
+        let smb = smb_server(plan, secret, all, ready, pool)?;
+        smb.restore().await?;
+        let nfs = nfs_server(plan, shares, ready, pool)?;
+        Ok(FileServers { smb, nfs })
+    }
+
+    /// What serves a connection of SMB.
+    pub(super) fn serve_smb(&self) -> listen::Serve {
+        let smb = self.smb.clone();
+        service(move |channel| {
+            let served = smb.accept(channel.clone());
+            let place = status::show_smb(&served, &channel);
+            async move {
+                served.run().await;
+                drop(place);
+                Ok::<(), std::convert::Infallible>(())
+            }
+        })
+    }
+
+    /// What serves a connection of NFS, MOUNT or rpcbind.
+    pub(super) fn serve_nfs(&self) -> listen::Serve {
+        let nfs = self.nfs.clone();
+        service(move |channel| {
+            let seen = Rc::default();
+            let (nfs, place) = (nfs.clone(), status::show_nfs(&seen, &channel));
+            async move {
+                let ended = nfs.serve_watched(channel, &seen).await;
+                drop(place);
+                ended
+            }
+        })
+    }
+
+    /// No new requests; those in flight are answered.
+    pub(super) fn drain(&self) {
+        self.smb.drain();
+        self.nfs.drain();
+    }
+}
+
+fn smb_server(
+    plan: &Plan,
+    secret: Option<Secret>,
+    shares: Vec<Share>,
+    ready: &Ready,
+    pool: &Pool,
+) -> Result<Arc<smb::Server>, StartError> {
+    let config = &plan.config().smb;
+    if config.min_dialect < smb::Dialect::V3_0 {
+        tracing::warn!(
+            "--min-dialect {}: clients of SMB 2 are let in, whose sessions cannot be encrypted and which do not notice that somebody \
+             in between has chosen the dialect",
+            config.min_dialect
+        );
+    }
+    let offers = offers(plan)?;
+    let server_guid = match &offers.journal {
+        Some(journal) => journal.server_guid(),
+        None => random::bytes()?,
+    };
+    let user = |secret| smb::User { name: plan.user().to_owned(), secret };
+    Ok(smb::Server::new(smb::Config {
+        server_guid,
+        name: host_name(),
+        shares,
+        users: secret.map(user).into_iter().collect(),
+        names: names::of(&host_name(), &config.server_names),
+        signing: config.signing,
+        min_dialect: config.min_dialect,
+        require_encryption: config.require_encryption,
+        multichannel: true,
+        interfaces: interfaces(ready),
+        endpoints: endpoints(ready),
+        offers,
+        pool: pool.clone(),
+        limits: smb::Limits::within(listen::quota::descriptors()),
+    }))
+}
+
+fn nfs_server(
+    plan: &Plan,
+    shares: Vec<Share>,
+    ready: &Ready,
+    pool: &Pool,
+) -> Result<Arc<nfs::Server>, StartError> {
+    let config = plan.config();
+    // NFS cannot encrypt.
+    let (encrypted, in_the_clear): (Vec<_>, Vec<_>) =
+        shares.into_iter().partition(|share| share.rules.encrypted);
+    for share in encrypted.iter().filter(|_| config.listeners.serve_nfs()) {
+        tracing::warn!("share {} is not offered over NFS, which would not encrypt it", share.name);
+    }
+    Ok(nfs::Server::new(nfs::Config {
+        shares: in_the_clear,
+        pool: pool.clone(),
+        limits: nfs::Limits::within(listen::quota::descriptors()),
+        durable: durable::of_nfs(plan, ready)?,
+        policy: nfs::Policy { decides: weft_store::is_root(), squash_root: config.nfs.root_squash },
+    }))
+}
+
+/// What the SMB server offers where the configuration asks for it.
+fn offers(plan: &Plan) -> Result<smb::Offers, StartError> {
+    let config = plan.config();
+    let named = |is: fn(&ShareConfig) -> bool| -> Vec<String> {
+        config.shares.iter().filter(|share| is(share)).map(|share| share.name.to_lowercase()).collect()
+    };
+    let (compressed, continuous) =
+        (named(|share| share.compress), named(|share| share.continuous_availability));
+    let journal = if continuous.is_empty() { None } else { Some(durable::of_smb(plan)?) };
+    Ok(smb::Offers {
+        dfs: plan.dfs.clone(),
+        compression: config.smb.compress || !compressed.is_empty(),
+        compressed,
+        keytab: plan.keytab.clone(),
+        journal,
+        continuous,
+        posix: config.smb.posix,
+    })
+}
+
+/// Wraps a protocol's `serve` so that every core can start it; a connection's end is a line in the log.
+fn service<F, E>(serve: impl Fn(Rc<dyn Channel>) -> F + Send + Sync + 'static) -> listen::Serve
+where
+    F: Future<Output = Result<(), E>> + 'static,
+    E: std::fmt::Display,
+{
+    Arc::new(move |channel: Rc<dyn Channel>| {
+        let (kind, medium, peer) = (channel.kind(), channel.medium(), channel.peer());
+        tracing::debug!("{kind:?} over {medium} from {peer}: connected");
+        let ended = serve(channel);
+        let connection = async move {
+            match ended.await {
+                Ok(()) => tracing::debug!("{kind:?} over {medium} from {peer}: ended"),
+                Err(e) => {
+                    static CLOSED: LogLimit = LogLimit::new();
+                    if let Some(left_out) = CLOSED.pass(rt::now()) {
+                        // All connections of an address that end about now are told by one line.
+                        tracing::warn!(%peer, error = %e, "{kind:?} over {medium}: closed{left_out}");
+                    }
+                }
+            }
+        };
+        Box::pin(connection) as Pin<Box<dyn Future<Output = ()>>>
+    })
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { "WEFT".into() } else { name }
+}

@@ -1,0 +1,247 @@
+//! From a plan to a server that listens: opens the volumes, binds every port, makes the services, then accepts.
+//!
+//! Owns: the order. SMB tells its clients the ports, so they are bound before there is a server, and nobody is accepted before
+//! everything is there.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use weft_machine::Pool;
+use weft_machine::rt::{self, Cores};
+use weft_smb::auth::Secret;
+use weft_store::Share;
+use zeroize::Zeroizing;
+
+use super::admin::Admin;
+use super::error::StartError;
+use super::files::FileServers;
+use super::nbd::Nbd;
+use super::ports::FilePorts;
+use super::registration::Registration;
+use super::replica::Replicas;
+use super::volumes::{self, Growths, Opened};
+use super::{nbd, status};
+use crate::config::{Plan, key};
+use crate::listen::quota::Quotas;
+use crate::listen::unix::SocketFile;
+use crate::listen::{self, Acceptor, Stop};
+use crate::ready::{Ready, ReadyShare};
+use crate::shares::Described;
+
+/// What the process serves, before anything listens.
+pub(super) struct Start {
+    pub plan: Plan,
+    pub shares: Vec<Described>,
+    /// Present where there are shares.
+    pub secret: Option<Secret>,
+    /// For the servers that this one becomes a destination of. Present where volumes may be replicated.
+    pub password: Option<Zeroizing<String>>,
+    pub cores: Arc<Cores>,
+    pub connections: Arc<AtomicUsize>,
+    pub stop: Stop,
+}
+
+/// The services, once everything listens.
+pub(super) struct Services {
+    pub ready: Ready,
+    pub files: Option<FileServers>,
+    pub nbd: Option<Arc<weft_nbd::Server>>,
+    pub replicas: Option<Arc<Replicas>>,
+    /// They are locked until the process ends.
+    pub _volumes: Vec<volumes::Served>,
+    /// Goes with the process.
+    pub _admin: Option<SocketFile>,
+    /// Taken back when the process ends in order.
+    pub _registration: Option<Registration>,
+}
+
+/// Everything that is bound.
+struct Bound {
+    nbd: Option<Nbd>,
+    /// Present where there are shares, or replication has its door.
+    files: Option<FilePorts>,
+}
+
+impl Start {
+    /// Starts the server; it accepts when this returns.
+    pub(super) async fn start(mut self) -> Result<Services, StartError> {
+        let buffers = Buffers::new(self.plan.config().limits.buffers_bytes)?;
+        let pool = &buffers.pool;
+        let (opened, replicas) = self.open_volumes(pool)?;
+        let bound = self.bind(pool, &opened).await?;
+        let ready = self.ready(&bound, &opened);
+        let admin = Admin::bind(&self.plan, &self.stop)?;
+        let shares: Vec<Share> = self.shares.drain(..).map(|described| described.share).collect();
+        let files = match &bound.files {
+            Some(_) => {
+                let (secret, door) = (self.secret.take(), replicas.as_ref().map(|replicas| replicas.share()));
+                Some(FileServers::new(&self.plan, secret, shares.clone(), door, &ready, pool).await?)
+            }
+            None => None,
+        };
+        let registration = self.announce(&bound, files.as_ref())?;
+        let smb = files.as_ref().map(|files| files.smb.clone());
+        let growths = Growths::of(&opened.served);
+        let subject = status::Subject::new(self.cores.clone(), &ready, smb, &shares, growths.clone());
+        let admin = admin.open(subject, replicas.clone(), growths);
+        let acceptor = self.acceptor(buffers)?;
+        if let Some(replicas) = &replicas {
+            replicas.start(ready.smb_port.unwrap_or_default(), &acceptor);
+        }
+        let nbd = self.accept(bound, files.as_ref(), &acceptor);
+        Ok(Services {
+            ready,
+            files,
+            nbd,
+            replicas,
+            _admin: admin,
+            _volumes: opened.served,
+            _registration: registration,
+        })
+    }
+
+    /// Opens the volumes, with what replicates them, and makes the share that they are files of.
+    fn open_volumes(&mut self, pool: &Pool) -> Result<(Opened, Option<Arc<Replicas>>), StartError> {
+        let opened = volumes::open(&self.plan, pool)?;
+        let replicas = match self.password.take() {
+            Some(password) => Some(self.replicas(&password, pool, &opened)?),
+            None => None,
+        };
+        if let (true, [], None, [first, ..]) =
+            (self.shares.is_empty(), &opened.served[..], &replicas, &opened.absent[..])
+        {
+            return Err(StartError::NothingLeft { volume: first.name.clone(), why: first.why() });
+        }
+        self.shares.extend(volumes::share(&self.plan, &opened.served));
+        Ok((opened, replicas))
+    }
+
+    /// Replication of the volumes: fronts of those that are in a group are closed until the group opens them.
+    fn replicas(&self, password: &str, pool: &Pool, opened: &Opened) -> Result<Arc<Replicas>, StartError> {
+        // The plan would not be one without a place for it.
+        let state = self.plan.state_dir().unwrap_or_default();
+        let Opened { served, absent } = opened;
+        Replicas::new(&self.plan, &state, password, &self.cores, pool, served, absent)
+            .map_err(StartError::Replication)
+    }
+
+    async fn bind(&self, pool: &Pool, opened: &Opened) -> Result<Bound, StartError> {
+        let nbd = nbd::Nbd::bind(&self.plan, pool, &opened.served).await?;
+        let files = match self.plan.serves_files() {
+            true => Some(FilePorts::bind(&self.plan, pool).await?),
+            false => None,
+        };
+        Ok(Bound { nbd, files })
+    }
+
+    /// What listens where.
+    fn ready(&self, bound: &Bound, opened: &Opened) -> Ready {
+        let files = bound.files.as_ref();
+        let listen = &self.plan.listen;
+        Ready {
+            ready: true,
+            pid: std::process::id(),
+            listen: listen.first(),
+            addresses: listen.all().to_vec(),
+            user: self.plan.user().to_owned(),
+            smb_port: files.and_then(FilePorts::smb_port),
+            smbd_port: files.map(|files| files.smb_rdma.port),
+            providers: files.map(|files| files.smb_rdma.providers.clone()).unwrap_or_default(),
+            nfs_port: files.and_then(|files| Some(files.nfs.as_ref()?.port())),
+            nfs_rdma_port: files.and_then(|files| Some(files.nfs_rdma.as_ref()?.port)),
+            mountd_port: files.and_then(|files| Some(files.mountd.as_ref()?.port())),
+            rpcbind_port: files.and_then(|files| Some(files.rpcbind.as_ref()?.port())),
+            nfs_udp: files.is_some() && self.plan.config().listeners.nfs_udp,
+            shares: self.shares.iter().map(ReadyShare::from).collect(),
+            nbd: bound.nbd.as_ref().map(|nbd| nbd.served(&self.plan)),
+            volumes: volumes::ready(&opened.served),
+            not_served: volumes::ready_absent(&opened.absent),
+            driver: rt::driver(),
+        }
+    }
+
+    /// Tells NFS, and the rpcbind of this host where that is asked for, which services there are.
+    fn announce(
+        &self,
+        bound: &Bound,
+        servers: Option<&FileServers>,
+    ) -> Result<Option<Registration>, StartError> {
+        let (Some(ports), Some(servers)) = (&bound.files, servers) else { return Ok(None) };
+        let (config, listen) = (self.plan.config(), self.plan.listen.all());
+        let services = ports.services();
+        let registration = match config.nfs.register {
+            true => Some(Registration::new(listen, &services).map_err(|fault| {
+                let key = key::REGISTER.at(config.origin).to_owned();
+                StartError::Unregistered { key, fault }
+            })?),
+            false => None,
+        };
+        servers.nfs.announce(listen.to_vec(), services);
+        Ok(registration)
+    }
+
+    /// What lets connections in, within this process' limits.
+    fn acceptor(&self, buffers: Buffers) -> Result<Acceptor, StartError> {
+        let Buffers { pool, strangers } = buffers;
+        Ok(Acceptor {
+            cores: self.cores.clone(),
+            memory: listen::memory::Memory::new(&pool, &strangers),
+            pool,
+            congestion: self.plan.config().limits.congestion.as_deref().map(Arc::from),
+            quotas: Quotas::of_process().map_err(StartError::Descriptors)?,
+            connections: self.connections.clone(),
+            stop: self.stop.clone(),
+        })
+    }
+
+    /// Accepts on all that is bound.
+    fn accept(
+        self,
+        bound: Bound,
+        servers: Option<&FileServers>,
+        acceptor: &Acceptor,
+    ) -> Option<Arc<weft_nbd::Server>> {
+        if let (Some(ports), Some(servers)) = (bound.files, servers) {
+            let tended = servers.nfs.clone();
+            rt::spawn(async move { tended.tend().await }).detach();
+            rt::spawn(acceptor.memory.clone().watch()).detach();
+            let (smb, nfs) = (servers.serve_smb(), servers.serve_nfs());
+            ports.serve(acceptor, &self.plan, &smb, &nfs, &servers.nfs.reached());
+        }
+        bound.nbd.map(|nbd| nbd.serve(acceptor))
+    }
+}
+
+/// How long memory of buffers that are not needed stays before the system gets it back: taking it again costs a page fault
+/// for each 4 KiB, so not between two bursts of one client.
+const TRIM_EVERY: Duration = Duration::from_secs(10);
+
+async fn keep_trimmed(pool: Pool) {
+    loop {
+        rt::sleep(TRIM_EVERY).await;
+        pool.trim();
+    }
+}
+
+/// Buffers for payload.
+struct Buffers {
+    /// Those of everybody.
+    pool: Pool,
+    /// The share for peers before they are known.
+    strangers: Pool,
+}
+
+impl Buffers {
+    /// At most so many bytes of them.
+    fn new(bytes: u64) -> Result<Buffers, StartError> {
+        let pool = Pool::new(usize::try_from(bytes).unwrap_or(usize::MAX));
+        // Memory that was had once stays: what listens can answer somebody.
+        if pool.try_alloc(1).is_none() {
+            return Err(StartError::NoMemory);
+        }
+        rt::spawn(keep_trimmed(pool.clone())).detach();
+        let strangers = pool.for_strangers();
+        Ok(Buffers { pool, strangers })
+    }
+}
