@@ -157,7 +157,7 @@ async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
     let vfs = &world.server.config.shares[0].vfs;
     let attr = vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.ok()?;
     let file = vfs.open(attr.node, false).await.unwrap();
-    Some(file.read(0, 1 << 20).unwrap().into_chain(&world.pool).await.unwrap().concat())
+    Some(file.read(0, 1 << 20).data().await.unwrap().into_chain(&world.pool).await.unwrap().concat())
 }
 
 #[test]
