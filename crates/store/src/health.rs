@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use weft_machine::{Time, rt};
 
-use crate::vfs::{Backend, Error, NodeId, Op, Outcome, Watches};
+use crate::vfs::{Backend, DirName, Error, NodeId, Op, Outcome, Watches};
 
 /// Trouble is over when nothing has failed for so long, and something has succeeded.
 pub const CALM: Duration = Duration::from_secs(10);
@@ -347,7 +347,7 @@ fn changes(op: &Op) -> Option<Option<Vec<u8>>> {
         | Op::Remove { name, .. }
         | Op::Rmdir { name, .. }
         | Op::Link { name, .. }
-        | Op::Rename { to_name: name, .. } => Some(Some(name.clone())),
+        | Op::Rename { to: DirName { name, .. }, .. } => Some(Some(name.clone())),
         Op::Setattr { .. } | Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Open { write: true, .. } => {
             Some(None)
         }

@@ -5,6 +5,7 @@
 
 mod calls;
 pub(crate) mod depot;
+mod dir_name;
 mod dos;
 mod error;
 mod file;
@@ -25,6 +26,7 @@ use std::time::Instant;
 use futures_util::future::LocalBoxFuture;
 
 pub use self::calls::{Unsettled, Vfs};
+pub use self::dir_name::DirName;
 pub(crate) use self::dos::XATTR as DOS_XATTR;
 pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::error::Error;
@@ -275,7 +277,7 @@ pub enum Op {
     Rmdir { dir: NodeId, name: Vec<u8> },
     /// [`Outcome::Unlinked`]. Without `replace` an existing target fails with [`Error::Exists`]. Two names of one file stay as
     /// they are (rename(2)).
-    Rename { from: NodeId, from_name: Vec<u8>, to: NodeId, to_name: Vec<u8>, replace: bool },
+    Rename { from: DirName, to: DirName, replace: bool },
     /// A further name for a file: [`Outcome::Done`].
     Link { node: NodeId, dir: NodeId, name: Vec<u8> },
     /// [`Outcome::Target`].
@@ -322,7 +324,7 @@ pub enum Outcome {
     /// Names, and whether the directory ends here.
     Entries { entries: Vec<Entry>, end: bool },
     /// Directory and name of a node.
-    Place { dir: NodeId, name: Vec<u8> },
+    Place(DirName),
     /// A link's target.
     Target(Vec<u8>),
     /// Space.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{Buf, File, Payload};
 use weft_store::rules::Way;
-use weft_store::{Error, NodeId, OpenFile, Share};
+use weft_store::{DirName, Error, NodeId, OpenFile, Share};
 use weft_transport::{Distant, Kind, Limits, Part, Peer};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
@@ -98,6 +98,13 @@ pub(super) struct Node<'a> {
     /// The share's number.
     pub number: usize,
     pub id: NodeId,
+}
+
+impl Node<'_> {
+    /// This name in it.
+    pub fn at<'n>(&self, name: &'n [u8]) -> DirName<&'n [u8]> {
+        DirName { dir: self.id, name }
+    }
 }
 
 impl<'a> Context<'a> {

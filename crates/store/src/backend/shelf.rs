@@ -9,8 +9,8 @@ use futures_util::future::LocalBoxFuture;
 
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Beside, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
-    Space, Stable, Timestamp,
+    Attr, Backend, Beside, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome,
+    SetAttr, Space, Stable, Timestamp,
 };
 
 /// Entries that one [`Op::Readdir`] returns at most.
@@ -185,11 +185,11 @@ impl<I: Items> Shelf<I> {
                 Outcome::Entries { entries, end }
             }
             Op::Place { node } if node == NodeId::ROOT => {
-                Outcome::Place { dir: NodeId::ROOT, name: b".".to_vec() }
+                Outcome::Place(DirName { dir: NodeId::ROOT, name: b".".to_vec() })
             }
             Op::Place { node } => {
                 let item = self.items.by_node(node).ok_or(Error::Stale)?;
-                Outcome::Place { dir: NodeId::ROOT, name: item.name }
+                Outcome::Place(DirName { dir: NodeId::ROOT, name: item.name })
             }
             Op::Statfs => {
                 let list = self.items.list();

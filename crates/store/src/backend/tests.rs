@@ -35,6 +35,11 @@ fn room() -> Charge {
     Budget::new(usize::MAX).charge(Source::Local, 0).unwrap()
 }
 
+/// A name in a directory.
+fn at(dir: NodeId, name: &[u8]) -> DirName<&[u8]> {
+    DirName { dir, name }
+}
+
 /// A share to test, and what keeps it.
 struct Subject {
     vfs: Vfs,

@@ -19,8 +19,9 @@ use super::streams::Streams;
 use super::unlinked::{self, Caches};
 use super::watch::{Event, Witness};
 use super::{
-    Action, Attr, Backend, Beside, Cache, DOS_XATTR, Dos, Entry, Error, Exists, Hold, Kind, Make, NodeId,
-    OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches, What,
+    Action, Attr, Backend, Beside, Cache, DOS_XATTR, DirName, Dos, Entry, Error, Exists, Hold, Kind, Make,
+    NodeId, OWN_XATTRS, Op, OpenFile, Outcome, SetAttr, SetXattr, Space, Stable, StreamEntry, Watch, Watches,
+    What,
 };
 use crate::backend::ReadOnly;
 use crate::health::{Health, Heard};
@@ -95,9 +96,9 @@ impl Vfs {
 
     /// Carries out what takes away the name `victim`, or does so where it replaces one, and tells who keeps its file. With a last
     /// name go the file's streams.
-    async fn unlink(&self, op: Op, victim: Option<(NodeId, &[u8])>) -> Result<Unsettled, Error> {
+    async fn unlink(&self, op: Op, victim: Option<DirName<&[u8]>>) -> Result<Unsettled, Error> {
         let owner = match victim {
-            Some((dir, name)) => self.streams_at(dir, name).await?,
+            Some(victim) => self.streams_at(victim.dir, victim.name).await?,
             None => None,
         };
         let (outcome, unsettled) = self.change(op).await?;
@@ -174,7 +175,7 @@ impl Vfs {
     /// For protocols whose writers have no handle that they close.
     pub async fn content_changed(&self, node: NodeId) {
         if self.opens.caches_directories()
-            && let Ok((dir, _)) = self.place(node).await
+            && let Ok(DirName { dir, .. }) = self.place(node).await
         {
             self.children_changed(dir);
         }
@@ -366,7 +367,8 @@ impl Vfs {
     /// See [`Op::Remove`].
     pub async fn remove(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        let unsettled = self.unlink(Op::Remove { dir, name: name.to_vec() }, Some((dir, name))).await?;
+        let unsettled =
+            self.unlink(Op::Remove { dir, name: name.to_vec() }, Some(DirName { dir, name })).await?;
         self.named(What::FILE_NAME, Action::Removed, dir, name).await;
         self.settle(unsettled).await
     }
@@ -374,7 +376,8 @@ impl Vfs {
     /// See [`Op::Rmdir`].
     pub async fn rmdir(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        let unsettled = self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some((dir, name))).await?;
+        let unsettled =
+            self.unlink(Op::Rmdir { dir, name: name.to_vec() }, Some(DirName { dir, name })).await?;
         self.named(What::DIR_NAME, Action::Removed, dir, name).await;
         self.settle(unsettled).await
     }
@@ -386,18 +389,13 @@ impl Vfs {
     }
 
     /// See [`Op::Rename`].
-    pub async fn rename(
-        &self,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
-        replace: bool,
-    ) -> Result<(), Error> {
-        Self::may_name(from.1)?;
-        Self::may_name(to.1)?;
+    pub async fn rename(&self, from: DirName<&[u8]>, to: DirName<&[u8]>, replace: bool) -> Result<(), Error> {
+        Self::may_name(from.name)?;
+        Self::may_name(to.name)?;
         // Who watches learns which name went, if one is replaced, and what kind of name it was that moved.
         let seen = if self.watches.any() {
-            let moved = self.lookup(from.0, from.1, false).await.ok();
-            let replaced = if replace { self.lookup(to.0, to.1, false).await.ok() } else { None };
+            let moved = self.lookup(from.dir, from.name, false).await.ok();
+            let replaced = if replace { self.lookup(to.dir, to.name, false).await.ok() } else { None };
             // See [`Op::Rename`]. The only name of a file may be told in another case.
             let stays = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(moved, replaced)| {
                 moved.node == replaced.node && (replaced.nlink > 1 || from == to)
@@ -406,25 +404,19 @@ impl Vfs {
         } else {
             None
         };
-        let op = Op::Rename {
-            from: from.0,
-            from_name: from.1.to_vec(),
-            to: to.0,
-            to_name: to.1.to_vec(),
-            replace,
-        };
+        let op = Op::Rename { from: from.to_owned(), to: to.to_owned(), replace };
         let unsettled = self.unlink(op, replace.then_some(to)).await?;
-        self.children_changed(from.0);
-        self.children_changed(to.0);
+        self.children_changed(from.dir);
+        self.children_changed(to.dir);
         let Some((kind, replaced)) = seen else { return self.settle(unsettled).await };
         let what = What::name_of(kind);
-        let (gone, come) = match from.0 == to.0 {
+        let (gone, come) = match from.dir == to.dir {
             true => (Action::RenamedFrom, Action::RenamedTo),
             false => (Action::Removed, Action::Added),
         };
         let removed = replaced.map(|replaced| (What::name_of(replaced.kind), Action::Removed, to));
         let changes = removed.into_iter().chain([(what, gone, from), (what, come, to)]);
-        let events = changes.map(|(what, action, (dir, name))| Event { what, action, dir, name });
+        let events = changes.map(|(what, action, DirName { dir, name })| Event { what, action, dir, name });
         self.witness().tell(events.collect()).await;
         self.settle(unsettled).await
     }
@@ -480,11 +472,9 @@ impl Vfs {
     }
 
     /// See [`Op::Place`].
-    pub async fn place(&self, node: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+    pub async fn place(&self, node: NodeId) -> Result<DirName, Error> {
         let node = self.streams.base(node)?;
-        Ok(
-            expect!(self.backend.submit(Op::Place { node }).await?, Outcome::Place { dir, name } => (dir, name)),
-        )
+        Ok(expect!(self.backend.submit(Op::Place { node }).await?, Outcome::Place(place) => place))
     }
 
     /// See [`Op::Statfs`].
@@ -625,7 +615,7 @@ impl Vfs {
             let mut at = node;
             for _ in 0..MAX_DEPTH {
                 // What has no name any more lies nowhere.
-                let Ok((parent, _)) = self.place(at).await else { break };
+                let Ok(DirName { dir: parent, .. }) = self.place(at).await else { break };
                 if parent == dir && node != dir {
                     below.push(node);
                     break;
@@ -703,7 +693,7 @@ impl Vfs {
             if at == NodeId::ROOT {
                 return Ok(path);
             }
-            let (dir, mut name) = self.place(at).await?;
+            let DirName { dir, mut name } = self.place(at).await?;
             if !path.is_empty() {
                 name.push(b'/');
             }

@@ -24,7 +24,7 @@ use weft_machine::{Charge, rt};
 
 use super::own::Own;
 use super::stream::Stream;
-use super::{Backend, Error, Kind, NodeId, Op, Outcome};
+use super::{Backend, DirName, Error, Kind, NodeId, Op, Outcome};
 
 /// Watches of one share at a time.
 pub const MAX_WATCHES: usize = 65_536;
@@ -256,7 +256,7 @@ pub struct Event<'a> {
 }
 
 /// The directories from one up to the root, with the name of each in the next.
-pub type Above = Vec<(NodeId, Vec<u8>)>;
+pub type Above = Vec<DirName>;
 
 struct Registered {
     dir: NodeId,
@@ -278,7 +278,7 @@ impl Registered {
 struct Told<'a> {
     event: &'a Event<'a>,
     /// The directories between, from the event's own up to the one in the watched directory, each with its name.
-    below: &'a [(NodeId, Vec<u8>)],
+    below: &'a [DirName],
     /// Bytes of the path.
     len: usize,
     path: OnceCell<Arc<[u8]>>,
@@ -292,9 +292,9 @@ impl<'a> Told<'a> {
         let below = match dir == event.dir {
             true => &[][..],
             // above[0] is (parent of the event's directory, its name there), and so on.
-            false => above.get(..=above.iter().position(|(parent, _)| *parent == dir)?)?,
+            false => above.get(..=above.iter().position(|place| place.dir == dir)?)?,
         };
-        let len = below.iter().fold(event.name.len(), |len, (_, name)| len + name.len() + 1);
+        let len = below.iter().fold(event.name.len(), |len, DirName { name, .. }| len + name.len() + 1);
         Some(Told { event, below, len, path: OnceCell::new(), compared: RefCell::default() })
     }
 
@@ -303,7 +303,7 @@ impl<'a> Told<'a> {
             #[cfg(test)]
             tests::PATHS.with(|paths| paths.set(paths.get() + 1));
             let mut path = Vec::with_capacity(self.len);
-            for (_, name) in self.below.iter().rev() {
+            for DirName { name, .. } in self.below.iter().rev() {
                 path.extend_from_slice(name);
                 path.push(b'/');
             }
@@ -328,7 +328,7 @@ impl<'a> Told<'a> {
         #[cfg(test)]
         tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
         let Some(mut rest) = path.strip_suffix(self.event.name) else { return false };
-        for (_, name) in self.below {
+        for DirName { name, .. } in self.below {
             match rest.strip_suffix(b"/").and_then(|rest| rest.strip_suffix(&name[..])) {
                 Some(before) => rest = before,
                 None => return false,
@@ -458,7 +458,7 @@ impl Watches {
     pub fn tell(&self, events: &[(Event<'_>, Above)]) {
         let by_dir = self.by_dir();
         let of_event = |(event, above): &(Event<'_>, Above)| {
-            std::iter::once(event.dir).chain(above.iter().map(|(parent, _)| *parent)).collect::<Vec<_>>()
+            std::iter::once(event.dir).chain(above.iter().map(|place| place.dir)).collect::<Vec<_>>()
         };
         // Each once: a watch is told all of it by one call.
         let mut dirs: Vec<NodeId> = events.iter().flat_map(of_event).collect();
@@ -563,12 +563,12 @@ impl Witness {
         self.watches.any()
     }
 
-    async fn place(&self, node: NodeId) -> Option<(NodeId, Vec<u8>)> {
+    async fn place(&self, node: NodeId) -> Option<DirName> {
         if node == NodeId::ROOT {
             return None;
         }
         match self.backend.submit(Op::Place { node }).await {
-            Ok(Outcome::Place { dir, name }) => Some((dir, name)),
+            Ok(Outcome::Place(place)) => Some(place),
             // It has no name any more: nobody can be told of it.
             _ => None,
         }
@@ -589,9 +589,9 @@ impl Witness {
 
     async fn above(&self, dir: NodeId) -> Above {
         let (mut at, mut above) = (dir, Above::new());
-        while let Some((parent, name)) = self.place(at).await {
-            above.push((parent, name));
-            at = parent;
+        while let Some(place) = self.place(at).await {
+            at = place.dir;
+            above.push(place);
             if above.len() == MAX_DEPTH {
                 break;
             }
@@ -610,7 +610,7 @@ impl Witness {
         if !self.is_watched() {
             return;
         }
-        if let Some((dir, file)) = self.place(base).await {
+        if let Some(DirName { dir, name: file }) = self.place(base).await {
             let names: Vec<_> = changes.iter().map(|(name, ..)| [&file, &b":"[..], name].concat()).collect();
             let events = names.iter().zip(changes);
             let events = events.map(|(name, &(_, what, action))| Event { what, action, dir, name });
@@ -623,7 +623,7 @@ impl Witness {
         if !self.is_watched() {
             return;
         }
-        if let Some((dir, name)) = self.place(node).await {
+        if let Some(DirName { dir, name }) = self.place(node).await {
             self.tell(vec![Event { what, action: Action::Modified, dir, name: &name }]).await;
         }
     }
@@ -658,7 +658,11 @@ mod tests {
         let near = [watch(3, false), watch(3, true), watch(2, true), watch(1, true)];
         let mut far = vec![watch(2, false), watch(1, false)];
         far.extend((10..1010).map(|dir| watch(dir, dir % 2 == 0)));
-        let above = || vec![(NodeId(2), b"c".to_vec()), (NodeId(1), b"b".to_vec())];
+        let above = || {
+            [(2, b"c"), (1, b"b")]
+                .map(|(dir, name)| DirName { dir: NodeId(dir), name: name.to_vec() })
+                .to_vec()
+        };
         let event =
             |name| (Event { what: What::FILE_NAME, action: Action::Added, dir: NodeId(3), name }, above());
         let before = LOOKS.get();
@@ -693,7 +697,10 @@ mod tests {
             })
             .collect();
         let counts = |levels: u64| {
-            let above = (1..=levels).rev().map(|level| (NodeId(level), vec![b'n'; 250])).collect();
+            let above = (1..=levels)
+                .rev()
+                .map(|level| DirName { dir: NodeId(level), name: vec![b'n'; 250] })
+                .collect();
             let dir = NodeId(levels + 1);
             let event = Event { what: What::WRITTEN, action: Action::Modified, dir, name: b"f" };
             let before = (PATHS.get(), COMPARED.get());

@@ -41,5 +41,5 @@ async fn replace(
         }
         Err(e) => return Err(e),
     }
-    from.vfs().rename((from.id, from_name), (to.id, to_name), true).await
+    from.vfs().rename(from.at(from_name), to.at(to_name), true).await
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weft_store::Kind as NodeKind;
 use weft_store::opens::{Open, Removal};
-use weft_store::{Error, Vfs};
+use weft_store::{DirName, Error, Vfs};
 
 use super::state::clients::Taken;
 use super::state::{Kind, State};
@@ -73,7 +73,7 @@ async fn remove(vfs: &Vfs, removal: Removal) {
             return vfs.remove_stream(base, &name).await;
         }
         let kind = vfs.getattr(removal.node()).await?.kind;
-        let (dir, name) = vfs.place(removal.node()).await?;
+        let DirName { dir, name } = vfs.place(removal.node()).await?;
         if kind == NodeKind::Dir { vfs.rmdir(dir, &name).await } else { vfs.remove(dir, &name).await }
     };
     match removed.await {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::future::{FutureExt, LocalBoxFuture, poll_immediate};
 use weft_machine::rt;
 use weft_store::opens::{Open as Claim, Opening, Reach, Rights};
-use weft_store::vfs::{Attr, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
+use weft_store::vfs::{Attr, DirName, Dos, Error, Exists, Kind, Make, NodeId, OpenFile, SetAttr, Share, Vfs};
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateAction, CreateDisposition, CreateOptions, Request, Response};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
@@ -152,8 +152,8 @@ async fn first(
     let vfs = share.vfs.in_name_of(parent);
     let (opened, action) =
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
-    let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.1);
-    let (attr, dos, dir) = (opened.attr, opened.dos, opened.place.0);
+    let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.name);
+    let (attr, dos, dir) = (opened.attr, opened.dos, opened.place.dir);
     let open = Open::new(
         cx,
         vfs,
@@ -408,7 +408,7 @@ pub(super) fn rights_of_share(share: ShareAccess) -> Rights {
 struct Opened {
     attr: Attr,
     dos: Option<Dos>,
-    place: (NodeId, Vec<u8>),
+    place: DirName,
     access: AccessMask,
     file: Option<OpenFile>,
     claim: Claim,
@@ -426,7 +426,7 @@ async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateA
         let outcome = match &resolved.found {
             _ if wish.path.stream.is_some() => stream(cx, vfs, wish, &resolved).await,
             Some((attr, name)) => {
-                let attempt = existing(cx, vfs, wish, attr, (resolved.dir, name.clone())).await;
+                let attempt = existing(cx, vfs, wish, attr, resolved.at(name).to_owned()).await;
                 attempt.map(|done| {
                     let by_short = tunnel::asked_short(&resolved.name, name);
                     done.map(|(opened, action)| (Opened { by_short, ..opened }, action))
@@ -480,7 +480,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         other => other?,
     };
-    let place = (resolved.dir, name.to_vec());
+    let place = resolved.at(name).to_owned();
     // The creator may write even what is made read-only, so that comes last.
     let access = match wish.access.contains(AccessMask::MAXIMUM_ALLOWED) {
         true => AccessMask::FILE_ALL,
@@ -521,7 +521,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         Some((attr, _)) if attr.kind == Kind::Symlink => {
             return Err(symlink::stopped(vfs, attr.node, &[], wish.posix).await);
         }
-        Some((attr, spelled)) => (attr.clone(), (resolved.dir, spelled.clone())),
+        Some((attr, spelled)) => (attr.clone(), resolved.at(spelled).to_owned()),
         None if !wish.creates() => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
         None => {
             let descriptor =
@@ -536,7 +536,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
             if let Some(descriptor) = &descriptor {
                 weft_store::access::keep(vfs, attr.node, descriptor).await?;
             }
-            (attr, (resolved.dir, resolved.name.clone()))
+            (attr, resolved.at(&resolved.name).to_owned())
         }
     };
     if vfs.opens().delete_pending(base.node) {
@@ -551,7 +551,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
     // To make a stream is to write to the file.
     let implied = AccessMask::FILE_WRITE_DATA;
     let dos = vfs.beside(base.node).await?.dos;
-    let access = security::granted(cx, vfs, (wish.access, implied), (&base, dos), place.0).await?;
+    let access = security::granted(cx, vfs, (wish.access, implied), (&base, dos), place.dir).await?;
     let (attr, made) = vfs.stream(base.node, name, true).await?;
     if !made {
         return Ok(None);
@@ -569,7 +569,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
 }
 
 /// The name exists.
-async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (NodeId, Vec<u8>)) -> Attempt {
+async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: DirName) -> Attempt {
     if let Some(instance) = wish.instance {
         instances::take_over(cx, instance, (vfs, attr.node)).await?;
     }
@@ -589,9 +589,9 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     if delete && (kept || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
-    let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.0).await?;
+    let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.dir).await?;
     if delete && vfs.stream_of(attr.node).is_none() {
-        vfs.may_unlink(place.0, &place.1)?;
+        vfs.may_unlink(place.dir, &place.name)?;
     }
     if !wish.truncates() {
         let opened = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
@@ -599,11 +599,11 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: (N
     }
     // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so. Nobody
     // has to say it of what only its name hides.
-    let shy = match attributes::is_hidden_by_name(&place.1) {
+    let shy = match attributes::is_hidden_by_name(&place.name) {
         true => FileAttributes::SYSTEM,
         false => FileAttributes::HIDDEN | FileAttributes::SYSTEM,
     };
-    let kept = attributes::attributes(attr, dos, &place.1) & shy;
+    let kept = attributes::attributes(attr, dos, &place.name) & shy;
     if attributes::refuses_writes(attr, dos) || kept.without(wish.attributes) != FileAttributes::NONE {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
@@ -666,7 +666,7 @@ async fn take(
     vfs: &Vfs,
     wish: &Wish,
     (attr, dos): (&Attr, Option<Dos>),
-    place: (NodeId, Vec<u8>),
+    place: DirName,
     access: AccessMask,
     new: bool,
 ) -> Result<Option<Opened>, Failure> {
@@ -771,11 +771,11 @@ impl Opened {
         let archive =
             if self.attr.kind == Kind::File { FileAttributes::ARCHIVE } else { FileAttributes::NONE };
         let mut wanted = wish.attributes | archive;
-        if attributes::is_hidden_by_name(&self.place.1) {
-            let shown = attributes::attributes(&self.attr, self.dos, &self.place.1);
+        if attributes::is_hidden_by_name(&self.place.name) {
+            let shown = attributes::attributes(&self.attr, self.dos, &self.place.name);
             wanted |= shown & FileAttributes::HIDDEN;
         }
-        if let Some(dos) = attributes::to_keep(&self.attr, self.dos, &self.place.1, wanted, (None, None)) {
+        if let Some(dos) = attributes::to_keep(&self.attr, self.dos, &self.place.name, wanted, (None, None)) {
             attributes::keep(vfs, &self.attr, self.dos, dos).await?;
             self.dos = Some(dos);
         }
@@ -784,12 +784,8 @@ impl Opened {
 }
 
 /// What there is to say about a node after a wait, and where it is now; `None` when it has no name any more.
-async fn still_there(
-    vfs: &Vfs,
-    node: NodeId,
-    place: (NodeId, Vec<u8>),
-) -> Result<Option<(Attr, (NodeId, Vec<u8>))>, Error> {
-    match vfs.lookup(place.0, &place.1, false).await {
+async fn still_there(vfs: &Vfs, node: NodeId, place: DirName) -> Result<Option<(Attr, DirName)>, Error> {
+    match vfs.lookup(place.dir, &place.name, false).await {
         Ok(attr) if attr.node == node => return Ok(Some((attr, place))),
         Ok(base) if base.node == vfs.base(node) => return Ok(Some((vfs.getattr(node).await?, place))),
         Ok(_) | Err(Error::NotFound | Error::Stale) => {}

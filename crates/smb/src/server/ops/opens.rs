@@ -13,7 +13,7 @@ use futures_util::future::LocalBoxFuture;
 use slab::Slab;
 use weft_machine::{Charge, LogLimit, rt};
 use weft_store::opens::{Open as Claim, Range, Refused, Removal};
-use weft_store::vfs::{Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
+use weft_store::vfs::{DirName, Error, Hold, Kind, NodeId, OpenFile, SetAttr, SetTime, Timestamp, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::{CreateAction, CreateOptions};
 use weft_wire::smb2::{FileId, NtStatus};
@@ -79,7 +79,7 @@ pub(crate) struct Open {
     /// What it has seen of its directory since a client first asked.
     pub(super) notify: Notify,
     /// Directory and name by which it was opened, or renamed since.
-    place: Mutex<(NodeId, Vec<u8>)>,
+    place: Mutex<DirName>,
     /// The time of modification that the client set, which its own later writes shall not change.
     kept_mtime: Mutex<Option<Timestamp>>,
     /// Whether there were such writes.
@@ -114,7 +114,7 @@ impl Open {
         cx: &OpContext,
         vfs: Vfs,
         (node, kind): (NodeId, Kind),
-        place: (NodeId, Vec<u8>),
+        place: DirName,
         (access, options): (AccessMask, CreateOptions),
         file: Option<OpenFile>,
         (claim, caching): (Claim, Caching),
@@ -143,7 +143,7 @@ impl Open {
         sequence: ChannelSequence,
         vfs: Vfs,
         (node, kind): (NodeId, Kind),
-        place: (NodeId, Vec<u8>),
+        place: DirName,
         (access, options): (AccessMask, CreateOptions),
         file: Option<OpenFile>,
         (claim, caching): (Claim, Caching),
@@ -232,20 +232,20 @@ impl Open {
 
     /// The name that it was opened by, or renamed to since; empty for the share's root.
     pub(super) fn name(&self) -> Vec<u8> {
-        lock(&self.place).1.clone()
+        lock(&self.place).name.clone()
     }
 
     /// Directory and name of the file now: those of the open while they still lead to it, otherwise wherever somebody
     /// else moved it.
-    pub(super) async fn place(&self) -> Result<(NodeId, Vec<u8>), Error> {
-        let (dir, name) = lock(&self.place).clone();
-        match self.vfs.lookup(dir, &name, false).await {
-            Ok(attr) if attr.node == self.vfs.base(self.node) => Ok((dir, name)),
+    pub(super) async fn place(&self) -> Result<DirName, Error> {
+        let place = lock(&self.place).clone();
+        match self.vfs.lookup(place.dir, &place.name, false).await {
+            Ok(attr) if attr.node == self.vfs.base(self.node) => Ok(place),
             _ => self.vfs.place(self.node).await,
         }
     }
 
-    pub(super) fn set_place(&self, place: (NodeId, Vec<u8>)) {
+    pub(super) fn set_place(&self, place: DirName) {
         *lock(&self.place) = place;
     }
 
@@ -386,7 +386,7 @@ impl Open {
         }
         if self.unlisted.load(Ordering::Acquire) {
             // Its size and times are in the listings of its directory.
-            self.vfs.children_changed(lock(&self.place).0);
+            self.vfs.children_changed(lock(&self.place).dir);
         }
     }
 
@@ -422,7 +422,7 @@ impl Open {
     /// The file of a stream was to be deleted, and waited for the stream.
     async fn remove_base(&self, removal: Removal) -> Result<(), Error> {
         let removed = match self.vfs.place(removal.node()).await {
-            Ok((dir, name)) => match self.vfs.remove(dir, &name).await {
+            Ok(DirName { dir, name }) => match self.vfs.remove(dir, &name).await {
                 Err(Error::IsDir) => self.vfs.rmdir(dir, &name).await,
                 other => other,
             },
@@ -441,8 +441,8 @@ impl Open {
         // Who caches the directory keeps that only where both who marked it and who closes it last act in his name.
         let vfs = self.vfs.in_name_of(removal.parent());
         let removed = match self.place().await {
-            Ok((dir, name)) if self.kind == Kind::Dir => vfs.rmdir(dir, &name).await,
-            Ok((dir, name)) => vfs.remove(dir, &name).await.inspect(|()| self.tunnelled(dir, name)),
+            Ok(DirName { dir, name }) if self.kind == Kind::Dir => vfs.rmdir(dir, &name).await,
+            Ok(DirName { dir, name }) => vfs.remove(dir, &name).await.inspect(|()| self.tunnelled(dir, name)),
             Err(e) => Err(e),
         };
         drop(removal);

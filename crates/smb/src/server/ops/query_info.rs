@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use weft_store::backend::short_name;
-use weft_store::vfs::{Attr, Beside, Dos, Kind, NodeId, Vfs};
+use weft_store::vfs::{Attr, Beside, DirName, Dos, Kind, NodeId, Vfs};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::error;
@@ -356,15 +356,15 @@ fn volume_of(cx: &OpContext) -> u64 {
 async fn path_of(open: &Open) -> Result<String, Failure> {
     let mut names = Vec::new();
     if open.node != NodeId::ROOT {
-        let (mut dir, name) = open.place().await?;
+        let DirName { mut dir, name } = open.place().await?;
         names.push(name);
         while dir != NodeId::ROOT {
             if names.len() == MAX_DEPTH {
                 return Err(NtStatus::NOT_SUPPORTED.into());
             }
-            let (parent, name) = open.vfs.place(dir).await?;
-            names.push(name);
-            dir = parent;
+            let above = open.vfs.place(dir).await?;
+            names.push(above.name);
+            dir = above.dir;
         }
     }
     let names: Vec<_> = names.iter().rev().map(|name| path::from_store(name)).collect();

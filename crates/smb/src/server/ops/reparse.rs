@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use weft_machine::Charge;
 use weft_store::opens::{Opening, Reach, Rights};
-use weft_store::vfs::{Attr, Exists, Kind, Make, NodeId, SetAttr, Special};
+use weft_store::vfs::{Attr, DirName, Exists, Kind, Make, NodeId, SetAttr, Special};
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::reparse::{MAX_DATA, NFS, NFS_LINK, SYMLINK};
@@ -156,7 +156,7 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     let place = open.place().await?;
     let (make, birth) = match wish {
         Wish::Link(target) => {
-            let target = symlink::to_store(vfs, &target, place.0, to_directory).await?;
+            let target = symlink::to_store(vfs, &target, place.dir, to_directory).await?;
             (Make::Symlink(target), SetAttr::default())
         }
         Wish::Special(special) => {
@@ -164,15 +164,15 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
         }
     };
     match attr.kind {
-        Kind::Dir => vfs.rmdir(place.0, &place.1).await?,
-        _ => vfs.remove(place.0, &place.1).await?,
+        Kind::Dir => vfs.rmdir(place.dir, &place.name).await?,
+        _ => vfs.remove(place.dir, &place.name).await?,
     }
-    match vfs.create(place.0, &place.1, make, Exists::Fail, birth).await {
+    match vfs.create(place.dir, &place.name, make, Exists::Fail, birth).await {
         Ok((made, _)) => go_over(cx, open, &made, place).await,
         Err(e) => {
             // A file system without links: what was there comes back as empty as it was.
             let make = if attr.kind == Kind::Dir { Make::Dir } else { Make::File };
-            match vfs.create(place.0, &place.1, make, Exists::Fail, SetAttr::default()).await {
+            match vfs.create(place.dir, &place.name, make, Exists::Fail, SetAttr::default()).await {
                 Ok((again, _)) => go_over(cx, open, &again, place).await.and(Err(e.into())),
                 Err(lost) => {
                     tracing::warn!("an empty file that should become a reparse point is lost: {lost}");
@@ -201,19 +201,14 @@ pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Re
     let vfs = &open.vfs;
     let to_directory = open.kind == Kind::Symlink && symlink::is_to_directory(vfs, open.node).await?;
     let place = open.place().await?;
-    vfs.remove(place.0, &place.1).await?;
+    vfs.remove(place.dir, &place.name).await?;
     let make = if to_directory { Make::Dir } else { Make::File };
-    let (made, _) = vfs.create(place.0, &place.1, make, Exists::Fail, SetAttr::default()).await?;
+    let (made, _) = vfs.create(place.dir, &place.name, make, Exists::Fail, SetAttr::default()).await?;
     go_over(cx, open, &made, place).await
 }
 
 /// The handle means `made` from now on. It has no cache of that: what it cached is gone.
-async fn go_over(
-    cx: &OpContext,
-    open: &Arc<Open>,
-    made: &Attr,
-    place: (NodeId, Vec<u8>),
-) -> Result<Output, Failure> {
+async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) -> Result<Output, Failure> {
     let vfs = &open.vfs;
     let has_data = matches!(made.kind, Kind::File | Kind::Dir);
     let rights = if has_data { rights_of_access(open.access) } else { Rights::NONE };

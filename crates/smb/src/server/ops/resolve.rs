@@ -3,7 +3,7 @@
 //! Spec: [MS-FSA] 2.1.5.1, phase 6; [MS-SMB2] 3.3.5.9 (symbolic links).
 //! Does not: follow links, or look for a spelling that differs by case while the exact one exists.
 
-use weft_store::vfs::{Attr, Error, Kind, NodeId, Vfs};
+use weft_store::vfs::{Attr, DirName, Error, Kind, NodeId, Vfs};
 use weft_wire::smb2::NtStatus;
 
 use super::path::{self, Path};
@@ -18,6 +18,13 @@ pub(super) struct Resolved {
     pub(super) name: Vec<u8>,
     /// What is there, and its name as the store spells it.
     pub(super) found: Option<(Attr, Vec<u8>)>,
+}
+
+impl Resolved {
+    /// This name in its directory.
+    pub(super) fn at<'a>(&self, name: &'a [u8]) -> DirName<&'a [u8]> {
+        DirName { dir: self.dir, name }
+    }
 }
 
 /// Walks a path, whatever case its names are in.
@@ -87,7 +94,7 @@ async fn spelled(
     }
     match vfs.lookup(dir, name, true).await {
         Ok(attr) => match vfs.place(attr.node).await {
-            Ok((at, spelled)) if at == dir => Ok(Some((attr, spelled))),
+            Ok(place) if place.dir == dir => Ok(Some((attr, place.name))),
             // Moved in between, or a further link of it elsewhere: gone, as far as this name goes.
             Ok(_) | Err(Error::Stale | Error::NotFound) => Ok(None),
             Err(e) => Err(e.into()),

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use weft_store::opens::{Access, Refused, Rights};
-use weft_store::vfs::{Attr, Dos, Error, Kind, NodeId, SetAttr, SetTime};
+use weft_store::vfs::{Attr, DirName, Dos, Error, Kind, NodeId, SetAttr, SetTime};
 use weft_wire::smb2::access::{AccessMask, FileAttributes};
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::fscc::file::{
@@ -234,7 +234,7 @@ async fn may_go(open: &Open) -> Result<(), Failure> {
         return Ok(());
     }
     match open.place().await {
-        Ok((dir, name)) => Ok(open.vfs.may_unlink(dir, &name)?),
+        Ok(DirName { dir, name }) => Ok(open.vfs.may_unlink(dir, &name)?),
         // It has no name any more.
         Err(Error::NotFound | Error::Stale) => Ok(()),
         Err(e) => Err(e.into()),
@@ -421,10 +421,10 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     let (from, to) = loop {
         let from = open.place().await?;
         let to = resolve::walk(vfs, &path, open.is_posix()).await?;
-        if (to.dir, &to.name) == (from.0, &from.1) {
+        if to.at(&to.name) == from.borrow() {
             return Ok(());
         }
-        if to.dir != from.0 {
+        if to.dir != from.dir {
             security::may_move_to(cx, vfs, to.dir, open.kind == Kind::Dir).await?;
         }
         if !make_way(cx, open, &to, wish.replace_if_exists).await? {
@@ -436,9 +436,9 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         }
     };
     let (attr, dos) = (vfs.getattr(open.node).await?, vfs.beside(open.node).await?.dos);
-    let source = (from.0, &from.1[..]);
+    let source = from.borrow();
     match &to.found {
-        None => match vfs.rename(source, (to.dir, &to.name), false).await {
+        None => match vfs.rename(source, to.at(&to.name), false).await {
             // As smbd answers it: the place is in a directory that is in use, by this very open. To POSIX it is invalid.
             Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
                 return Err(NtStatus::SHARING_VIOLATION.into());
@@ -446,12 +446,12 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
             other => other?,
         },
         Some((target, spelled)) if target.node == open.node => {
-            if (to.dir, spelled) == (from.0, &from.1) {
+            if to.at(spelled) == source {
                 // Only the case changes.
-                vfs.rename(source, (to.dir, &to.name), false).await?;
+                vfs.rename(source, to.at(&to.name), false).await?;
             } else {
                 // The other name is a link to the same file: what remains to be done is to take this one away.
-                vfs.remove(from.0, &from.1).await?;
+                vfs.remove(from.dir, &from.name).await?;
             }
         }
         Some((target, spelled)) => {
@@ -459,13 +459,13 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
             let target = (target, vfs.beside(target.node).await?.dos);
             check_target(open, target, wish.replace_if_exists, gives_way)?;
             security::may_delete(cx, vfs, target, to.dir).await?;
-            vfs.rename(source, (to.dir, spelled), true).await?;
+            vfs.rename(source, to.at(spelled), true).await?;
             if *spelled != to.name {
-                vfs.rename((to.dir, spelled), (to.dir, &to.name), false).await?;
+                vfs.rename(to.at(spelled), to.at(&to.name), false).await?;
             }
         }
     }
-    open.set_place((to.dir, to.name));
+    open.set_place(DirName { dir: to.dir, name: to.name });
     if open.change_time() == ChangeTime::Moves {
         open.set_change_time(ChangeTime::Deferred(attributes::changed(&attr, dos)));
     }

@@ -185,7 +185,7 @@ pub(super) async fn to_store(
             "." => {}
             ".." if below > 0 => below = below.saturating_sub(1),
             ".." if at == NodeId::ROOT => return Err(NtStatus::ACCESS_DENIED.into()),
-            ".." => at = vfs.place(at).await?.0,
+            ".." => at = vfs.place(at).await?.dir,
             _ => below = below.saturating_add(1),
         }
         names.push(match name {

@@ -40,8 +40,8 @@ use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
 use crate::vfs::{
-    Attr, Backend, Beside, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome, SetAttr,
-    Space, Turn, Vfs, Watches,
+    Attr, Backend, Beside, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome,
+    SetAttr, Space, Turn, Vfs, Watches,
 };
 
 /// Descriptors cached for the nodes of a share, at most.
@@ -469,7 +469,7 @@ impl Dir {
         Ok((entries.collect::<Result<_, Error>>()?, end))
     }
 
-    fn place(&self, node: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+    fn place(&self, node: NodeId) -> Result<DirName, Error> {
         if node == NodeId::ROOT {
             return Err(Error::Invalid);
         }
@@ -479,7 +479,7 @@ impl Dir {
         };
         let dir = self.dir_fd(parent)?;
         match sys::stat_at(dir.as_fd(), &name) {
-            Ok(stat) if stat.identity() == identity => Ok((parent, name.into_vec())),
+            Ok(stat) if stat.identity() == identity => Ok(DirName { dir: parent, name: name.into_vec() }),
             Ok(_) | Err(Errno::NOENT) => Err(Error::Stale),
             Err(e) => Err(e.into()),
         }
@@ -523,8 +523,8 @@ impl Dir {
                 vec![(*dir, name.clone(), Turn::Comes)]
             }
             Op::Remove { dir, name } | Op::Rmdir { dir, name } => vec![(*dir, name.clone(), Turn::Goes)],
-            Op::Rename { from, from_name, to, to_name, .. } => {
-                vec![(*from, from_name.clone(), Turn::Goes), (*to, to_name.clone(), Turn::Comes)]
+            Op::Rename { from, to, .. } => {
+                vec![(from.dir, from.name.clone(), Turn::Goes), (to.dir, to.name.clone(), Turn::Comes)]
             }
             _ => Vec::new(),
         };
@@ -565,8 +565,8 @@ impl Dir {
             }
             Op::Remove { dir, name } => without(self.unlink(dir, &name, AtFlags::empty())?),
             Op::Rmdir { dir, name } => without(self.unlink(dir, &name, AtFlags::REMOVEDIR)?),
-            Op::Rename { from, from_name, to, to_name, replace } => {
-                without(self.rename((from, &from_name), (to, &to_name), replace)?)
+            Op::Rename { from, to, replace } => {
+                without(self.rename((from.dir, &from.name), (to.dir, &to.name), replace)?)
             }
             Op::Link { node, dir, name } => {
                 self.link(node, dir, &name)?;
@@ -577,10 +577,7 @@ impl Dir {
                 let (entries, end) = self.readdir(dir, cookie, max, beside)?;
                 Outcome::Entries { entries, end }
             }
-            Op::Place { node } => {
-                let (dir, name) = self.place(node)?;
-                Outcome::Place { dir, name }
-            }
+            Op::Place { node } => Outcome::Place(self.place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()?),
             Op::Hold { node } => Outcome::Held(Hold::new(self.fd(node)?)),
             Op::GetXattr { node, name } => match self.xattr_fd(node)? {
@@ -654,7 +651,7 @@ impl Dir {
                 [named(dir, name), None]
             }
             Op::Remove { dir, name } => [named(dir, name), None],
-            Op::Rename { from, from_name, to, to_name, .. } => [named(from, from_name), named(to, to_name)],
+            Op::Rename { from, to, .. } => [named(&from.dir, &from.name), named(&to.dir, &to.name)],
             _ => [None, None],
         };
         locked.into_iter().flatten().collect()
@@ -749,7 +746,7 @@ impl Dir {
     /// Takes any directory of the file system that can be opened.
     async fn sync_all(&self, node: NodeId) -> Result<(), Error> {
         let device = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?.identity().device())).ok();
-        let above = self.place(node).map_or(NodeId::ROOT, |(dir, _)| dir);
+        let above = self.place(node).map_or(NodeId::ROOT, |place| place.dir);
         let opened = [node, above, NodeId::ROOT].into_iter().find_map(|dir| {
             let open = sys::open_dir(self.dir_fd(dir).ok()?.as_fd()).ok()?;
             let of = sys::stat(open.as_fd()).ok()?.identity().device();

@@ -165,7 +165,7 @@ impl Observer {
             self.own().end();
             return None;
         };
-        let parent = served.place(dir).ok().map(|(parent, _)| parent);
+        let parent = served.place(dir).ok().map(|place| place.dir);
         let above = parent.and_then(|parent| self.shared.add(served, parent, Use::Below));
         let is_new = recursive && {
             let mut state = self.shared.state();
@@ -589,9 +589,9 @@ impl Reader {
         let above = |dir| {
             let (mut at, mut above) = (dir, Above::new());
             while at != NodeId::ROOT && above.len() < MAX_DEPTH && self.shared.watches.any_tree() {
-                let Ok((parent, name)) = served.place(at) else { break };
-                above.push((parent, name));
-                at = parent;
+                let Ok(place) = served.place(at) else { break };
+                at = place.dir;
+                above.push(place);
             }
             above
         };

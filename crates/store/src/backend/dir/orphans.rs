@@ -25,7 +25,7 @@ use rustix::io::{Errno, Result};
 use super::sys::{self, Identity};
 use super::{Dir, MAX_CACHED_FDS, MAX_ENTRIES, xattr};
 use crate::vfs::depot::{ATTRIBUTES, FOLDER, folder_of, leads_to, number_of, whose};
-use crate::vfs::{Error, Kind, NodeId};
+use crate::vfs::{DirName, Error, Kind, NodeId};
 
 /// Between two looks.
 const TURN: Duration = Duration::from_secs(3600);
@@ -152,8 +152,8 @@ impl Dir {
     /// A descriptor of a file where it was seen last. It takes no other's place in the cache.
     fn open_where_it_was(&self, identity: &Identity) -> Option<OwnedFd> {
         let node = self.table().of(identity)?;
-        let (dir, name) = match node {
-            NodeId::ROOT => (NodeId::ROOT, b".".to_vec()),
+        let DirName { dir, name } = match node {
+            NodeId::ROOT => DirName { dir: NodeId::ROOT, name: b".".to_vec() },
             node => self.place(node).ok()?,
         };
         let file = sys::open_path(self.dir_fd(dir).ok()?.as_fd(), &name).ok()?;

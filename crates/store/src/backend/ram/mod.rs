@@ -220,10 +220,10 @@ impl Ram {
                 names::check_entry(&name)?;
                 Outcome::Unlinked(self.0.tree().remove(dir, &name, true)?)
             }
-            Op::Rename { from, from_name, to, to_name, replace } => {
-                names::check_entry(&from_name)?;
-                names::check_entry(&to_name)?;
-                Outcome::Unlinked(self.0.tree().rename((from, &from_name), (to, &to_name), replace)?)
+            Op::Rename { from, to, replace } => {
+                names::check_entry(&from.name)?;
+                names::check_entry(&to.name)?;
+                Outcome::Unlinked(self.0.tree().rename(from.borrow(), to.borrow(), replace)?)
             }
             Op::Link { node, dir, name } => {
                 names::check_entry(&name)?;
@@ -235,10 +235,7 @@ impl Ram {
                 let (entries, end) = self.readdir(dir, cookie, max, beside)?;
                 Outcome::Entries { entries, end }
             }
-            Op::Place { node } => {
-                let (dir, name) = self.0.tree().place(node)?;
-                Outcome::Place { dir, name }
-            }
+            Op::Place { node } => Outcome::Place(self.0.tree().place(node)?),
             Op::Statfs => Outcome::Space(self.statfs()),
             // Memory has nothing to make durable; the answer is still wrong for what is no directory.
             Op::SyncDir { dir } => match self.0.tree().node(dir)?.kind() {

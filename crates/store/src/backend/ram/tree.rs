@@ -14,7 +14,7 @@ use super::content::Content;
 use super::quota::{Data, Usage};
 use super::xattrs::Xattrs;
 use crate::backend::names::{fold, is_called, short};
-use crate::vfs::{Attr, Beside, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
+use crate::vfs::{Attr, Beside, DirName, Error, Kind, NodeId, SetAttr, SetTime, Special, Stable, Timestamp};
 
 /// Files that give their descriptors up when one is wanted: so that not every open of many looks for one. A megabyte each at most is
 /// copied with the tree locked.
@@ -127,7 +127,7 @@ pub(super) struct Node {
     pub(super) body: Body,
     pub(super) xattrs: Xattrs,
     /// Directory and name, once per hard link.
-    places: Vec<(NodeId, Vec<u8>)>,
+    places: Vec<DirName>,
     /// Opens that keep it although it may have no name.
     holds: usize,
     mode: u32,
@@ -337,14 +337,14 @@ impl Tree {
     /// The directory that `id`, a directory, is in; the root is in itself.
     pub(super) fn parent(&self, id: NodeId) -> Result<NodeId, Error> {
         match self.node(id)?.places.first() {
-            Some(&(parent, _)) => Ok(parent),
+            Some(place) => Ok(place.dir),
             None if id == NodeId::ROOT => Ok(id),
             None => Err(Error::Stale),
         }
     }
 
     /// Where a node is: one of its names.
-    pub(super) fn place(&self, id: NodeId) -> Result<(NodeId, Vec<u8>), Error> {
+    pub(super) fn place(&self, id: NodeId) -> Result<DirName, Error> {
         if id == NodeId::ROOT {
             return Err(Error::Invalid);
         }
@@ -466,13 +466,13 @@ impl Tree {
     /// Moves a name, replacing what is there when allowed; rename(2) in everything.
     pub(super) fn rename(
         &mut self,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
+        from: DirName<&[u8]>,
+        to: DirName<&[u8]>,
         replace: bool,
     ) -> Result<Option<NodeId>, Error> {
-        let id = self.entries(from.0)?.find(from.1).ok_or(Error::NotFound)?;
-        let target = self.entries(to.0)?.find(to.1);
-        if to.0 != NodeId::ROOT && self.node(to.0)?.places.is_empty() {
+        let id = self.entries(from.dir)?.find(from.name).ok_or(Error::NotFound)?;
+        let target = self.entries(to.dir)?.find(to.name);
+        if to.dir != NodeId::ROOT && self.node(to.dir)?.places.is_empty() {
             return Err(Error::NotFound);
         }
         if let Some(target) = target {
@@ -485,7 +485,7 @@ impl Tree {
         }
         let is_dir = self.node(id)?.is_dir();
         if is_dir {
-            let mut at = to.0;
+            let mut at = to.dir;
             while at != NodeId::ROOT {
                 if at == id {
                     return Err(Error::Invalid);
@@ -501,10 +501,10 @@ impl Tree {
                 (false, Body::Dir(_)) => return Err(Error::IsDir),
                 _ => {}
             }
-            unlinked = self.unname(target, to.0, to.1);
+            unlinked = self.unname(target, to.dir, to.name);
         }
-        self.detach(id, from.0, from.1);
-        self.attach(id, to.0, to.1);
+        self.detach(id, from.dir, from.name);
+        self.attach(id, to.dir, to.name);
         self.node_mut(id)?.ctime = now();
         Ok(unlinked)
     }
@@ -512,7 +512,7 @@ impl Tree {
     fn attach(&mut self, id: NodeId, dir: NodeId, name: &[u8]) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let is_dir = node.is_dir();
-        node.places.push((dir, name.to_vec()));
+        node.places.push(DirName { dir, name: name.to_vec() });
         self.names += 1;
         self.change_entries(dir, |entries| entries.insert(name, id, is_dir));
     }
@@ -520,7 +520,7 @@ impl Tree {
     fn detach(&mut self, id: NodeId, dir: NodeId, name: &[u8]) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let is_dir = node.is_dir();
-        node.places.retain(|(d, n)| *d != dir || n != name);
+        node.places.retain(|place| place.borrow() != DirName { dir, name });
         node.ctime = now();
         self.names -= 1;
         self.change_entries(dir, |entries| entries.remove(name, is_dir));

@@ -98,7 +98,7 @@ fn dos_attributes_are_kept_and_listed() {
         let (entries, _) = vfs.readdir(ROOT, 0, 10).await.unwrap();
         assert!(entries.iter().all(|entry| entry.beside.is_none()));
         // They go where the file goes, and with it.
-        vfs.rename((ROOT, b"f"), (ROOT, b"h"), false).await.unwrap();
+        vfs.rename(at(ROOT, b"f"), at(ROOT, b"h"), false).await.unwrap();
         assert_eq!(vfs.beside(f).await.unwrap().dos, Some(dos));
         vfs.remove(ROOT, b"h").await.unwrap();
         let again = file(&vfs, ROOT, "f").await.node;

@@ -58,7 +58,7 @@ fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_are_served() 
             rt::spawn(async move { cuts.setattr(f, cut).await.map(drop) }),
             rt::spawn(async move { set.set_xattr(f, b"a", b"b", SetXattr::Either).await }),
             rt::spawn(async move { removes.remove(ROOT, &gone).await }),
-            rt::spawn(async move { renames.rename((ROOT, b"new"), (ROOT, &over), true).await.map(drop) }),
+            rt::spawn(async move { renames.rename(at(ROOT, b"new"), at(ROOT, &over), true).await.map(drop) }),
         ];
         // The core serves whoever does not need that lock.
         let other = file(&vfs, ROOT, "other").await.node;
@@ -87,7 +87,8 @@ fn a_rename_waits_for_the_file_that_has_the_name_when_its_turn_comes() {
         }
         let [new, other] = [busy::alone(inode("new")).await, busy::alone(inode("other")).await];
         let renames = vfs.clone();
-        let renamed = rt::spawn(async move { renames.rename((ROOT, b"new"), (ROOT, b"old"), true).await });
+        let renamed =
+            rt::spawn(async move { renames.rename(at(ROOT, b"new"), at(ROOT, b"old"), true).await });
         rt::yield_now().await;
         std::fs::rename(folder.path().join("other"), folder.path().join("old")).unwrap();
         drop(new);

@@ -13,7 +13,7 @@ fn a_stable_identity_leads_back_to_its_node() {
         }
         let stable = vfs.stable(f).await.unwrap();
         assert_ne!(stable, vfs.stable(d).await.unwrap());
-        vfs.rename((d, b"f"), (ROOT, b"g"), false).await.unwrap();
+        vfs.rename(at(d, b"f"), at(ROOT, b"g"), false).await.unwrap();
         assert_eq!(vfs.stable(f).await.unwrap(), stable);
         assert_eq!(vfs.find(stable).await.unwrap().node, f);
         vfs.remove(ROOT, b"g").await.unwrap();
@@ -58,7 +58,7 @@ fn a_folder_is_served_again_and_its_files_are_found() {
         // The deepest first, so that nothing on the way is known.
         for (stable, path) in files.iter().rev() {
             let found = after.find(*stable).await.unwrap();
-            let (dir, name) = after.place(found.node).await.unwrap();
+            let DirName { dir, name } = after.place(found.node).await.unwrap();
             let path = path.replace("d3/e", "d4/moved");
             assert_eq!(path.rsplit('/').next().unwrap().as_bytes(), name);
             let mut at = ROOT;

@@ -166,7 +166,7 @@ fn streams_go_with_the_last_name_of_their_file() {
         // Neither a move nor another name makes a difference.
         dir(&vfs, ROOT, "d").await;
         let d = vfs.lookup(ROOT, b"d", false).await.unwrap().node;
-        vfs.rename((ROOT, b"f"), (d, b"g"), false).await.unwrap();
+        vfs.rename(at(ROOT, b"f"), at(d, b"g"), false).await.unwrap();
         vfs.link(f, ROOT, b"link").await.unwrap();
         vfs.remove(d, b"g").await.unwrap();
         assert_eq!(found(&vfs, f, "s").await, bytes);
@@ -183,7 +183,7 @@ fn streams_go_with_the_last_name_of_their_file() {
         file(&vfs, ROOT, "new").await;
         make(&vfs, d, "of a folder", &bytes).await;
         assert_eq!(depot(&folder).len(), 3);
-        vfs.rename((ROOT, b"new"), (ROOT, b"old"), true).await.unwrap();
+        vfs.rename(at(ROOT, b"new"), at(ROOT, b"old"), true).await.unwrap();
         assert_eq!(depot(&folder).len(), 1);
         vfs.rmdir(ROOT, b"d").await.unwrap();
         assert!(depot(&folder).is_empty());
@@ -267,8 +267,8 @@ fn the_folder_is_no_clients() {
         let made = vfs.create(ROOT, name, Make::Dir, Exists::Reuse, SetAttr::default()).await;
         refused!(made, Error::Access);
         refused!(vfs.rmdir(ROOT, name).await, Error::Access);
-        refused!(vfs.rename((ROOT, name), (ROOT, b"x"), false).await, Error::Access);
-        refused!(vfs.rename((ROOT, b"f"), (ROOT, name), true).await, Error::Access);
+        refused!(vfs.rename(at(ROOT, name), at(ROOT, b"x"), false).await, Error::Access);
+        refused!(vfs.rename(at(ROOT, b"f"), at(ROOT, name), true).await, Error::Access);
         refused!(vfs.link(f, ROOT, name).await, Error::Access);
         // Whoever watches hears of the stream alone.
         fs::write(folder.join("end"), b"").unwrap();
@@ -292,7 +292,7 @@ fn the_folder_of_a_share_inside_of_another_is_nobodys_there() {
         let name = b".weft-streams";
         refused!(outer.lookup(sub, name, false).await, Error::NotFound);
         refused!(outer.lookup(sub, name, true).await, Error::NotFound);
-        refused!(outer.rename((sub, name), (ROOT, b"mine"), false).await, Error::Access);
+        refused!(outer.rename(at(sub, name), at(ROOT, b"mine"), false).await, Error::Access);
         let listed = outer.readdir(sub, 0, 10).await.unwrap().0;
         assert_eq!(listed.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"f"]);
         assert_eq!(found(&inner, f, "s").await, pattern(MIB));

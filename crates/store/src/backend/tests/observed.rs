@@ -84,7 +84,7 @@ fn what_we_change_is_told_once() {
         let f = file(&vfs, d, "f").await.node;
         put(&vfs, f, 0, b"content").await.unwrap();
         vfs.set_xattr(f, b"x", b"y", SetXattr::Create).await.unwrap();
-        vfs.rename((d, b"f"), (ROOT, b"g"), false).await.unwrap();
+        vfs.rename(at(d, b"f"), at(ROOT, b"g"), false).await.unwrap();
         vfs.remove(ROOT, b"g").await.unwrap();
         // What fails leaves no mark behind: the same by somebody else is told.
         refused!(vfs.rmdir(ROOT, b"x").await, Error::NotFound);

@@ -26,8 +26,8 @@ fn names_that_no_file_can_have() {
             }
             check(vfs.remove(ROOT, name).await);
             check(vfs.rmdir(ROOT, name).await);
-            check(vfs.rename((ROOT, name), (ROOT, b"g"), true).await);
-            check(vfs.rename((ROOT, b"f"), (ROOT, name), true).await);
+            check(vfs.rename(at(ROOT, name), at(ROOT, b"g"), true).await);
+            check(vfs.rename(at(ROOT, b"f"), at(ROOT, name), true).await);
             check(vfs.link(f.node, ROOT, name).await);
         }
         assert_eq!(sorted(&vfs, ROOT).await, ["f"]);
@@ -46,8 +46,8 @@ fn dots_are_not_made_removed_or_moved() {
             refused!(vfs.create(d, name, Make::Dir, Exists::Reuse, SetAttr::default()).await, Error::BadName);
             refused!(vfs.remove(d, name).await, Error::BadName);
             refused!(vfs.rmdir(d, name).await, Error::BadName);
-            refused!(vfs.rename((d, name), (ROOT, b"x"), true).await, Error::BadName);
-            refused!(vfs.rename((d, b"f"), (d, name), true).await, Error::BadName);
+            refused!(vfs.rename(at(d, name), at(ROOT, b"x"), true).await, Error::BadName);
+            refused!(vfs.rename(at(d, b"f"), at(d, name), true).await, Error::BadName);
         }
     });
 }

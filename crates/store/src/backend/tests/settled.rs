@@ -18,7 +18,7 @@ fn everything_that_can_be_changed_can_be_settled() {
                 vfs.create(ROOT, name.as_bytes(), make, Exists::Fail, set.clone()).await.unwrap();
             assert!(new);
             vfs.setattr(attr.node, set).await.unwrap();
-            vfs.rename((ROOT, name.as_bytes()), (ROOT, b"renamed"), false).await.unwrap();
+            vfs.rename(at(ROOT, name.as_bytes()), at(ROOT, b"renamed"), false).await.unwrap();
             let dir = attr.kind == Kind::Dir;
             if !dir {
                 vfs.link(attr.node, ROOT, b"linked").await.unwrap();

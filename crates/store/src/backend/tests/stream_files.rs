@@ -96,7 +96,8 @@ impl Watched {
         for (mut at, name) in unsynced {
             let mut path = vec![String::from_utf8(name).unwrap()];
             while at != ROOT
-                && let Ok(Outcome::Place { dir, name }) = self.0.dir.submit(Op::Place { node: at }).await
+                && let Ok(Outcome::Place(DirName { dir, name })) =
+                    self.0.dir.submit(Op::Place { node: at }).await
             {
                 path.push(String::from_utf8(name).unwrap());
                 at = dir;
@@ -709,7 +710,7 @@ fn a_name_that_is_gone_is_gone_although_its_file_cannot_be_asked_afterwards() {
         fails_after_it();
         vfs.remove(d, b"f").await.unwrap();
         fails_after_it();
-        vfs.rename((d, b"over"), (d, b"g"), true).await.unwrap();
+        vfs.rename(at(d, b"over"), at(d, b"g"), true).await.unwrap();
         watched.mend();
         let told: Vec<_> = watch.next().await.changes.into_iter().map(|change| change.action).collect();
         assert_eq!(told, [Action::Removed, Action::Removed, Action::RenamedFrom, Action::RenamedTo]);

@@ -72,7 +72,7 @@ fn streams_are_renamed_and_go_with_their_file() {
         refused!(vfs.getattr(b).await, Error::Stale);
         open.write(0, &[Bytes::from_static(b"B")]).await.unwrap();
         drop(open);
-        vfs.rename((ROOT, b"f"), (ROOT, b"g"), false).await.unwrap();
+        vfs.rename(at(ROOT, b"f"), at(ROOT, b"g"), false).await.unwrap();
         assert_eq!(vfs.streams(f).await.unwrap(), [StreamEntry { name: b"b".to_vec(), size: 5 }]);
         let found = vfs.stream(f, b"b", false).await.unwrap().0.node;
         assert_eq!(contents(&vfs, found).await, b"Bytes");

@@ -20,7 +20,7 @@ fn a_file_is_made_written_read_and_found() {
         let found = vfs.lookup(ROOT, b"a.bin", false).await.unwrap();
         assert_eq!((found.node, found.size), (made.node, 8));
         assert_eq!(vfs.getattr(made.node).await.unwrap(), found);
-        assert_eq!(vfs.place(made.node).await.unwrap(), (ROOT, b"a.bin".to_vec()));
+        assert_eq!(vfs.place(made.node).await.unwrap().borrow(), at(ROOT, b"a.bin"));
     });
 }
 
@@ -171,16 +171,16 @@ fn rename_moves_and_nodes_survive_it() {
         let b = dir(&vfs, ROOT, "b").await;
         let f = file(&vfs, a.node, "f").await;
         put(&vfs, f.node, 0, b"moving").await.unwrap();
-        vfs.rename((a.node, b"f"), (b.node, b"F"), false).await.unwrap();
-        assert_eq!(vfs.place(f.node).await.unwrap(), (b.node, b"F".to_vec()));
+        vfs.rename(at(a.node, b"f"), at(b.node, b"F"), false).await.unwrap();
+        assert_eq!(vfs.place(f.node).await.unwrap().borrow(), at(b.node, b"F"));
         assert_eq!(contents(&vfs, f.node).await, b"moving");
         refused!(vfs.lookup(a.node, b"f", false).await, Error::NotFound);
-        vfs.rename((ROOT, b"b"), (a.node, b"sub"), false).await.unwrap();
+        vfs.rename(at(ROOT, b"b"), at(a.node, b"sub"), false).await.unwrap();
         assert_eq!(vfs.lookup(b.node, b"..", false).await.unwrap().node, a.node);
         assert_eq!(contents(&vfs, f.node).await, b"moving");
         assert_eq!(vfs.lookup(b.node, b"F", false).await.unwrap().node, f.node);
         // A change of case alone.
-        vfs.rename((b.node, b"F"), (b.node, b"f"), false).await.unwrap();
+        vfs.rename(at(b.node, b"F"), at(b.node, b"f"), false).await.unwrap();
         assert_eq!(sorted(&vfs, b.node).await, ["f"]);
     });
 }
@@ -193,23 +193,23 @@ fn rename_replaces_only_what_it_may() {
         let d = dir(&vfs, ROOT, "d").await;
         let e = dir(&vfs, ROOT, "e").await;
         file(&vfs, e.node, "inside").await;
-        refused!(vfs.rename((ROOT, b"f"), (ROOT, b"g"), false).await, Error::Exists);
-        refused!(vfs.rename((ROOT, b"f"), (ROOT, b"d"), true).await, Error::IsDir);
-        refused!(vfs.rename((ROOT, b"d"), (ROOT, b"f"), true).await, Error::NotDir);
-        refused!(vfs.rename((ROOT, b"d"), (ROOT, b"e"), true).await, Error::NotEmpty);
-        refused!(vfs.rename((ROOT, b"d"), (d.node, b"d"), true).await, Error::Invalid);
+        refused!(vfs.rename(at(ROOT, b"f"), at(ROOT, b"g"), false).await, Error::Exists);
+        refused!(vfs.rename(at(ROOT, b"f"), at(ROOT, b"d"), true).await, Error::IsDir);
+        refused!(vfs.rename(at(ROOT, b"d"), at(ROOT, b"f"), true).await, Error::NotDir);
+        refused!(vfs.rename(at(ROOT, b"d"), at(ROOT, b"e"), true).await, Error::NotEmpty);
+        refused!(vfs.rename(at(ROOT, b"d"), at(d.node, b"d"), true).await, Error::Invalid);
         let deep = dir(&vfs, d.node, "deep").await;
-        refused!(vfs.rename((ROOT, b"d"), (deep.node, b"d"), true).await, Error::Invalid);
-        refused!(vfs.rename((ROOT, b"none"), (ROOT, b"x"), true).await, Error::NotFound);
-        vfs.rename((ROOT, b"f"), (ROOT, b"g"), true).await.unwrap();
+        refused!(vfs.rename(at(ROOT, b"d"), at(deep.node, b"d"), true).await, Error::Invalid);
+        refused!(vfs.rename(at(ROOT, b"none"), at(ROOT, b"x"), true).await, Error::NotFound);
+        vfs.rename(at(ROOT, b"f"), at(ROOT, b"g"), true).await.unwrap();
         assert_eq!(vfs.lookup(ROOT, b"g", false).await.unwrap().node, f.node);
         vfs.rmdir(d.node, b"deep").await.unwrap();
-        vfs.rename((ROOT, b"e"), (ROOT, b"d"), true).await.unwrap();
+        vfs.rename(at(ROOT, b"e"), at(ROOT, b"d"), true).await.unwrap();
         assert_eq!(vfs.lookup(ROOT, b"d", false).await.unwrap().node, e.node);
         assert_eq!(sorted(&vfs, ROOT).await, ["d", "g"]);
         // Two names of one file: nothing happens.
         vfs.link(f.node, ROOT, b"h").await.unwrap();
-        vfs.rename((ROOT, b"g"), (ROOT, b"h"), true).await.unwrap();
+        vfs.rename(at(ROOT, b"g"), at(ROOT, b"h"), true).await.unwrap();
         assert_eq!(vfs.getattr(f.node).await.unwrap().nlink, 2);
     });
 }
@@ -277,7 +277,7 @@ fn a_directory_of_ten_thousand() {
         assert_eq!((&names[0][..], &names[9_999][..]), ("f00000", "f09999"));
         refused!(vfs.rmdir(ROOT, b"big").await, Error::NotEmpty);
         let found = vfs.lookup(d, b"F09999", true).await.unwrap();
-        assert_eq!(vfs.place(found.node).await.unwrap().1, b"f09999");
+        assert_eq!(vfs.place(found.node).await.unwrap().name, b"f09999");
     });
 }
 
@@ -308,15 +308,15 @@ fn case_is_folded_while_a_directory_changes() {
         refused!(find("a").await, Error::NotFound);
         let a = file(&vfs, d, "A").await.node;
         assert_eq!(find("a").await.unwrap(), a);
-        vfs.rename((d, b"A"), (d, b"B"), false).await.unwrap();
+        vfs.rename(at(d, b"A"), at(d, b"B"), false).await.unwrap();
         refused!(find("a").await, Error::NotFound);
         assert_eq!(find("b").await.unwrap(), a);
-        vfs.rename((d, b"B"), (ROOT, b"C"), false).await.unwrap();
+        vfs.rename(at(d, b"B"), at(ROOT, b"C"), false).await.unwrap();
         refused!(find("b").await, Error::NotFound);
         vfs.link(a, d, b"Link").await.unwrap();
         assert_eq!(find("LINK").await.unwrap(), a);
         file(&vfs, d, "over").await;
-        vfs.rename((ROOT, b"C"), (d, b"over"), true).await.unwrap();
+        vfs.rename(at(ROOT, b"C"), at(d, b"over"), true).await.unwrap();
         // Two names of one file by now.
         vfs.remove(d, b"Link").await.unwrap();
         refused!(find("link").await, Error::NotFound);
@@ -474,8 +474,8 @@ fn a_rename_between_two_names_of_one_file_leaves_both() {
         assert!(
             vfs.lookup(ROOT, b"absent", true).await.is_err() && vfs.lookup(d, b"absent", true).await.is_err()
         );
-        vfs.rename((ROOT, b"One"), (ROOT, b"Two"), true).await.unwrap();
-        vfs.rename((ROOT, b"One"), (d, b"Three"), true).await.unwrap();
+        vfs.rename(at(ROOT, b"One"), at(ROOT, b"Two"), true).await.unwrap();
+        vfs.rename(at(ROOT, b"One"), at(d, b"Three"), true).await.unwrap();
         for (dir, name) in [(ROOT, &b"ONE"[..]), (ROOT, b"TWO"), (d, b"THREE")] {
             assert!(vfs.lookup(dir, name, true).await.is_ok(), "{name:?}");
         }

@@ -32,7 +32,7 @@ fn what_is_removed_or_replaced_leaves_no_descriptor() {
         put(&vfs, file(&vfs, ROOT, "doc").await.node, 0, b"old").await.unwrap();
         for _ in 0..8 {
             put(&vfs, file(&vfs, ROOT, "tmp").await.node, 0, b"new").await.unwrap();
-            vfs.rename((ROOT, b"tmp"), (ROOT, b"doc"), true).await.unwrap();
+            vfs.rename(at(ROOT, b"tmp"), at(ROOT, b"doc"), true).await.unwrap();
         }
         assert_eq!(nameless(&path), 0, "replaced");
         // Another name keeps it, and whoever has it open.
@@ -97,7 +97,7 @@ fn what_a_large_file_has_is_freed_where_that_may_be_waited_for() {
         assert_eq!(nameless(&path), 0);
         large("replaced").await;
         file(&vfs, ROOT, "new").await;
-        let mut renaming = Box::pin(vfs.rename((ROOT, b"new"), (ROOT, b"replaced"), true));
+        let mut renaming = Box::pin(vfs.rename(at(ROOT, b"new"), at(ROOT, b"replaced"), true));
         assert!((&mut renaming).now_or_never().is_none());
         renaming.await.unwrap();
         let cut = large("cut").await;

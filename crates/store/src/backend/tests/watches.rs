@@ -29,17 +29,17 @@ fn names_that_come_and_go_are_told() {
         file(&vfs, ROOT, "elsewhere").await;
         assert_eq!(shown(watch.next().await), ["+f", "+sub"]);
         assert!(watch.take().is_empty());
-        vfs.rename((d, b"f"), (d, b"g"), false).await.unwrap();
-        vfs.rename((d, b"g"), (ROOT, b"g"), false).await.unwrap();
-        vfs.rename((ROOT, b"g"), (d, b"h"), false).await.unwrap();
+        vfs.rename(at(d, b"f"), at(d, b"g"), false).await.unwrap();
+        vfs.rename(at(d, b"g"), at(ROOT, b"g"), false).await.unwrap();
+        vfs.rename(at(ROOT, b"g"), at(d, b"h"), false).await.unwrap();
         assert_eq!(shown(watch.next().await), ["<f", ">g", "-g", "+h"]);
         file(&vfs, d, "old").await;
-        vfs.rename((d, b"h"), (d, b"old"), true).await.unwrap();
+        vfs.rename(at(d, b"h"), at(d, b"old"), true).await.unwrap();
         assert_eq!(shown(watch.next().await), ["+old", "-old", "<h", ">old"]);
         vfs.link(f, d, b"link").await.unwrap();
         // Two names of one file stay as they are, and so does one name.
-        vfs.rename((d, b"old"), (d, b"link"), true).await.unwrap();
-        vfs.rename((d, b"link"), (d, b"link"), true).await.unwrap();
+        vfs.rename(at(d, b"old"), at(d, b"link"), true).await.unwrap();
+        vfs.rename(at(d, b"link"), at(d, b"link"), true).await.unwrap();
         vfs.remove(d, b"link").await.unwrap();
         vfs.rmdir(d, b"sub").await.unwrap();
         assert_eq!(shown(watch.next().await), ["+link", "-link", "-sub"]);
@@ -96,7 +96,7 @@ fn a_tree_is_watched_whole() {
         assert_eq!(shown(root.take()), ["+a/b/f", "*a/b/f", "+top"]);
         assert_eq!(shown(tree.take()), ["+b/f", "*b/f"]);
         assert!(flat.take().is_empty());
-        vfs.rename((b, b"f"), (a, b"f"), false).await.unwrap();
+        vfs.rename(at(b, b"f"), at(a, b"f"), false).await.unwrap();
         assert_eq!(shown(root.take()), ["-a/b/f", "+a/f"]);
         assert_eq!(shown(flat.take()), ["+f"]);
     });
@@ -162,11 +162,11 @@ fn a_rename_is_told_in_one_piece() {
         let watch = vfs.watch(ROOT, true, What::ALL, room()).await.unwrap();
         let eager = Arc::new(Eager { watch, taken: Mutex::default() });
         eager.poll();
-        vfs.rename((d, b"a"), (d, b"b"), false).await.unwrap();
+        vfs.rename(at(d, b"a"), at(d, b"b"), false).await.unwrap();
         eager.poll();
-        vfs.rename((d, b"b"), (d, b"c"), true).await.unwrap();
+        vfs.rename(at(d, b"b"), at(d, b"c"), true).await.unwrap();
         eager.poll();
-        vfs.rename((d, b"c"), (ROOT, b"c"), false).await.unwrap();
+        vfs.rename(at(d, b"c"), at(ROOT, b"c"), false).await.unwrap();
         let told = std::mem::take(&mut *eager.taken.lock().unwrap());
         let expected = [vec!["<d/a", ">d/b"], vec!["-d/c", "<d/b", ">d/c"], vec!["-d/c", "+c"]];
         assert_eq!(told, expected);

@@ -28,7 +28,7 @@ impl Unsettled {
                 [Some(*node), None]
             }
             Op::Create { dir, .. } | Op::Remove { dir, .. } | Op::Rmdir { dir, .. } => [None, Some(*dir)],
-            Op::Rename { from, to, .. } => [Some(*to), (from != to).then_some(*from)],
+            Op::Rename { from, to, .. } => [Some(to.dir), (from.dir != to.dir).then_some(from.dir)],
             Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
             Op::Lookup { .. }
             | Op::Getattr { .. }

@@ -59,7 +59,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
     }
     let moved = Node { id: moved.node, ..from };
     delegations::pass(&moved, Access::Rename, Rights::DELETE).await?;
-    vfs.rename((from.id, from_name), (to.id, to_name), true).await.map_err(|e| match e {
+    vfs.rename(from.at(from_name), to.at(to_name), true).await.map_err(|e| match e {
         Error::NotEmpty => Status::EXIST,
         e => status(&e),
     })?;

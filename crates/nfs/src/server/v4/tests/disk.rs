@@ -101,7 +101,7 @@ fn touched(op: &weft_store::Op) -> Vec<NodeId> {
         Setattr { node, .. } | SetXattr { node, .. } | RemoveXattr { node, .. } => vec![*node],
         Create { dir, .. } | Remove { dir, .. } | Rmdir { dir, .. } => vec![*dir],
         Link { node, dir, .. } => vec![*node, *dir],
-        Rename { from, to, .. } => vec![*from, *to],
+        Rename { from, to, .. } => vec![from.dir, to.dir],
         _ => Vec::new(),
     }
 }

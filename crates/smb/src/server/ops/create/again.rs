@@ -166,7 +166,7 @@ async fn describe(
     let attr = open.vfs.getattr(open.node).await?;
     let beside = open.vfs.beside(open.node).await?;
     let summary = attributes::summary(&attr, beside.dos, &open.name());
-    let about = (&open.vfs, (&attr, beside.dos), open.place().await?.0);
+    let about = (&open.vfs, (&attr, beside.dos), open.place().await?.dir);
     let changed = summary.change_time;
     let mut contexts = super::answer_contexts(cx, &request.contexts, about, &share.name, changed).await?;
     let oplock = caching::describe(open, &mut contexts);
