@@ -29,7 +29,7 @@ pub use self::dos::{Beside, Dos, OWN_XATTRS};
 pub use self::error::Error;
 pub use self::file::{OpenFile, Quota};
 pub use self::own::{Own, Turn};
-pub use self::share::Share;
+pub use self::share::{Share, ShareId};
 pub use self::sink::{Put, Sink};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;

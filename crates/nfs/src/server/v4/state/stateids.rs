@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft_machine::Charge;
-use weft_store::{Hold, NodeId, OpenFile, opens};
+use weft_store::{Hold, NodeId, OpenFile, ShareId, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
 use super::numbers::Purpose;
@@ -29,7 +29,7 @@ pub type Other = [u8; 12];
 pub struct State {
     pub other: Other,
     pub lease: Arc<Lease>,
-    pub share: usize,
+    pub share: ShareId,
     pub node: NodeId,
     seqid: AtomicU32,
     ended: AtomicBool,
@@ -194,7 +194,7 @@ impl States {
     pub fn enter(
         &self,
         lease: Arc<Lease>,
-        share: usize,
+        share: ShareId,
         node: NodeId,
         kind: Kind,
         charge: Charge,
