@@ -33,7 +33,7 @@ pub use self::error::Error;
 pub use self::file::{OpenFile, Read};
 pub use self::object::{Done, Object, ObjectOp, Put, Quota, Submission};
 pub use self::own::{Own, Turn};
-pub use self::share::Share;
+pub use self::share::{Share, ShareId};
 pub use self::stream::{MAX_STREAM_BYTES, MAX_STREAM_NAME};
 pub use self::streams::StreamEntry;
 pub use self::unlinked::Cache;

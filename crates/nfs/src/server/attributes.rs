@@ -2,14 +2,14 @@
 //!
 //! Spec: RFC 1813 2.5, 2.6. Does not: ask the store.
 
-use weft_store::{self as store, Attr, Kind, SetAttr, Special, Timestamp};
+use weft_store::{self as store, Attr, Kind, SetAttr, ShareId, Special, Timestamp};
 use weft_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, SpecData, Status, Time, WccAttr};
 
 /// Offsets of files are signed in the kernel.
 pub(super) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
-/// fattr3 of a node of the share with this number.
-pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {
+/// fattr3 of a node of this share.
+pub(super) fn attributes(share: ShareId, attr: &Attr) -> Attributes {
     Attributes {
         kind: match attr.kind {
             Kind::File => FileType::Reg,
@@ -32,7 +32,7 @@ pub(super) fn attributes(share: usize, attr: &Attr) -> Attributes {
             }
             _ => SpecData::default(),
         },
-        fsid: (share as u64).saturating_add(1),
+        fsid: share.number().saturating_add(1),
         fileid: attr.fileid,
         atime: time(attr.atime),
         mtime: time(attr.mtime),

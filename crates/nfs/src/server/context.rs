@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{Buf, File, Payload};
 use weft_store::rules::Way;
-use weft_store::{DirName, Error, NodeId, OpenFile, Share};
+use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareId};
 use weft_transport::{Distant, Kind, Limits, Part, Peer};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
@@ -95,8 +95,6 @@ impl Results {
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     pub share: &'a Share,
-    /// The share's number.
-    pub number: usize,
     pub id: NodeId,
 }
 
@@ -112,17 +110,17 @@ impl<'a> Context<'a> {
     pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
         let named = self.server.handles.open(&self.server.shares, handle).await?;
         // The root of all shares and named attributes are for version 4 alone.
-        let Named::Node(number, id) = named else { return Err(Status::STALE) };
-        let share = self.server.shares.get(number).ok_or(Status::STALE)?;
+        let Named::Node(share, id) = named else { return Err(Status::STALE) };
+        let share = self.server.shares.get(share).ok_or(Status::STALE)?;
         if share.vfs.stream_of(id).is_some() {
             return Err(Status::STALE);
         }
-        Ok(Node { share, number, id })
+        Ok(Node { share, id })
     }
 
-    /// The handle of a node of the share with this number.
-    pub async fn handle(&self, number: usize, node: NodeId) -> Result<Handle, Error> {
-        self.server.handles.make(&self.server.shares, number, node).await
+    /// The handle of a node of this share.
+    pub async fn handle(&self, share: ShareId, node: NodeId) -> Result<Handle, Error> {
+        self.server.handles.make(&self.server.shares, share, node).await
     }
 
     /// Where clients' records that this caller has to do with come from: nowhere, unless some share lets it in.

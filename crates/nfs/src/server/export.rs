@@ -7,13 +7,14 @@ use std::rc::Rc;
 
 use weft_machine::{LogLimit, rt};
 use weft_store::rules::{Export, Flavor as Named, Ports, Unadmitted};
+use weft_store::{Share, ShareId};
 use weft_wire::nfs3::{Status, procedure as nfs};
 use weft_wire::rpc::{AuthStat, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 
 use super::caller::Caller;
 use super::context::{Context, Results};
-use super::handles;
+use super::handles::{self, Handles};
 
 /// Why a caller is kept out of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +50,12 @@ fn takes(export: &Export, credential: &Credential) -> bool {
 
 impl<'a> Context<'a> {
     /// The rules of a share, where any share has some.
-    fn rules(&self, share: usize) -> Option<(&'a Export, &Rc<Credential>)> {
+    fn rules(&self, share: ShareId) -> Option<(&'a Export, &Rc<Credential>)> {
         Some((&self.server.shares.get(share)?.rules.nfs, self.ruled.as_ref()?))
     }
 
     /// Whether the caller may use this share at all.
-    pub fn admit(&self, share: usize) -> Result<(), KeptOut> {
+    pub fn admit(&self, share: ShareId) -> Result<(), KeptOut> {
         let Some((export, credential)) = self.rules(share) else { return Ok(()) };
         match export.admits(self.peer, self.server.policy.ports()) {
             Ok(()) => {}
@@ -69,14 +70,14 @@ impl<'a> Context<'a> {
     }
 
     /// Whether this share lets callers in from where this one comes, and by the way it comes, whatever they call themselves.
-    pub fn lets_in(&self, share: usize) -> bool {
+    pub fn lets_in(&self, share: ShareId) -> bool {
         let ports = self.server.policy.ports();
         let share = self.server.shares.get(share);
         share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.way))
     }
 
     /// Somebody will ask why his mount is refused.
-    fn tell_port(&self, share: usize) {
+    fn tell_port(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
             let name = self.server.shares.get(share).map_or("", |share| &share.name);
@@ -90,18 +91,18 @@ impl<'a> Context<'a> {
     }
 
     /// Who the caller is in this share.
-    pub fn caller_in(&self, share: usize) -> Caller {
+    pub fn caller_in(&self, share: ShareId) -> Caller {
         let Some((export, credential)) = self.rules(share) else { return self.caller.clone() };
         Caller::by(credential, self.server.policy, export)
     }
 
-    /// The same connection as each share sees it, by number; nothing where they all see the same.
-    pub fn views(&self) -> Vec<Context<'a>> {
+    /// The same connection as each share sees it; nothing where they all see the same.
+    pub fn views(&self) -> Vec<(ShareId, Context<'a>)> {
         if self.ruled.is_none() {
             return Vec::new();
         }
-        let shares = 0..self.server.shares.len();
-        shares.map(|share| Context { caller: self.caller_in(share), ..self.clone() }).collect()
+        let view = |share: &Share| (share.id, Context { caller: self.caller_in(share.id), ..self.clone() });
+        self.server.shares.iter().map(view).collect()
     }
 }
 
@@ -114,7 +115,7 @@ pub(super) fn gate(
 ) -> Result<Caller, Result<Results, Reply>> {
     // Every procedure's arguments begin with a handle; RENAME and LINK refuse a second one of another share.
     let handle = d.peek(4 + handles::BYTES);
-    let share = handle.get(4..).and_then(|handle| cx.server.handles.share_of(handle));
+    let share = handle.get(4..).and_then(Handles::share_of);
     // What names no share will not be found.
     let Some(share) = share.filter(|_| call.procedure != nfs::NULL) else { return Ok(cx.caller.clone()) };
     match cx.admit(share) {

@@ -9,16 +9,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_store::{Attr, Cache, Error, NodeId, OpenFile, Share, Vfs, access};
+use weft_store::{Attr, Cache, Error, NodeId, OpenFile, ShareId, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
 use super::caller::{Caller, READ, WRITE};
+use super::shares::Shares;
 use super::{guard, shard};
 
 /// Cores seldom meet in one shard.
 const SHARDS: usize = 16;
 
-type Key = (usize, NodeId);
+type Key = (ShareId, NodeId);
 
 /// A descriptor, where there is one.
 type Known = Option<Arc<SecurityDescriptor>>;
@@ -51,10 +52,10 @@ impl OpenFiles {
     }
 
     /// Has the file systems of these shares tell it which files are gone.
-    pub fn follow(self: &Arc<OpenFiles>, shares: &[Share]) {
-        for (number, share) in shares.iter().enumerate() {
+    pub fn follow(self: &Arc<OpenFiles>, shares: &Shares) {
+        for share in shares.iter() {
             let cache: Arc<dyn Cache> = self.clone();
-            share.vfs.add_cache(number, Arc::downgrade(&cache));
+            share.vfs.add_cache(share.id, Arc::downgrade(&cache));
         }
     }
 
@@ -63,7 +64,7 @@ impl OpenFiles {
     pub async fn open_as(
         &self,
         vfs: &Vfs,
-        share: usize,
+        share: ShareId,
         attr: &Attr,
         write: bool,
         caller: &Caller,
@@ -84,7 +85,13 @@ impl OpenFiles {
     }
 
     /// The file of a node, opened unless it is open already.
-    pub async fn open(&self, vfs: &Vfs, share: usize, node: NodeId, write: bool) -> Result<OpenFile, Error> {
+    pub async fn open(
+        &self,
+        vfs: &Vfs,
+        share: ShareId,
+        node: NodeId,
+        write: bool,
+    ) -> Result<OpenFile, Error> {
         let key = (share, node);
         if let Some((file, _)) = self.shard(key).find(key, write, vfs.descriptors()) {
             return Ok(file);
@@ -114,17 +121,17 @@ impl OpenFiles {
 
     // A map's insert or remove leaves it usable even if it panicked.
     fn shard(&self, (share, node): Key) -> MutexGuard<'_, Shard> {
-        shard(&self.shards, node.0 as usize ^ share).lock().unwrap_or_else(PoisonError::into_inner)
+        shard(&self.shards, (node.0 ^ share.number()) as usize).lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Cache for OpenFiles {
-    fn forget(&self, share: usize, node: NodeId) {
+    fn forget(&self, share: ShareId, node: NodeId) {
         let closed = self.shard((share, node)).entries.remove(&(share, node));
         drop(closed);
     }
 
-    fn sweep(&self, share: usize) {
+    fn sweep(&self, share: ShareId) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let gone = |key: &Key, entry: &mut Entry| key.0 == share && entry.file.is_unlinked();

@@ -25,7 +25,7 @@ use futures_util::future::LocalBoxFuture;
 use weft_machine::sim::{Script, Sim};
 use weft_machine::{Payload, Pool, rt};
 use weft_store::backend::Ram;
-use weft_store::{NodeId, Share, Vfs};
+use weft_store::{NodeId, Share, ShareId, Vfs};
 use weft_transport::{Channel, Error, Message, Outgoing, Part, Peer, Sending, Ticket, Traffic};
 use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
@@ -207,8 +207,8 @@ impl World {
         rt::spawn(async move { tending.tend().await }).detach();
         let mut known = Knowledge::default();
         // That of the first share twice: there is more to be had where more is done.
-        for number in [0, 0, 1] {
-            let root = server.handles.make(&server.shares, number, NodeId::ROOT).await;
+        for name in ["ram", "ram", "other"] {
+            let root = server.handles.make(&server.shares, ShareId::of_name(name), NodeId::ROOT).await;
             known.handles.learn(Bytes::copy_from_slice(root.expect("a root").as_bytes()));
         }
         let mut world = World {

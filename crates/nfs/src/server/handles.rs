@@ -8,7 +8,7 @@
 //! | layout | share, 56 bits   | the store's identity  | tag, BE         |
 //! | layout | share, 56 bits   | the store's identity  | name, BE        | tag, BE         |    a named attribute
 //! ```
-//! The share is a hash of its name and the identity is the file's own, so a handle means the same after a restart if
+//! The share is its id, a hash of its name, and the identity is the file's own, so a handle means the same after a restart if
 //! the key does. A named attribute (NFSv4) is told by its file and a hash of its name: one that is renamed has another handle
 //! when it is next looked up, and the old one holds as long as somebody has it open. The tag is SipHash-2-4 over what is
 //! before it: whoever guesses identities opens nothing.
@@ -17,11 +17,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use siphasher::sip::SipHasher24;
-use weft_store::{Error, NodeId, Share, Stable};
+use weft_store::{Error, NodeId, Share, ShareId, Stable};
 use weft_wire::nfs3::{Handle, Status};
 
 use super::attributes::status;
 use super::shard;
+use super::shares::Shares;
 
 const NODE: u8 = 2;
 const ROOT: u8 = 3;
@@ -37,36 +38,30 @@ const MAX_KNOWN: usize = 1 << 18;
 const SHARDS: usize = 64;
 
 /// A share, a file of it, and of a named attribute the hash of its name.
-type Key = (usize, Stable, Option<u64>);
+type Key = (ShareId, Stable, Option<u64>);
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// The directory of shares that NFSv4 begins with.
     Root,
-    /// A node of the share with this number, or a named attribute of one.
-    Node(usize, NodeId),
+    /// A node of this share, or a named attribute of one.
+    Node(ShareId, NodeId),
     /// The named attributes of this node.
-    Attributes(usize, NodeId),
+    Attributes(ShareId, NodeId),
 }
 
 /// Makes and opens handles.
 pub(super) struct Handles {
     key: [u8; 16],
-    /// Of each share by number.
-    shares: Vec<[u8; 7]>,
     /// `None`: it is gone, and whoever names it is told so without a search.
     known: [Mutex<HashMap<Key, Option<NodeId>>>; SHARDS],
 }
 
 impl Handles {
-    pub fn new(key: [u8; 16], shares: &[Share]) -> Handles {
-        let name = |share: &Share| {
-            let [_, name @ ..] = SipHasher24::new().hash(share.name.as_bytes()).to_be_bytes();
-            name
-        };
+    pub fn new(key: [u8; 16]) -> Handles {
         let known = std::array::from_fn(|_| Mutex::default());
-        Handles { key, shares: shares.iter().map(name).collect(), known }
+        Handles { key, known }
     }
 
     // A map's insert or clear leaves it usable even if it panicked.
@@ -84,10 +79,10 @@ impl Handles {
         shard.insert(key, Some(node));
     }
 
-    fn sealed(&self, layout: u8, share: [u8; 7], stable: Stable, name: Option<u64>) -> Handle {
+    fn sealed(&self, layout: u8, share: ShareId, stable: Stable, name: Option<u64>) -> Handle {
         let mut bytes = Vec::with_capacity(LONG);
         bytes.push(layout);
-        bytes.extend_from_slice(&share);
+        bytes.extend_from_slice(&share.to_bytes());
         bytes.extend_from_slice(&stable.0);
         bytes.extend(name.iter().flat_map(|name| name.to_be_bytes()));
         let tag = SipHasher24::new_with_key(&self.key).hash(&bytes);
@@ -95,43 +90,37 @@ impl Handles {
         Handle::new(&bytes).expect("48 bytes are at most 64")
     }
 
-    /// The handle of a node of the share with this number.
-    pub async fn make(&self, shares: &[Share], number: usize, node: NodeId) -> Result<Handle, Error> {
-        let (Some(share), Some(name)) = (shares.get(number), self.shares.get(number)) else {
-            return Err(Error::Stale);
-        };
-        let stable = share.vfs.stable(node).await?;
-        let attribute = share.vfs.stream_of(node).map(|(_, attribute)| name_hash(&attribute));
-        self.know((number, stable, attribute), node);
+    /// The handle of a node of this share.
+    pub async fn make(&self, shares: &Shares, share: ShareId, node: NodeId) -> Result<Handle, Error> {
+        let vfs = &shares.get(share).ok_or(Error::Stale)?.vfs;
+        let stable = vfs.stable(node).await?;
+        let attribute = vfs.stream_of(node).map(|(_, attribute)| name_hash(&attribute));
+        self.know((share, stable, attribute), node);
         let layout = if attribute.is_some() { ATTRIBUTE } else { NODE };
-        Ok(self.sealed(layout, *name, stable, attribute))
+        Ok(self.sealed(layout, share, stable, attribute))
     }
 
     /// The handle of a node's named attributes.
-    pub async fn attributes(&self, shares: &[Share], number: usize, node: NodeId) -> Result<Handle, Error> {
-        let (Some(share), Some(name)) = (shares.get(number), self.shares.get(number)) else {
-            return Err(Error::Stale);
-        };
-        let stable = share.vfs.stable(node).await?;
-        self.know((number, stable, None), node);
-        Ok(self.sealed(ATTRIBUTES, *name, stable, None))
+    pub async fn attributes(&self, shares: &Shares, share: ShareId, node: NodeId) -> Result<Handle, Error> {
+        let stable = shares.get(share).ok_or(Error::Stale)?.vfs.stable(node).await?;
+        self.know((share, stable, None), node);
+        Ok(self.sealed(ATTRIBUTES, share, stable, None))
     }
 
-    /// The number of the share that a handle would be of, without looking whether it is genuine.
-    pub fn share_of(&self, handle: &[u8]) -> Option<usize> {
-        let [NODE, name @ ..] = handle else { return None };
-        let name: &[u8; 7] = name.first_chunk()?;
-        self.shares.iter().position(|share| share == name)
+    /// The share that a handle would be of, without looking whether it is genuine, or whether there is such a share.
+    pub fn share_of(handle: &[u8]) -> Option<ShareId> {
+        let [NODE, share @ ..] = handle else { return None };
+        Some(ShareId::from_bytes(*share.first_chunk()?))
     }
 
     /// The handle of the directory of shares.
     pub fn root(&self) -> Handle {
-        self.sealed(ROOT, [0; 7], Stable([0; 24]), None)
+        self.sealed(ROOT, ShareId::from_bytes([0; ShareId::BYTES]), Stable([0; 24]), None)
     }
 
     /// What a handle names. One that is shaped like ours and bears another tag was made by another server, or forged:
     /// the client is told to look the name up again.
-    pub async fn open(&self, shares: &[Share], handle: &Handle) -> Result<Named, Status> {
+    pub async fn open(&self, shares: &Shares, handle: &Handle) -> Result<Named, Status> {
         let (bytes, tag) = handle.as_bytes().split_last_chunk::<8>().ok_or(Status::BADHANDLE)?;
         let [layout, s0, s1, s2, s3, s4, s5, s6, rest @ ..] = bytes else { return Err(Status::BADHANDLE) };
         let (stable, rest) = rest.split_first_chunk::<24>().ok_or(Status::BADHANDLE)?;
@@ -147,16 +136,13 @@ impl Handles {
         if *layout == ROOT {
             return Ok(Named::Root);
         }
-        let name = [*s0, *s1, *s2, *s3, *s4, *s5, *s6];
-        let number = self.shares.iter().position(|share| *share == name).ok_or(Status::STALE)?;
-        let share = shares.get(number).ok_or(Status::STALE)?;
+        let id = ShareId::from_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6]);
+        let share = shares.get(id).ok_or(Status::STALE)?;
         let stable = Stable(*stable);
         Ok(match attribute {
-            Some(attribute) => Named::Node(number, self.attribute(share, (number, stable), attribute).await?),
-            None if *layout == ATTRIBUTES => {
-                Named::Attributes(number, self.node(share, (number, stable)).await?)
-            }
-            None => Named::Node(number, self.node(share, (number, stable)).await?),
+            Some(attribute) => Named::Node(id, self.attribute(share, stable, attribute).await?),
+            None if *layout == ATTRIBUTES => Named::Attributes(id, self.node(share, stable).await?),
+            None => Named::Node(id, self.node(share, stable).await?),
         })
     }
 
@@ -169,15 +155,15 @@ impl Handles {
     }
 
     /// A file has lost its last name, and nobody has it open.
-    pub fn gone(&self, number: usize, stable: Stable) {
-        if let Some(known) = self.shard(&stable).get_mut(&(number, stable, None)) {
+    pub fn gone(&self, share: ShareId, stable: Stable) {
+        if let Some(known) = self.shard(&stable).get_mut(&(share, stable, None)) {
             *known = None;
         }
     }
 
     /// The node that is this one.
-    async fn node(&self, share: &Share, (number, stable): (usize, Stable)) -> Result<NodeId, Status> {
-        let key = (number, stable, None);
+    async fn node(&self, share: &Share, stable: Stable) -> Result<NodeId, Status> {
+        let key = (share.id, stable, None);
         if let Some(node) = self.known(&key)? {
             return Ok(node);
         }
@@ -187,8 +173,8 @@ impl Handles {
     }
 
     /// The named attribute of a node whose name has this hash.
-    async fn attribute(&self, share: &Share, file: (usize, Stable), name: u64) -> Result<NodeId, Status> {
-        let key = (file.0, file.1, Some(name));
+    async fn attribute(&self, share: &Share, file: Stable, name: u64) -> Result<NodeId, Status> {
+        let key = (share.id, file, Some(name));
         // The store forgets those that nobody holds.
         if let Some(node) = self.known(&key)?.filter(|node| share.vfs.stream_of(*node).is_some()) {
             return Ok(node);
@@ -225,10 +211,11 @@ mod tests {
     #[test]
     fn no_bit_of_a_handle_can_be_changed() {
         rt::block_on(async {
-            let shares = [share("ram", Vfs::new(Ram::new(1 << 20)))];
-            let handles = Handles::new([7; 16], &shares);
-            let good = handles.make(&shares, 0, NodeId::ROOT).await.unwrap();
-            assert_eq!(handles.open(&shares, &good).await, Ok(Named::Node(0, NodeId::ROOT)));
+            let shares = Shares::new(vec![share("ram", Vfs::new(Ram::new(1 << 20)))]);
+            let id = shares[0].id;
+            let handles = Handles::new([7; 16]);
+            let good = handles.make(&shares, id, NodeId::ROOT).await.unwrap();
+            assert_eq!(handles.open(&shares, &good).await, Ok(Named::Node(id, NodeId::ROOT)));
             assert_eq!(handles.open(&shares, &handles.root()).await, Ok(Named::Root));
             for handle in [good, handles.root()] {
                 for bit in 0..BYTES * 8 {
@@ -251,26 +238,27 @@ mod tests {
         rt::block_on(async {
             let folder = tempfile::tempdir().unwrap();
             let open = || Vfs::new(Dir::open(folder.path()).unwrap());
-            let before = [share("a", Vfs::new(Ram::new(1 << 20))), share("data", open())];
+            let before = Shares::new(vec![share("a", Vfs::new(Ram::new(1 << 20))), share("data", open())]);
             let vfs = &before[1].vfs;
             let (made, _) = vfs
                 .create(NodeId::ROOT, b"file", Make::File, Exists::Fail, SetAttr::default())
                 .await
                 .unwrap();
-            let old = Handles::new([7; 16], &before);
-            let handle = old.make(&before, 1, made.node).await.unwrap();
-            let lost = old.make(&before, 0, NodeId::ROOT).await;
-            // Another run: the share has another number, its nodes too.
-            let after = [share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))];
-            let handles = Handles::new([7; 16], &after);
-            let Ok(Named::Node(0, node)) = handles.open(&after, &handle).await else { panic!("not found") };
+            let old = Handles::new([7; 16]);
+            let handle = old.make(&before, before[1].id, made.node).await.unwrap();
+            let lost = old.make(&before, before[0].id, NodeId::ROOT).await;
+            // Another run: the share has another place, its nodes have other numbers.
+            let after = Shares::new(vec![share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))]);
+            let handles = Handles::new([7; 16]);
+            let Ok(Named::Node(id, node)) = handles.open(&after, &handle).await else { panic!("not found") };
+            assert_eq!((id, id), (before[1].id, after[0].id));
             assert_eq!(after[0].vfs.lookup(NodeId::ROOT, b"file", false).await.unwrap().node, node);
-            assert_eq!(handles.make(&after, 0, node).await.unwrap(), handle);
+            assert_eq!(handles.make(&after, id, node).await.unwrap(), handle);
             // What was in memory is gone.
             assert_eq!(handles.open(&after, &lost.unwrap()).await, Err(Status::STALE));
-            assert_eq!(Handles::new([8; 16], &after).open(&after, &handle).await, Err(Status::STALE));
+            assert_eq!(Handles::new([8; 16]).open(&after, &handle).await, Err(Status::STALE));
             after[0].vfs.remove(NodeId::ROOT, b"file").await.unwrap();
-            let again = Handles::new([7; 16], &after);
+            let again = Handles::new([7; 16]);
             assert_eq!(again.open(&after, &handle).await, Err(Status::STALE));
         })
         .unwrap();

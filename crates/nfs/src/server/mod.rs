@@ -30,6 +30,7 @@ mod nsm;
 mod ops;
 mod outgoing;
 mod rpcbind;
+mod shares;
 mod stability;
 mod v4;
 mod watch;
@@ -57,6 +58,7 @@ use nlm::Locking;
 use outgoing::Outgoing;
 use rpcbind::Services;
 pub use rpcbind::{Net, Role, Service};
+use shares::Shares;
 use stability::Run;
 use v4::state::States;
 pub use watch::Watch;
@@ -138,7 +140,7 @@ impl Default for Limits {
 
 /// What all connections share.
 pub struct Server {
-    shares: Vec<Share>,
+    shares: Shares,
     limits: Limits,
     pool: Pool,
     policy: Policy,
@@ -180,7 +182,7 @@ impl Server {
             true => share,
             false => Share { vfs: share.vfs.clone().settled(), ..share },
         };
-        let shares: Vec<_> = shares.into_iter().map(settled).collect();
+        let shares = Shares::new(shares.into_iter().map(settled).collect());
         let (mut key, mut identity) = (secret(), secret());
         let mut before = Vec::new();
         if let Some(durable) = &durable {
@@ -207,7 +209,7 @@ impl Server {
         let states = States::new(state_limits, epoch, durable, before, silent, rt::now());
         states.grace.reserve(shares.iter().map(|share| share.vfs.opens()));
         Arc::new(Server {
-            handles: Handles::new(key, &shares),
+            handles: Handles::new(key),
             ruled: shares.iter().any(|share| !share.rules.nfs.is_plain()),
             shares,
             limits,

@@ -34,10 +34,10 @@ impl Mounts {
 
 pub(super) async fn mnt(cx: &Context<'_>, path: DirPath) -> MountResult {
     match find(cx, &path.0).await {
-        Ok((number, share, node)) => {
+        Ok((share, node)) => {
             remember(cx, &path);
             let flavors = export::flavors(&share.rules.nfs);
-            match cx.handle(number, node).await {
+            match cx.handle(share.id, node).await {
                 Ok(handle) => MountResult::Ok { handle, flavors },
                 Err(_) => MountResult::Failed(MountStatus::IO),
             }
@@ -68,14 +68,12 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 
 /// Walks from the export down. The client cannot see what it has not mounted, so links on the way are followed here, as far
 /// as they are relative: one that begins at a root names a place of the host that made it. None leads out of the share.
-async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(usize, &'a Share, NodeId), MountStatus> {
+async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(&'a Share, NodeId), MountStatus> {
     let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
-    let mut shares = cx.server.shares.iter().enumerate();
-    let found = shares.find(|(_, share)| share.name.as_bytes() == export);
-    let (number, share) = found.ok_or(MountStatus::NOENT)?;
+    let share = cx.server.shares.named(&export).ok_or(MountStatus::NOENT)?;
     // How callers name themselves is asked when they use it: here they learn how.
-    if matches!(cx.admit(number), Err(KeptOut::Network | KeptOut::Port)) {
+    if matches!(cx.admit(share.id), Err(KeptOut::Network | KeptOut::Port)) {
         return Err(MountStatus::ACCES);
     }
     let vfs = &share.vfs;
@@ -107,7 +105,7 @@ async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(usize, &'a Share, No
             Kind::File | Kind::Special(_) => return Err(MountStatus::NOTDIR),
         }
     }
-    Ok((number, share, *way.last().unwrap_or(&NodeId::ROOT)))
+    Ok((share, *way.last().unwrap_or(&NodeId::ROOT)))
 }
 
 fn refused(error: &Error) -> MountStatus {

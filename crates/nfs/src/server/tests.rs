@@ -95,7 +95,7 @@ pub(super) fn node_of(server: &Server, handle: &Handle) -> NodeId {
 }
 
 pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
-    rt::block_on(server.handles.make(&server.shares, share, node)).unwrap().unwrap()
+    rt::block_on(server.handles.make(&server.shares, server.shares[share].id, node)).unwrap().unwrap()
 }
 
 /// Everything that the server answers to these messages, and how the connection ended.
@@ -821,7 +821,7 @@ fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
             let name = format!("f{n}");
             let make = weft_store::Make::File;
             let (attr, _) = vfs.create(NodeId::ROOT, name.as_bytes(), make, exists, set()).await.unwrap();
-            files.open(&vfs, 0, attr.node, n % 2 == 0).await.unwrap();
+            files.open(&vfs, server.shares[0].id, attr.node, n % 2 == 0).await.unwrap();
         }
     })
     .unwrap();

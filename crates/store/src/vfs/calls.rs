@@ -14,6 +14,7 @@ pub use self::settle::Unsettled;
 use super::depot;
 use super::flushes::Failures;
 use super::object::Told;
+use super::share::ShareId;
 use super::stream::{Extent, is_full};
 use super::streams::Streams;
 use super::unlinked::{self, Caches};
@@ -81,8 +82,8 @@ impl Vfs {
         }
     }
 
-    /// Tells `cache`, which knows this file system by the number `share`, of files whose last name is gone.
-    pub fn add_cache(&self, share: usize, cache: Weak<dyn Cache>) {
+    /// Tells `cache`, which knows this file system by `share`, of files whose last name is gone.
+    pub fn add_cache(&self, share: ShareId, cache: Weak<dyn Cache>) {
         self.caches.add(share, cache);
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Backend, NodeId};
+use super::{Backend, NodeId, ShareId};
 
 /// How often the thread looks. With [`PER_TURN`] descriptors it has seen the 4096 that a `dir` share caches within 40 seconds.
 const TURN: Duration = Duration::from_secs(10);
@@ -18,29 +18,29 @@ const PER_TURN: usize = 1024;
 
 /// Keeps open files between requests without a client having them open.
 pub trait Cache: Send + Sync {
-    /// The last name of a file of `share` is gone; the number is the one it was added with ([`super::Vfs::add_cache`]).
-    fn forget(&self, share: usize, node: NodeId);
+    /// The last name of a file of `share` is gone; it was added with that ([`super::Vfs::add_cache`]).
+    fn forget(&self, share: ShareId, node: NodeId);
     /// Closes the files of `share` that have no name any more.
-    fn sweep(&self, share: usize);
+    fn sweep(&self, share: ShareId);
 }
 
 /// The caches of one file system, with the number by which each knows it.
 #[derive(Default)]
 pub(super) struct Caches {
-    all: Mutex<Vec<(usize, Weak<dyn Cache>)>>,
+    all: Mutex<Vec<(ShareId, Weak<dyn Cache>)>>,
     /// Nobody changes anything in this file system, so neither does the thread.
     read_only: AtomicBool,
 }
 
 impl Caches {
-    pub(super) fn add(&self, share: usize, cache: Weak<dyn Cache>) {
+    pub(super) fn add(&self, share: ShareId, cache: Weak<dyn Cache>) {
         let mut caches = lock(&self.all);
         caches.retain(|(_, cache)| cache.strong_count() > 0);
         caches.push((share, cache));
     }
 
     /// Outside the lock, because closing a file can take time.
-    fn each(&self, act: impl Fn(&dyn Cache, usize)) {
+    fn each(&self, act: impl Fn(&dyn Cache, ShareId)) {
         let all = lock(&self.all).clone();
         all.iter().for_each(|(share, cache)| {
             if let Some(cache) = cache.upgrade() {

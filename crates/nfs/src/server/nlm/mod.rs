@@ -24,7 +24,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use weft_machine::budget::Full;
 use weft_machine::{Budget, rt};
 use weft_store::opens::{Access, Conflict, LockOwner, Opening, Opens, Range, Refused, Rights, SetFailed};
-use weft_store::{Kind as NodeKind, NodeId};
+use weft_store::{Kind as NodeKind, NodeId, ShareId};
 use weft_transport::Peer;
 use weft_wire::nfs3::Status as Nfs;
 use weft_wire::nlm::*;
@@ -167,7 +167,7 @@ fn kept(object: &Object) -> Object {
 /// their own, give back nothing that is root's of that host to give.
 async fn named<'a>(cx: &Context<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
     let node = cx.node(&lock.file).await.map_err(|_| Status::STALE_FH)?;
-    if !cx.lets_in(node.number) {
+    if !cx.lets_in(node.share.id) {
         return Err(Status::DENIED);
     }
     at(cx, lock, node)
@@ -182,7 +182,7 @@ fn at<'a>(cx: &Context<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, St
     // 0 is to the end, which NFSv4 writes as all ones.
     let length = if lock.length == 0 { u64::MAX } else { lock.length };
     let range = Range::to_end(lock.offset, length).ok_or(Status::FBIG)?;
-    let owner = OwnerId { share: node.number, owner: kept(&lock.owner), svid: lock.svid };
+    let owner = OwnerId { share: node.share.id, owner: kept(&lock.owner), svid: lock.svid };
     Ok(Asked { node, range, host: host(cx, &lock.caller)?, owner })
 }
 
@@ -196,8 +196,8 @@ async fn file<'a>(
         Nfs::STALE | Nfs::BADHANDLE => Status::STALE_FH,
         _ => Status::FAILED,
     })?;
-    cx.admit(node.number).map_err(|_| Status::DENIED)?;
-    let caller = cx.caller_in(node.number);
+    cx.admit(node.share.id).map_err(|_| Status::DENIED)?;
+    let caller = cx.caller_in(node.share.id);
     let attr = node.share.vfs.getattr(node.id).await.map_err(|_| Status::STALE_FH)?;
     if attr.kind != NodeKind::File {
         return Err(Status::FAILED);
@@ -231,7 +231,7 @@ async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
         let id = known.unwrap_or_else(|| opens.lock_owner());
         match opens.test_range(asked.node.id, id, asked.range, args.exclusive) {
             None => Ok(Status::GRANTED),
-            Some(conflict) => Err(Err(holder(cx, asked.node.number, &conflict))),
+            Some(conflict) => Err(Err(holder(cx, asked.node.share.id, &conflict))),
         }
     };
     let outcome: Result<Status, Result<Status, Holder>> = outcome.await;
@@ -239,7 +239,7 @@ async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
 }
 
 /// Whose lock is in the way. Those of SMB and NFSv4 have no words of NLM.
-fn holder(cx: &Context<'_>, share: usize, conflict: &Conflict) -> Holder {
+fn holder(cx: &Context<'_>, share: ShareId, conflict: &Conflict) -> Holder {
     let words = conflict.owner.and_then(|id| cx.server.locking.table.words(share, id));
     let (owner, svid) = words.unwrap_or_default();
     let length = if conflict.range.is_to_end() { 0 } else { conflict.range.len };
@@ -410,7 +410,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
         let opening = Opening { past_grace: true, ..Opening::new(access, allows, opens.key()) };
         let done = cx.server.locking.table.share(
             &host,
-            (node.number, node.id),
+            (node.share.id, node.id),
             &kept(owner),
             |open| open.change(access, allows).is_ok(),
             || opens.try_open(node.id, &opening).ok(),
@@ -421,7 +421,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             Err(Full) => return Err(Status::DENIED_NOLOCKS),
         }
         if let Err(status) = super::monitors::monitor(cx.server, host.addr) {
-            if let Some(open) = cx.server.locking.table.unshare(&host, (node.number, node.id), owner) {
+            if let Some(open) = cx.server.locking.table.unshare(&host, (node.share.id, node.id), owner) {
                 super::v4::close_open(&node.share.vfs, open).await;
             }
             return Err(status);
@@ -436,11 +436,11 @@ async fn unshare(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
     let unshared = async {
         in_turn(cx, false)?;
         let node = cx.node(&args.share.file).await.map_err(|_| Status::STALE_FH)?;
-        if !cx.lets_in(node.number) {
+        if !cx.lets_in(node.share.id) {
             return Err(Status::DENIED);
         }
         let host = host(cx, &args.share.caller)?;
-        let file: FileId = (node.number, node.id);
+        let file: FileId = (node.share.id, node.id);
         if let Some(open) = cx.server.locking.table.unshare(&host, file, &args.share.owner) {
             super::v4::close_open(&node.share.vfs, open).await;
         }

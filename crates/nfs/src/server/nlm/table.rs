@@ -22,8 +22,8 @@ use bytes::Bytes;
 use futures_util::future::AbortHandle;
 use weft_machine::budget::Full;
 use weft_machine::{Budget, Charge, Source};
-use weft_store::NodeId;
 use weft_store::opens::{LockOwner, Open, Opens, Refused};
+use weft_store::{NodeId, ShareId};
 use weft_wire::nlm::Object;
 
 use crate::server::v4::state::Ranges;
@@ -52,12 +52,12 @@ pub struct HostId {
 }
 
 /// A file, by the number of its share.
-pub(super) type FileId = (usize, NodeId);
+pub(super) type FileId = (ShareId, NodeId);
 
 /// Who locks: a process of a host, as the host tells them apart. The store's names are per share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct OwnerId {
-    pub share: usize,
+    pub share: ShareId,
     pub owner: Object,
     pub svid: u32,
 }
@@ -137,7 +137,7 @@ impl Host {
 struct Hosts {
     known: HashMap<HostId, Host>,
     /// Of each owner in `known`, by the store's name for it.
-    words: HashMap<(usize, LockOwner), (Object, u32)>,
+    words: HashMap<(ShareId, LockOwner), (Object, u32)>,
     next: u64,
 }
 
@@ -145,7 +145,7 @@ struct Hosts {
 #[derive(Default)]
 pub(super) struct Freed {
     pub ranges: Vec<(FileId, LockOwner)>,
-    pub shares: Vec<(usize, Open)>,
+    pub shares: Vec<(ShareId, Open)>,
 }
 
 /// All hosts.
@@ -238,7 +238,7 @@ impl Table {
     }
 
     /// Whose lock this is: the host's own words.
-    pub fn words(&self, share: usize, id: LockOwner) -> Option<(Object, u32)> {
+    pub fn words(&self, share: ShareId, id: LockOwner) -> Option<(Object, u32)> {
         self.hosts().words.get(&(share, id)).cloned()
     }
 
@@ -358,7 +358,7 @@ impl Table {
 
     /// Takes out what a host holds, and ends its waits: in each share of which `goes` says so, by the state number that the
     /// host had when it locked (share modes have none).
-    pub fn free(&self, host: &HostId, goes: impl Fn(usize, Option<u32>) -> bool) -> Freed {
+    pub fn free(&self, host: &HostId, goes: impl Fn(ShareId, Option<u32>) -> bool) -> Freed {
         let hosts = &mut *self.hosts();
         let mut freed = Freed::default();
         let Some(known) = hosts.known.get_mut(host) else { return freed };

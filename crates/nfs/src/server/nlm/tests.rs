@@ -160,7 +160,7 @@ fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it(
                 weft_store::SetAttr::default(),
             );
             let node = made.await.unwrap().0.node;
-            let file = server.handles.make(&server.shares, 0, node).await.unwrap();
+            let file = server.handles.make(&server.shares, server.shares[0].id, node).await.unwrap();
             let told = Rc::new(RefCell::new(Vec::new()));
             let status = if wanted { Status::GRANTED } else { Status::DENIED };
             rt::spawn(client(listener, status, told.clone())).detach();
@@ -573,7 +573,11 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
             weft_store::Exists::Fail,
             weft_store::SetAttr::default(),
         );
-        let file = server.handles.make(&server.shares, 0, made.await.unwrap().0.node).await.unwrap();
+        let file = server
+            .handles
+            .make(&server.shares, server.shares[0].id, made.await.unwrap().0.node)
+            .await
+            .unwrap();
         let udp = Peer::Udp(HERE.parse().unwrap());
         let mine = wish(part(file, 1, 0, 0), true, false);
         // Nobody was seen there: the lock would be whoever's address is claimed.
@@ -616,7 +620,7 @@ fn a_lock_that_is_being_taken_can_be_given_back_whatever_comes_between() {
     let here = Peer::Tcp(HERE.parse().unwrap());
     let host = HostId { addr: here.ip().unwrap(), name: Bytes::from_static(b"box") };
     let mine = part(file, 1, 0, 10);
-    let owner = OwnerId { share: 0, owner: mine.owner.clone(), svid: mine.svid };
+    let owner = OwnerId { share: server.shares[0].id, owner: mine.owner.clone(), svid: mine.svid };
     rt::block_on(async {
         let server = &server;
         let (table, opens) = (&server.locking.table, server.shares[0].vfs.opens());
@@ -695,7 +699,7 @@ fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one(
         let vfs = &server.shares[0].vfs;
         let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, SetAttr::default());
         let node = made.await.unwrap().0.node;
-        let file = server.handles.make(&server.shares, 0, node).await.unwrap();
+        let file = server.handles.make(&server.shares, server.shares[0].id, node).await.unwrap();
         let peer = Peer::Tcp(HERE.parse().unwrap());
         let known = (peer, Some(Security { holder: Some(Certified([1; 32])) }));
         async fn call<T: Xdr>(

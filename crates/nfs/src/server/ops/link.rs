@@ -13,7 +13,7 @@ pub(in crate::server) async fn link(cx: &Context<'_>, args: LinkArgs) -> Outcome
         (Ok(file), Ok(dir)) => (file, dir),
         (Err(status), _) | (_, Err(status)) => return failed(status, LinkWcc::default()),
     };
-    let done = if file.number == dir.number {
+    let done = if file.share.id == dir.share.id {
         let linked = async {
             let above = dir.getattr().await?;
             cx.caller.check_make(&above)?;

@@ -23,7 +23,7 @@ pub(in crate::server) async fn lookup(cx: &Context<'_>, args: LookupArgs) -> Out
         (Err(e), _) => Err(e),
     };
     let found = match found {
-        Ok(attr) => cx.handle(dir.number, attr.node).await.map(|handle| (attr, handle)),
+        Ok(attr) => cx.handle(dir.share.id, attr.node).await.map(|handle| (attr, handle)),
         Err(e) => Err(e),
     };
     match found {

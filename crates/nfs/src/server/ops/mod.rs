@@ -82,7 +82,7 @@ impl Node<'_> {
     }
 
     fn attributes(&self, attr: &Attr) -> weft_wire::nfs3::Attributes {
-        attributes(self.number, attr)
+        attributes(self.share.id, attr)
     }
 
     async fn before(&self) -> Option<WccAttr> {
@@ -117,7 +117,7 @@ impl Node<'_> {
         if let Some(range) = Range::new(offset, u64::from(len)) {
             self.vfs().opens().may_transfer(self.id, range, write)?;
         }
-        cx.server.files.open_as(self.vfs(), self.number, attr, write, &cx.caller).await
+        cx.server.files.open_as(self.vfs(), self.share.id, attr, write, &cx.caller).await
     }
 }
 
@@ -147,7 +147,7 @@ async fn created(
     let wcc = dir.wcc(before).await;
     match made {
         Ok(attr) => Ok(CreateOk {
-            object: cx.handle(dir.number, attr.node).await.ok(),
+            object: cx.handle(dir.share.id, attr.node).await.ok(),
             attributes: Some(dir.attributes(&attr)),
             dir: wcc,
         }),

@@ -41,7 +41,7 @@ pub(in crate::server) async fn readdirplus(
             for found in &names.found {
                 rt::yield_if_due().await;
                 let handle = match enters {
-                    true => cx.handle(dir.number, found.attr.node).await.ok(),
+                    true => cx.handle(dir.share.id, found.attr.node).await.ok(),
                     false => None,
                 };
                 handles.push(handle);

@@ -14,7 +14,7 @@ pub(in crate::server) async fn rename(cx: &Context<'_>, args: RenameArgs) -> Out
         (Err(status), _) | (_, Err(status)) => return failed(status, RenameWcc::default()),
     };
     let ((from, from_before), (to, to_before)) = (from, to);
-    let done = if from.number == to.number {
+    let done = if from.share.id == to.share.id {
         replace(cx, (&from, &args.from.name.0), (&to, &args.to.name.0)).await.map_err(|e| status(&e))
     } else {
         Err(Status::XDEV)

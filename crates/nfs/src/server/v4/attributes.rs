@@ -148,7 +148,7 @@ fn node_values(
         kind TYPE = file_type(known.kind);
         change CHANGE = change(known);
         size SIZE = known.size;
-        fsid FSID = Fsid { major: (node.number as u64).saturating_add(1), minor: 0 };
+        fsid FSID = Fsid { major: node.share.id.number().saturating_add(1), minor: 0 };
         fileid FILEID = known.fileid;
         mode MODE = known.mode & 0o7777;
         numlinks NUMLINKS = known.nlink;
@@ -177,7 +177,7 @@ fn node_values(
 
 /// The root of a share hangs in the pseudo file system under a number of its own there.
 fn mounted_on(node: &Node<'_>, known: &Attr) -> u64 {
-    if known.node == store::NodeId::ROOT { (node.number as u64).saturating_add(2) } else { known.fileid }
+    if known.node == store::NodeId::ROOT { node.share.id.number().saturating_add(2) } else { known.fileid }
 }
 
 /// Of the pseudo file system's root.

@@ -47,7 +47,7 @@ pub(in crate::server) async fn close_open(vfs: &Vfs, open: Open) {
 
 /// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
 pub(in crate::server) async fn clear_lapsed(server: &Server, node: &Node<'_>) -> bool {
-    let taken = server.states.take_lapsed(node.number, node.id, weft_machine::rt::now());
+    let taken = server.states.take_lapsed(node.share.id, node.id, weft_machine::rt::now());
     let any = !taken.0.is_empty();
     give_up(server, taken).await;
     any

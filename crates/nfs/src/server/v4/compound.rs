@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::{Payload, Time};
-use weft_store::NodeId;
+use weft_store::{NodeId, ShareId};
 use weft_wire::nfs4::{Stateid, Status, Xdr};
 use weft_wire::rpc::Credential;
 use weft_wire::xdr::fill;
@@ -23,7 +23,7 @@ pub(super) struct Compound<'a> {
     /// As the share of the current place sees it.
     pub cx: &'a Context<'a>,
     /// As each share with rules sees it, and as none does.
-    pub views: (&'a [Context<'a>], &'a Context<'a>),
+    pub views: (&'a [(ShareId, Context<'a>)], &'a Context<'a>),
     pub minor: u32,
     pub now: Time,
     pub credential: &'a Credential,
@@ -131,15 +131,17 @@ impl<'a> Compound<'a> {
         self.current = Some(place);
         let (views, plain) = self.views;
         self.cx = match place {
-            Place::Node(node) | Place::Attributes(node) => views.get(node.number).unwrap_or(plain),
+            Place::Node(node) | Place::Attributes(node) => {
+                views.iter().find(|(share, _)| *share == node.share.id).map_or(plain, |(_, view)| view)
+            }
             Place::Root => plain,
         };
     }
 
-    /// A node of the share with this number.
-    pub fn node_of(&self, number: usize, id: NodeId) -> Option<Node<'a>> {
-        let share = self.cx.server.shares.get(number)?;
-        Some(Node { share, number, id })
+    /// A node of this share.
+    pub fn node_of(&self, share: ShareId, id: NodeId) -> Option<Node<'a>> {
+        let share = self.cx.server.shares.get(share)?;
+        Some(Node { share, id })
     }
 
     /// Who asks for what clients have; nobody whom no share lets in.

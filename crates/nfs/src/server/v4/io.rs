@@ -45,7 +45,7 @@ pub(super) fn state(
         return Ok(None);
     }
     let state = c.cx.server.states.current(&named, c.speaker()?)?;
-    if (state.share, state.node) != (node.number, node.id) {
+    if (state.share, state.node) != (node.share.id, node.id) {
         return Err(Status::BAD_STATEID);
     }
     if c.minor == 0 && state.open_owner().is_some_and(|owner| !owner.is_confirmed()) {
@@ -134,7 +134,7 @@ async fn without_open(
         }
     }
     let files = &c.cx.server.files;
-    let opened = files.open_as(&node.share.vfs, node.number, &attr, intent.writes(), &c.cx.caller).await;
+    let opened = files.open_as(&node.share.vfs, node.share.id, &attr, intent.writes(), &c.cx.caller).await;
     opened.map_err(|e| status(&e))
 }
 

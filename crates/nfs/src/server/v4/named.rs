@@ -106,7 +106,7 @@ pub(super) async fn rename(
     to: &Node<'_>,
     args: &Rename,
 ) -> Result<RenameOk, Status> {
-    if (from.number, from.id) != (to.number, to.id) {
+    if (from.share.id, from.id) != (to.share.id, to.id) {
         return Err(Status::XDEV);
     }
     let before = admit(c, from, WRITE).await?;

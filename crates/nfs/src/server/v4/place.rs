@@ -28,21 +28,21 @@ impl<'a> Place<'a> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
         // The numbers of version 3's errors mean the same in version 4.
         let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
-        let node = |number, id| {
-            let share = cx.server.shares.get(number).ok_or(Status::STALE)?;
-            Ok(Node { share, number, id })
+        let node = |share, id| {
+            let share = cx.server.shares.get(share).ok_or(Status::STALE)?;
+            Ok(Node { share, id })
         };
         match named {
             Named::Root => Ok(Place::Root),
-            Named::Node(number, id) => node(number, id).map(Place::Node),
-            Named::Attributes(number, id) => node(number, id).map(Place::Attributes),
+            Named::Node(share, id) => node(share, id).map(Place::Node),
+            Named::Attributes(share, id) => node(share, id).map(Place::Attributes),
         }
     }
 
     /// Whether the caller may be here. Where it `asks` how to name itself, it may do so in any way.
     pub fn admit(&self, cx: &Context<'_>, asks: bool) -> Result<(), Status> {
         let (Place::Node(node) | Place::Attributes(node)) = self else { return Ok(()) };
-        match cx.admit(node.number) {
+        match cx.admit(node.share.id) {
             Err(KeptOut::Network) => Err(Status::ACCESS),
             Err(KeptOut::Port) => Err(Status::PERM),
             Err(KeptOut::Flavor) if !asks => Err(Status::WRONGSEC),
@@ -54,10 +54,10 @@ impl<'a> Place<'a> {
     pub async fn handle(&self, cx: &Context<'_>) -> Result<Handle, Status> {
         let handle = match self {
             Place::Root => cx.server.handles.root(),
-            Place::Node(node) => cx.handle(node.number, node.id).await.map_err(|e| status(&e))?,
+            Place::Node(node) => cx.handle(node.share.id, node.id).await.map_err(|e| status(&e))?,
             Place::Attributes(node) => {
                 let (handles, shares) = (&cx.server.handles, &cx.server.shares);
-                handles.attributes(shares, node.number, node.id).await.map_err(|e| status(&e))?
+                handles.attributes(shares, node.share.id, node.id).await.map_err(|e| status(&e))?
             }
         };
         Ok(Handle::new(handle.as_bytes()).expect("ours are short"))
@@ -111,7 +111,7 @@ impl Node<'_> {
             Err(e) => matches!(e, Error::Stale),
         };
         if nameless && !self.share.vfs.opens().is_open(self.id) {
-            cx.server.handles.gone(self.number, stable);
+            cx.server.handles.gone(self.share.id, stable);
         }
     }
 

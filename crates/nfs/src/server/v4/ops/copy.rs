@@ -45,7 +45,7 @@ async fn ends(
 ) -> Result<Ends, Status> {
     let to_node = c.node()?;
     let Place::Node(from_node) = c.saved.ok_or(Status::NOFILEHANDLE)? else { return Err(Status::ISDIR) };
-    if one_share && from_node.number != to_node.number {
+    if one_share && from_node.share.id != to_node.share.id {
         return Err(Status::XDEV);
     }
     let from_stateid = saved(c, from_stateid);

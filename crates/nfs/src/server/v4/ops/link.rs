@@ -22,7 +22,7 @@ pub async fn link(c: &Compound<'_>, name: &Text) -> Result<ChangeInfo, Status> {
         return Err(Status::ISDIR);
     }
     let name = &*new_component(name)?;
-    if file.number != dir.number {
+    if file.share.id != dir.share.id {
         return Err(Status::XDEV);
     }
     c.cx.caller.check_make(&before).map_err(|e| status(&e))?;

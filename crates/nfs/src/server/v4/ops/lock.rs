@@ -67,7 +67,7 @@ async fn first(
 ) -> Status {
     let found = io::actual(c, stateid).and_then(|stateid| c.cx.server.states.find(&stateid, c.speaker()?));
     let open = match found {
-        Ok(state) if (state.share, state.node) == (node.number, node.id) => state,
+        Ok(state) if (state.share, state.node) == (node.share.id, node.id) => state,
         Ok(_) => return c.put::<()>(n, Err(Status::BAD_STATEID)),
         Err(status) => return c.put::<()>(n, Err(status)),
     };
@@ -101,7 +101,7 @@ async fn first(
         }
         let known = open.held().locks.iter().find(|state| is_of(state, &lock_owner)).cloned();
         let opens = node.share.vfs.opens();
-        let id = lock_owner.id(node.number, || opens.lock_owner());
+        let id = lock_owner.id(node.share.id, || opens.lock_owner());
         let result = match known {
             Some(state) => set(c, node, args, &state).await,
             None => {
@@ -109,7 +109,8 @@ async fn first(
                 let (charge, ranges) = room.map_err(|full| no_room(full, c.minor))?;
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
-                let state = c.cx.server.states.enter(open.lease.clone(), node.number, node.id, kind, charge);
+                let state =
+                    c.cx.server.states.enter(open.lease.clone(), node.share.id, node.id, kind, charge);
                 // First under its open: what is taken from a client that goes is closed with all locks under it.
                 if enter(&open, &state) && client.hold(&state) {
                     Ok(state.stateid())
@@ -157,7 +158,7 @@ async fn in_turn(
 ) -> Status {
     let found = c.node().and_then(|node| {
         let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
-        let here = (state.share, state.node) == (node.number, node.id);
+        let here = (state.share, state.node) == (node.share.id, node.id);
         match &state.kind {
             Kind::Lock { owner, .. } if here => Ok((state.clone(), owner.clone())),
             _ => Err(Status::BAD_STATEID),
@@ -264,7 +265,7 @@ async fn tell_when_free(
         return;
     }
     let Ok(charge) = client.awaited_room() else { return };
-    let awaited = (node.number, node.id, id);
+    let awaited = (node.share.id, node.id, id);
     {
         let mut mine = client.mine();
         if mine.awaited.len() >= MAX_AWAITED || !mine.awaited.insert(awaited) {
@@ -294,7 +295,7 @@ fn range(offset: u64, length: u64) -> Result<Range, Status> {
 /// Whose lock is in the way. That of an SMB open has nobody's name.
 fn denied(c: &Compound<'_>, node: &Node<'_>, conflict: &Conflict) -> LockDenied {
     let states = &c.cx.server.states;
-    let owner = conflict.owner.and_then(|id| states.lock_owner_of(node.number, id));
+    let owner = conflict.owner.and_then(|id| states.lock_owner_of(node.share.id, id));
     let owner = match owner {
         Some(owner) => WireOwner { client: states.shown(owner.client), owner: Opaque(owner.name.clone()) },
         None => WireOwner { client: 0, owner: Opaque::default() },
@@ -319,7 +320,7 @@ pub async fn lockt(c: &Compound<'_>, args: Lockt) -> Result<Option<LockDenied>, 
     let opens = node.share.vfs.opens();
     let known = client.mine().lock_owners.get(&args.owner.owner.0).cloned();
     // An owner that has no locks is nobody's match.
-    let id = known.map_or_else(|| opens.lock_owner(), |owner| owner.id(node.number, || opens.lock_owner()));
+    let id = known.map_or_else(|| opens.lock_owner(), |owner| owner.id(node.share.id, || opens.lock_owner()));
     let test = || opens.test_range(node.id, id, range, args.kind.exclusive);
     let mut conflict = test();
     if conflict.is_some() && clear(c, &node).await {

@@ -25,10 +25,8 @@ pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status
     let node = match dir {
         Place::Root => {
             let name = &*component(name)?;
-            let shares = &c.cx.server.shares;
-            let number =
-                shares.iter().position(|share| share.name.as_bytes() == name).ok_or(Status::NOENT)?;
-            return c.node_of(number, NodeId::ROOT).map(Place::Node).ok_or(Status::NOENT);
+            let share = c.cx.server.shares.named(name).ok_or(Status::NOENT)?;
+            return Ok(Place::Node(Node { share, id: NodeId::ROOT }));
         }
         Place::Attributes(of) => return named::look_up(c, of, name).await,
         Place::Node(node) => node,

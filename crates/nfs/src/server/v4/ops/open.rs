@@ -262,7 +262,7 @@ async fn by_name<'a>(
     let dir = match c.place()? {
         Place::Root => {
             let name = &*component(name)?;
-            let is_share = c.cx.server.shares.iter().any(|share| share.name.as_bytes() == name);
+            let is_share = c.cx.server.shares.named(name).is_some();
             return Err(match () {
                 () if is_share => Status::ISDIR,
                 () if args.how.is_some() => Status::ROFS,
@@ -445,8 +445,9 @@ async fn acquire(
     wanted: Wanted,
 ) -> Result<Arc<State>, Status> {
     let node = found.node;
-    let known =
-        turn.states().find(|state| (state.share, state.node) == (node.number, node.id) && !state.has_ended());
+    let known = turn
+        .states()
+        .find(|state| (state.share, state.node) == (node.share.id, node.id) && !state.has_ended());
     match known {
         Some(state) => {
             widen(c, &node, &state, wanted).await?;
@@ -460,7 +461,7 @@ async fn acquire(
             };
             let held = enter(c, client, found, wanted, room.descriptors).await?;
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
-            let state = states.enter(client.lease.clone(), node.number, node.id, kind, room.state);
+            let state = states.enter(client.lease.clone(), node.share.id, node.id, kind, room.state);
             if !client.hold(&state) {
                 give_back(c.cx.server, state).await;
                 return Err(Status::EXPIRED);
@@ -480,7 +481,7 @@ async fn enter(
 ) -> Result<Held, Status> {
     let node = &found.node;
     let vfs = &node.share.vfs;
-    let key = client.key(node.number, vfs.opens());
+    let key = client.key(node.share.id, vfs.opens());
     let opening = Opening {
         overwrites: wanted.truncates,
         // Whether it may be made in the grace period has been decided: by who asks, and what for.
@@ -559,7 +560,7 @@ async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted)
 
 /// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
 pub async fn clear(c: &Compound<'_>, node: &Node<'_>) -> bool {
-    let taken = c.cx.server.states.take_lapsed(node.number, node.id, c.now);
+    let taken = c.cx.server.states.take_lapsed(node.share.id, node.id, c.now);
     let any = !taken.0.is_empty();
     give_up(c.cx.server, taken).await;
     any
@@ -591,7 +592,7 @@ impl Compound<'_> {
     /// What was answered just now: the reply behind `at`, where its status lies.
     pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
         let place = match self.current {
-            Some(Place::Node(node)) => Some((node.number, node.id)),
+            Some(Place::Node(node)) => Some((node.share.id, node.id)),
             _ => None,
         };
         Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }

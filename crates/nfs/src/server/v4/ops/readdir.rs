@@ -125,10 +125,10 @@ async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Resul
     let first = usize::try_from(args.cookie.saturating_sub(OWN_COOKIES)).unwrap_or(usize::MAX);
     for (number, share) in c.cx.server.shares.iter().enumerate().skip(first) {
         // Who comes from elsewhere learns neither what it is like nor its handle.
-        if c.cx.admit(number) == Err(KeptOut::Network) {
+        if c.cx.admit(share.id) == Err(KeptOut::Network) {
             continue;
         }
-        let root = Node { share, number, id: NodeId::ROOT };
+        let root = Node { share, id: NodeId::ROOT };
         let attr = root.attr().await?;
         let cookie = (number as u64).saturating_add(1 + OWN_COOKIES);
         let name = share.name.as_bytes().to_vec();

@@ -21,7 +21,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
     let (from, from_before) = from.directory().await?;
     let (to, to_before) = to.directory().await?;
     let (from_name, to_name) = (&*component(&args.from)?, &*component(&args.to)?);
-    if from.number != to.number {
+    if from.share.id != to.share.id {
         return Err(Status::XDEV);
     }
     let vfs = &from.share.vfs;

@@ -47,7 +47,7 @@ pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Stat
     let node = c.node()?;
     let states = &c.cx.server.states;
     let state = states.current(&io::actual(c, stateid)?, c.speaker()?)?;
-    if state.delegation().is_none() || (state.share, state.node) != (node.number, node.id) {
+    if state.delegation().is_none() || (state.share, state.node) != (node.share.id, node.id) {
         return Err(Status::BAD_STATEID);
     }
     state.lease.renew(c.now);

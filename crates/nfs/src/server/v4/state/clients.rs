@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use weft_machine::budget::{Full, Holder};
 use weft_machine::{Charge, Time};
+use weft_store::ShareId;
 use weft_store::opens::{Key, LockOwner as LockId, Opens};
 use weft_wire::nfs4::{
     ChannelAttrs, ClientOwner, Confirm, CreateSession, CreateSessionOk, NetAddr, SessionId, Status, Verifier,
@@ -55,7 +56,7 @@ pub struct Mine {
     pub states: HashMap<Other, Arc<State>>,
     pub sessions: Vec<Arc<Session>>,
     /// In whose name it opens, for each share's table of opens.
-    keys: HashMap<usize, Key>,
+    keys: HashMap<ShareId, Key>,
     /// RECLAIM_COMPLETE came.
     pub reclaimed: bool,
     /// It is known after a restart that this client had state.
@@ -68,9 +69,9 @@ pub struct Mine {
     /// How it is called (minor version 0); sessions have their own.
     pub back: Option<Arc<Back>>,
     /// Files that it has a delegation of, or is being granted one.
-    pub delegated: HashSet<(usize, weft_store::NodeId)>,
+    pub delegated: HashSet<(ShareId, weft_store::NodeId)>,
     /// Files and owners of locks that it is told of when they can be had.
-    pub awaited: HashSet<(usize, weft_store::NodeId, LockId)>,
+    pub awaited: HashSet<(ShareId, weft_store::NodeId, LockId)>,
     /// Copies that go on, or whose end it has not been told.
     pub copies: HashMap<Other, Arc<Offload>>,
     /// What it was confirmed with (minor version 0).
@@ -127,7 +128,7 @@ impl Client {
     }
 
     /// In whose name it opens files of a share.
-    pub fn key(&self, share: usize, opens: &Opens) -> Key {
+    pub fn key(&self, share: ShareId, opens: &Opens) -> Key {
         *self.mine().keys.entry(share).or_insert_with(|| opens.key())
     }
 
@@ -658,7 +659,7 @@ impl States {
     }
 
     /// Whose ranges these are in a share's table of locks.
-    pub fn lock_owner_of(&self, share: usize, id: LockId) -> Option<Arc<LockOwner>> {
+    pub fn lock_owner_of(&self, share: ShareId, id: LockId) -> Option<Arc<LockOwner>> {
         let clients: Vec<_> = self.table().confirmed.values().cloned().collect();
         clients
             .iter()

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weft_machine::{Time, rt};
-use weft_store::NodeId;
 use weft_store::opens::{Holder, Key, Opens, Recall};
+use weft_store::{NodeId, ShareId};
 use weft_wire::nfs4::{Attributes, CbOp, CbRecall, Handle, Status};
 
 use super::back::Unanswered;
@@ -25,7 +25,7 @@ const MAX_CONTENDED: usize = 4096;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A share's number, and a file there.
-type File = (usize, NodeId);
+type File = (ShareId, NodeId);
 
 /// One right.
 pub struct Delegation {
@@ -245,7 +245,7 @@ impl Delegated {
     }
 
     /// Who writes a file without telling.
-    pub fn writer(&self, share: usize, node: NodeId) -> Option<Arc<State>> {
+    pub fn writer(&self, share: ShareId, node: NodeId) -> Option<Arc<State>> {
         if self.writers.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -253,7 +253,7 @@ impl Delegated {
     }
 
     /// Somebody wanted what another had.
-    fn contend(&self, share: usize, node: NodeId, now: Time) {
+    fn contend(&self, share: ShareId, node: NodeId, now: Time) {
         let mut contended = self.contended();
         if contended.len() >= MAX_CONTENDED {
             // They come back one by one.
@@ -263,7 +263,7 @@ impl Delegated {
     }
 
     /// Whether that was less than `span` ago.
-    pub fn is_contended(&self, share: usize, node: NodeId, now: Time, span: Duration) -> bool {
+    pub fn is_contended(&self, share: ShareId, node: NodeId, now: Time, span: Duration) -> bool {
         let mut contended = self.contended();
         let Some(since) = contended.get(&(share, node)) else { return false };
         let recent = now.since(*since) < span;

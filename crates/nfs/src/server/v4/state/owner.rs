@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
 use weft_machine::Charge;
-use weft_store::NodeId;
 use weft_store::opens;
+use weft_store::{NodeId, ShareId};
 use weft_wire::nfs4::Status;
 
 use super::State;
@@ -31,7 +31,7 @@ pub struct LockOwner {
     _charge: Charge,
     turn: Arc<Queue<Turn>>,
     /// Its name in each share's table of locks.
-    ids: Mutex<HashMap<usize, opens::LockOwner>>,
+    ids: Mutex<HashMap<ShareId, opens::LockOwner>>,
 }
 
 /// What an owner did last, and what it holds.
@@ -54,7 +54,7 @@ pub struct Answered {
     /// What follows the status.
     pub body: Bytes,
     /// Where the operation left the current file handle.
-    pub place: Option<(usize, NodeId)>,
+    pub place: Option<(ShareId, NodeId)>,
 }
 
 /// What a sequence id says.
@@ -168,12 +168,12 @@ impl LockOwner {
     }
 
     /// Its name in the table of this share; `new` makes one.
-    pub fn id(&self, share: usize, new: impl FnOnce() -> opens::LockOwner) -> opens::LockOwner {
+    pub fn id(&self, share: ShareId, new: impl FnOnce() -> opens::LockOwner) -> opens::LockOwner {
         *self.ids.lock().unwrap_or_else(PoisonError::into_inner).entry(share).or_insert_with(new)
     }
 
     /// Whether it is this one in the table of this share.
-    pub fn is(&self, share: usize, id: opens::LockOwner) -> bool {
+    pub fn is(&self, share: ShareId, id: opens::LockOwner) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).get(&share) == Some(&id)
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft_machine::Charge;
-use weft_store::{Hold, NodeId, OpenFile, opens};
+use weft_store::{Hold, NodeId, OpenFile, ShareId, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
 use super::numbers::{Other, Purpose};
@@ -26,7 +26,7 @@ const SHARDS: usize = 64;
 pub struct State {
     pub other: Other,
     pub lease: Arc<Lease>,
-    pub share: usize,
+    pub share: ShareId,
     pub node: NodeId,
     seqid: AtomicU32,
     ended: AtomicBool,
@@ -191,7 +191,7 @@ impl States {
     pub fn enter(
         &self,
         lease: Arc<Lease>,
-        share: usize,
+        share: ShareId,
         node: NodeId,
         kind: Kind,
         charge: Charge,

@@ -271,7 +271,7 @@ fn a_file_that_is_closed_for_want_of_room_is_flushed_before() {
         let vfs = &server.shares[0].vfs;
         for other in 0..16 {
             let other = vfs.lookup(NodeId::ROOT, other.to_string().as_bytes(), false).await.unwrap();
-            server.files.open(vfs, 0, other.node, false).await.unwrap();
+            server.files.open(vfs, server.shares[0].id, other.node, false).await.unwrap();
         }
         // What was only read is closed as it is.
         rt::yield_now().await;

@@ -116,7 +116,7 @@ impl States {
     }
 
     /// Takes all that lapsed clients hold which hold something on this node: somebody wants it (RFC 8881 8.4.2.4, courtesy).
-    pub fn take_lapsed(&self, share: usize, node: weft_store::NodeId, now: Time) -> Taken {
+    pub fn take_lapsed(&self, share: weft_store::ShareId, node: weft_store::NodeId, now: Time) -> Taken {
         let table = self.table();
         let holds =
             |mine: &Mine| mine.states.values().any(|state| (state.share, state.node) == (share, node));
