@@ -23,7 +23,7 @@ use crate::server::context::{Answer, Failure, OpContext, Reply};
 const READ_NOW_BYTES: usize = 16 << 10;
 
 pub(crate) fn read(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let route = Route::of_read(cx, &request.channel)?;
     let mut answer = answer(cx, &request, &route);
     match &mut answer {
@@ -61,7 +61,7 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
     };
     let short = route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&len);
     let now = (short && !(leaves_as_it_is(cx, request) && file.is_mapped()))
-        .then(|| file.read_now(&cx.server.config.pool, request.offset, len))
+        .then(|| file.read_now(&cx.server().config.pool, request.offset, len))
         .flatten();
     let data = match now {
         Some(data) => data,
@@ -88,7 +88,8 @@ fn answer(cx: &OpContext, request: &Request, route: &Route) -> Answer {
 /// Whether the payload inside a message goes into a socket untouched: then the transport can send it from a mapping. What is
 /// signed, sealed, compressed or packed into Sends is gone over here, and better in a buffer than as a range to be read.
 fn leaves_as_it_is(cx: &OpContext, request: &Request) -> bool {
-    let touched = cx.encrypted || cx.signed.is_some() || request.flags.contains(Flags::REQUEST_COMPRESSED);
+    let touched =
+        cx.encrypted() || cx.signed().is_some() || request.flags.contains(Flags::REQUEST_COMPRESSED);
     !touched && cx.channel().limits().max_rdma.is_none()
 }
 
@@ -136,8 +137,8 @@ impl Route {
     fn of_read(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
-        let transforms = cx.connection.negotiated().transforms;
-        let transform = match (cx.encrypted, cx.signed.is_some()) {
+        let transforms = cx.connection().negotiated().transforms;
+        let transform = match (cx.encrypted(), cx.signed().is_some()) {
             (true, _) if transforms.encryption => Some(RdmaTransformId::ENCRYPTION),
             (true, _) => return Err(route.refused()),
             (false, true) if transforms.signing => Some(RdmaTransformId::SIGNING),
@@ -148,12 +149,12 @@ impl Route {
 
     /// The same for a WRITE (3.3.5.13), whose request says what was done to the payload.
     pub(super) fn of_write(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
-        let transforms = cx.connection.negotiated().transforms;
+        let transforms = cx.connection().negotiated().transforms;
         if let (Channel::RdmaTransform(transformed), Dialect::V3_1_1) = (channel, cx.dialect()) {
             let route = Route::by(cx, &transformed.descriptors, transformed.revoke)?;
             let fits = match transformed.crypto.kind {
-                RdmaTransformId::ENCRYPTION => cx.encrypted && transforms.encryption,
-                _ => !cx.encrypted && cx.signed.is_some() && transforms.signing,
+                RdmaTransformId::ENCRYPTION => cx.encrypted() && transforms.encryption,
+                _ => !cx.encrypted() && cx.signed().is_some() && transforms.signing,
             };
             return match fits {
                 true => Ok(Route { crypto: Some(transformed.crypto.clone()), ..route }),
@@ -163,9 +164,9 @@ impl Route {
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
         // A client that insists on signatures and could sign this does not leave it unsigned; somebody else would.
-        let must_sign = cx.session.signing_required || cx.connection.negotiated().signing_required();
+        let must_sign = cx.session().signing_required || cx.connection().negotiated().signing_required();
         let unsigned = must_sign && transforms.signing;
-        if cx.encrypted || unsigned { Err(route.refused()) } else { Ok(route) }
+        if cx.encrypted() || unsigned { Err(route.refused()) } else { Ok(route) }
     }
 
     fn by(cx: &OpContext, descriptors: &Descriptors, revoke: bool) -> Result<Route, Failure> {
@@ -186,9 +187,9 @@ impl Route {
         let nonce_len = match self.transform {
             None => return Response::emit_head(0, len, &mut reply.message),
             Some(RdmaTransformId::ENCRYPTION) => {
-                cx.session.keys.sealer.as_ref().map_or(0, |sealer| sealer.nonce_len())
+                cx.session().keys.sealer.as_ref().map_or(0, |sealer| sealer.nonce_len())
             }
-            Some(_) => cx.signed.as_ref().map_or(0, |key| key.payload_nonce_len()),
+            Some(_) => cx.signed().map_or(0, |key| key.payload_nonce_len()),
         };
         Response::emit_transformed(nonce_len, len, &mut reply.message);
         reply.transform = self.transform;
