@@ -82,6 +82,8 @@ pub(super) enum Refused {
     Forged,
     /// Not signed.
     NotSigned,
+    /// Encrypted by another session than the one that it names.
+    SealedByAnother,
     /// This connection is no channel of a session of this id, or the session has ended.
     NoSession,
     /// The client has to authenticate again.
@@ -119,9 +121,11 @@ impl Refused {
         match self {
             Refused::SignedNegotiate | Refused::NoTreeId => NtStatus::INVALID_PARAMETER,
             Refused::NoKeyYet => NtStatus::NOT_SUPPORTED,
-            Refused::Forged | Refused::NotSigned | Refused::SessionNotSealed | Refused::ShareNotSealed => {
-                NtStatus::ACCESS_DENIED
-            }
+            Refused::Forged
+            | Refused::NotSigned
+            | Refused::SealedByAnother
+            | Refused::SessionNotSealed
+            | Refused::ShareNotSealed => NtStatus::ACCESS_DENIED,
             Refused::NoSession => NtStatus::USER_SESSION_DELETED,
             Refused::Expired => NtStatus::NETWORK_SESSION_EXPIRED,
             Refused::NoTree => NtStatus::NETWORK_NAME_DELETED,
@@ -157,8 +161,11 @@ impl<'a> Incoming<'a> {
         sealed: Option<&Arc<Session>>,
         binding: Option<&Binding>,
     ) -> Result<Protection, Refused> {
-        if sealed.is_some() {
-            return Ok(Protection::Sealed);
+        if let Some(session) = sealed {
+            return match binding {
+                Some(binding) if !Arc::ptr_eq(&binding.session, session) => Err(Refused::SealedByAnother),
+                _ => Ok(Protection::Sealed),
+            };
         }
         match (self.header.flags.contains(Flags::SIGNED), binding) {
             (true, _) if self.header.command == Command::Negotiate => Err(Refused::SignedNegotiate),
