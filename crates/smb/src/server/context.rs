@@ -59,7 +59,7 @@ impl Drop for OpContext {
 impl OpContext {
     /// For an operation that nothing has been done of. `file_id`: of the request before, in a related compound; `last`: no request
     /// follows in its message.
-    #[inline]
+    #[inline(always)]
     pub fn new(admitted: Admitted, file_id: Option<FileId>, last: bool) -> OpContext {
         OpContext {
             admitted,

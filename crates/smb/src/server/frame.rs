@@ -460,7 +460,7 @@ async fn set_up(
 }
 
 /// What an operation runs in, if the request may be carried out where it stands.
-#[inline]
+#[inline(always)]
 fn context(
     chain: &Chain,
     command: Command,
