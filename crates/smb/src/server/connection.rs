@@ -374,13 +374,13 @@ impl Connection {
     /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
     pub(super) fn interim(&self, cx: &OpContext) -> u64 {
         self.interims.set(self.interims.get().wrapping_add(1));
-        let async_id = cx.header.message_id;
-        let credits = self.grant(self.charge(&cx.header), cx.header.credits);
-        let mut header = cx.header.reply(NtStatus::PENDING, credits);
+        let async_id = cx.header().message_id;
+        let credits = self.grant(self.charge(cx.header()), cx.header().credits);
+        let mut header = cx.header().reply(NtStatus::PENDING, credits);
         header.id = Id::Async(async_id);
         let message = outgoing::interim(&header);
-        let message = match cx.encrypted {
-            true => match outgoing::seal_short(&message, &cx.session) {
+        let message = match cx.encrypted() {
+            true => match outgoing::seal_short(&message, cx.session()) {
                 Ok(message) => message,
                 Err(_) => {
                     self.terminate("the session's nonces are used up");

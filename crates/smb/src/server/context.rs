@@ -1,9 +1,9 @@
 //! What an operation sees: the server, its connection, session and tree, the request, and the shape of a reply.
 //!
-//! Spec: [MS-SMB2] 3.3.1 (abstract data model), 3.3.5.2 (what is checked before an operation runs).
+//! Spec: [MS-SMB2] 3.3.1 (abstract data model). What is checked before an operation runs is in [`super::admission`].
 //!
 //! `ops` gives the core three things: `ops::dispatch(cx) -> Answer` carries out CREATE to SET_INFO and IOCTL by
-//! `cx.header.command`; `ops::Opens` (`Default + Send + Sync`, one in every [`Session`]) is the open table; its
+//! `cx.header().command`; `ops::Opens` (`Default + Send + Sync`, one in every [`Session`]) is the open table; its
 //! `close_tree` and `close_all` end opens, delete-on-close included. NEGOTIATE, SESSION_SETUP, LOGOFF, TREE_*,
 //! ECHO and CANCEL belong to the core.
 //!
@@ -21,6 +21,7 @@ use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::rdma_transform::RdmaTransformId;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, NtStatus, error};
 
+use super::admission::Admitted;
 use super::connection::Connection;
 use super::ops::Outstanding;
 use super::requests::{Cancel, MAX_WAITING};
@@ -30,27 +31,10 @@ use crate::crypto::SigningKey;
 
 /// The state that one operation runs in. Cheap to clone parts out of; lives until the operation has answered.
 ///
-/// The core has already checked: the header, the session (authenticated, its signature verified or its message
-/// decrypted where that is required), the tree, and that the sequence window and the credit charge allow it.
+/// It is made of nothing but an [`Admitted`] request, so the session, the signature or encryption, and the tree have been
+/// checked. The core has also checked the header, and that the sequence window and the credit charge allow it.
 pub(crate) struct OpContext {
-    /// The server: configuration, sessions, start time.
-    pub server: Arc<Server>,
-    /// The connection that the request came by.
-    pub connection: Rc<Connection>,
-    /// The session that it names.
-    pub session: Arc<Session>,
-    /// The tree that it names.
-    pub tree: Arc<Tree>,
-    /// Its header.
-    pub header: Header,
-    /// The whole SMB2 message, header first, without the rest of the compound: the offsets in SMB2 structures count
-    /// from its start. Slices of it are owned and cheap (a WRITE's payload is `message.slice(..)`).
-    pub message: Bytes,
-    /// Whether it came encrypted. Then the answer is encrypted too, and RDMA channels are refused
-    /// unless their payload is encrypted as well.
-    pub encrypted: bool,
-    /// The key that verified its signature, when it came signed: the answer is signed by it too.
-    pub signed: Option<Arc<SigningKey>>,
+    admitted: Admitted,
     /// The FileId of the request before this one in a related compound ([MS-SMB2] 3.3.5.2.7.2), then the one that
     /// this request used; [`OpContext::file_id`] and [`OpContext::set_file_id`] keep it.
     pub(super) file_id: Cell<Option<FileId>>,
@@ -59,38 +43,40 @@ pub(crate) struct OpContext {
     /// The open that it counts on; see [`super::ops::Outstanding`].
     pub(super) outstanding: RefCell<Option<Outstanding>>,
     /// Whether the request is the last one of its message.
-    pub(super) last: bool,
+    last: bool,
     /// Entered with the connection while the operation waits.
-    pub(super) cancel: OnceCell<Rc<Cancel>>,
+    cancel: OnceCell<Rc<Cancel>>,
 }
 
 impl Drop for OpContext {
     fn drop(&mut self) {
         if self.cancel.get().is_some() {
-            self.connection.waiting.leave(self.header.message_id);
+            self.connection().waiting.leave(self.header().message_id);
         }
     }
 }
 
 impl OpContext {
+    /// For an operation that nothing has been done of. `file_id`: of the request before, in a related compound; `last`: no request
+    /// follows in its message.
+    #[inline(always)]
+    pub fn new(admitted: Admitted, file_id: Option<FileId>, last: bool) -> OpContext {
+        OpContext {
+            admitted,
+            file_id: Cell::new(file_id),
+            async_id: Cell::new(None),
+            outstanding: RefCell::new(None),
+            last,
+            cancel: OnceCell::new(),
+        }
+    }
+
     /// The same request for a task of its own, which may outlast the connection that it came by. What it learns of
     /// FileId and AsyncId is taken over by [`OpContext::adopt`].
     pub fn detach(&self) -> OpContext {
-        OpContext {
-            server: self.server.clone(),
-            connection: self.connection.clone(),
-            session: self.session.clone(),
-            tree: self.tree.clone(),
-            header: self.header,
-            message: self.message.clone(),
-            encrypted: self.encrypted,
-            signed: self.signed.clone(),
-            file_id: self.file_id.clone(),
-            async_id: self.async_id.clone(),
-            outstanding: RefCell::new(None),
-            last: self.last,
-            cancel: OnceCell::new(),
-        }
+        let detached = OpContext::new(self.admitted.detach(), self.file_id.get(), self.last);
+        detached.async_id.set(self.async_id.get());
+        detached
     }
 
     /// The end of a request that was detached.
@@ -100,10 +86,52 @@ impl OpContext {
         self.outstanding.replace(detached.outstanding.take());
     }
 
+    /// The server: configuration, sessions, start time.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.connection().server
+    }
+
+    /// The connection that the request came by.
+    pub fn connection(&self) -> &Rc<Connection> {
+        self.admitted.connection()
+    }
+
+    /// The session that it names.
+    pub fn session(&self) -> &Arc<Session> {
+        self.admitted.session()
+    }
+
+    /// The tree that it names.
+    pub fn tree(&self) -> &Arc<Tree> {
+        self.admitted.tree()
+    }
+
+    /// Its header.
+    pub fn header(&self) -> &Header {
+        self.admitted.header()
+    }
+
+    /// The whole SMB2 message, header first, without the rest of the compound: the offsets in SMB2 structures count
+    /// from its start. Slices of it are owned and cheap (a WRITE's payload is `message.slice(..)`).
+    pub fn message(&self) -> &Bytes {
+        self.admitted.message()
+    }
+
+    /// Whether it came encrypted. Then the answer is encrypted too, and RDMA channels are refused
+    /// unless their payload is encrypted as well.
+    pub fn encrypted(&self) -> bool {
+        self.admitted.encrypted()
+    }
+
+    /// The key that verified its signature, when it came signed: the answer is signed by it too.
+    pub fn signed(&self) -> Option<&Arc<SigningKey>> {
+        self.admitted.signed()
+    }
+
     /// The FileId that the request means: the one that it carries, or, whatever that is, the one of the request before
     /// it when it is related. Remembers it for the requests that follow.
     pub fn file_id(&self, carried: FileId) -> FileId {
-        let related = self.header.flags.contains(Flags::RELATED_OPERATIONS);
+        let related = self.header().flags.contains(Flags::RELATED_OPERATIONS);
         let id = if related { self.file_id.get().unwrap_or(carried) } else { carried };
         self.file_id.set(Some(id));
         id
@@ -116,36 +144,36 @@ impl OpContext {
 
     /// The negotiated dialect.
     pub fn dialect(&self) -> Dialect {
-        self.connection.dialect()
+        self.connection().dialect()
     }
 
     /// The transport: `fetch` pulls the payload of an RDMA WRITE.
     pub fn channel(&self) -> &Rc<dyn Channel> {
-        &self.connection.channel
+        &self.connection().channel
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.server.config
+        &self.server().config
     }
 
     /// The most bytes that a READ, WRITE or a QUERY may move: the limit told to the client in NEGOTIATE and the
     /// credits that it paid ([MS-SMB2] 3.3.5.2.5: 64 KiB a credit). The credit charge itself is checked by the core;
     /// an operation compares its own length with this and answers STATUS_INVALID_PARAMETER above it.
     pub fn max_payload(&self) -> u32 {
-        self.connection.max_payload(&self.header)
+        self.connection().max_payload(self.header())
     }
 
     /// Largest payload that an answer can carry inside its message, in bytes.
     pub fn max_inline(&self) -> usize {
-        self.connection.max_inline()
+        self.connection().max_inline()
     }
 
     /// Room for an answer of at most so many bytes, to be asked for before it is made, and before anything that others wait for is
     /// held; see [`Reply::room`].
     pub async fn room(&self, len: usize) -> Option<Box<Buf>> {
         match len > SHORT_ANSWER {
-            true => Some(Box::pin(self.connection.room(len)).await),
+            true => Some(Box::pin(self.connection().room(len)).await),
             false => None,
         }
     }
@@ -155,15 +183,15 @@ impl OpContext {
     /// compound it does nothing but for the last request, and for a CREATE (3.3.5.2.7, note 266): there the operation answers
     /// when it can.
     pub fn pending(&self) {
-        let tells = self.last || self.header.command == Command::Create;
+        let tells = self.last || self.header().command == Command::Create;
         if tells && self.async_id.get().is_none() {
-            self.async_id.set(Some(self.connection.interim(self)));
+            self.async_id.set(Some(self.connection().interim(self)));
         }
     }
 
     /// Refuses to wait for what may never come, where the connection's client has enough of that waiting (3.3.4.2).
     pub fn may_wait(&self) -> Result<(), NtStatus> {
-        match self.connection.waiting.len() < MAX_WAITING {
+        match self.connection().waiting.len() < MAX_WAITING {
             true => Ok(()),
             false => Err(NtStatus::INSUFFICIENT_RESOURCES),
         }
@@ -174,7 +202,7 @@ impl OpContext {
     pub async fn cancelled(&self) {
         let cancel = self.cancel.get_or_init(|| {
             let cancel = Rc::<Cancel>::default();
-            self.connection.waiting.enter(self.header.message_id, self.session.id, cancel.clone());
+            self.connection().waiting.enter(self.header().message_id, self.session().id, cancel.clone());
             cancel
         });
         cancel.wait().await;

@@ -1,10 +1,12 @@
-//! One message from the transport: decrypted, cut into requests, verified, carried out, answered.
+//! One message from the transport: decrypted, cut into requests, admitted, carried out, answered.
 //!
 //! Spec: [MS-SMB2] 3.3.5.2 and its sections in their order.
-//! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do.
+//! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do, or decide whether a
+//! request may have one (see [`super::admission`]).
 //! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
 
-use std::cell::{Cell, OnceCell, RefCell};
+#[cfg(test)]
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,12 +21,13 @@ use weft_wire::smb2::header::{Flags, MAGIC, MAGIC_SMB1};
 use weft_wire::smb2::transform::MAGIC_ENCRYPTED;
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus, compound, echo};
 
+use super::admission::{self, InSession, Incoming, Protection, Refused};
 use super::connection::Connection;
 use super::context::{Answer, Failure, OpContext, Reply};
 use super::outgoing::{self, Answered};
-use super::session::{Binding, Session, Tree};
+use super::session::Session;
 use super::{negotiate, ops, session_setup, tree};
-use crate::crypto::{self, Sender, SigningKey};
+use crate::crypto::{self, SigningKey};
 
 /// What ends a connection: for the log.
 pub(super) type Reason = &'static str;
@@ -86,54 +89,27 @@ pub(super) fn read_at_once(
     if header.command != Command::Read || !simple || !connection.is_negotiated() {
         return None;
     }
-    let binding = connection.binding(header.session_id)?;
-    let session = &binding.session;
-    if session.encrypt || session.is_expired(rt::now) {
-        return None;
-    }
     // What is to be compressed has to be read.
     if connection.negotiated().compression.is_some() {
         return None;
     }
-    let tree = session.tree(header.tree_id()?)?;
+    // What is not as it should be is told where every request is carried out.
+    let admitted = admission::admit(connection, &header, message).ok()?;
     // A pipe has nothing to read at once.
-    if tree.share.is_none() || tree.encrypted() {
-        return None;
-    }
-    // What is not as it should be is told where every request is verified.
-    let signed = header.flags.contains(Flags::SIGNED);
-    let proper = if signed { binding.signing.verify(Sender::Client, message) } else { !binding.must_sign };
-    if !proper {
-        return None;
-    }
+    admitted.tree().share.as_ref()?;
     let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
         return Some(Err(WRONG_MESSAGE_ID));
     }
-    let sign = signed.then(|| binding.signing.clone());
-    let cx = OpContext {
-        server: connection.server.clone(),
-        connection: connection.clone(),
-        session: session.clone(),
-        tree,
-        header,
-        message: message.clone(),
-        encrypted: false,
-        signed: sign.clone(),
-        file_id: Cell::new(None),
-        async_id: Cell::new(None),
-        outstanding: RefCell::default(),
-        last: true,
-        cancel: OnceCell::new(),
-    };
+    let cx = OpContext::new(admitted, None, true);
     #[cfg(test)]
     AT_ONCE.set(AT_ONCE.get() + 1);
     let mut reply = header.reply(NtStatus::SUCCESS, connection.grant(charge, header.credits));
-    reply.id = Id::tree(cx.tree.id);
+    reply.id = Id::tree(cx.tree().id);
     let Some(answer) = ops::try_read(&cx) else {
         return Some(Ok(Some(Unfinished::Read(cx, reply))));
     };
-    let answered = Answered { header: reply, answer, sign, hash: None };
+    let answered = Answered { header: reply, answer, sign: cx.signed().cloned(), hash: None };
     if answered.has_to_be_read() {
         return Some(Ok(Some(Unfinished::Answer(answered))));
     }
@@ -155,7 +131,7 @@ pub(super) async fn finish(connection: Rc<Connection>, unfinished: Unfinished) {
         Unfinished::Answer(answered) => answered,
         Unfinished::Read(cx, header) => {
             let answer = ops::read(&cx).await;
-            Answered { header, answer, sign: cx.signed.clone(), hash: None }
+            Answered { header, answer, sign: cx.signed().cloned(), hash: None }
         }
     };
     if let Err(reason) = send(&connection, vec![answered], None).await {
@@ -334,7 +310,7 @@ async fn request(
     }
     match header.command {
         Command::Cancel => {
-            cancel(connection, chain, &header, &message);
+            cancel(connection, chain, &header, message);
             return Ok(None);
         }
         // Behind another request it is answered, as Windows does: what came before has been carried out.
@@ -399,7 +375,7 @@ async fn carry_out(
     connection: &Rc<Connection>,
     chain: &mut Chain,
     header: &Header,
-    message: Bytes,
+    mut message: Bytes,
     related: bool,
     step: &mut Step,
 ) -> Result<Answer, Reason> {
@@ -417,76 +393,67 @@ async fn carry_out(
     if header.command == Command::SessionSetup {
         return set_up(connection, chain, header, &message, step).await;
     }
-    let binding = connection.binding(chain.session_id);
-    let protected = match verify(connection, chain, header, &message, binding.as_deref()) {
-        Ok(protected) => protected,
-        Err(status) => {
-            if status == NtStatus::USER_SESSION_DELETED {
+    let incoming = Incoming { connection, header, message: &mut message };
+    let verified = match incoming.verify(chain.session_id, chain.sealed.as_ref()) {
+        Ok(verified) => verified,
+        Err(refused) => {
+            if refused == Refused::NoSession {
                 step.sign = connection.proven(chain.session_id, &message);
             }
-            return fail(status);
+            return fail(refused.tell(connection));
         }
     };
-    if protected == Protected::Signed {
-        step.sign = binding.as_ref().map(|binding| binding.signing.clone());
-    }
+    step.sign = verified.signed().cloned();
     match header.command {
         Command::Negotiate => {
-            let answer = negotiate::smb2(connection, header, &message);
+            let message = verified.message();
+            let answer = negotiate::smb2(connection, header, message);
             if answer.is_ok() && connection.dialect() == Dialect::V3_1_1 {
-                connection.preauth.borrow_mut().update(&message);
+                connection.preauth.borrow_mut().update(message);
                 step.hash = Some(connection.preauth.clone());
             }
             return Ok(answer);
         }
         Command::Echo => {
-            return Ok(echo::Request::parse(&message).map_err(|_| NtStatus::INVALID_PARAMETER.into()).map(
-                |_| {
+            return Ok(echo::Request::parse(verified.message())
+                .map_err(|_| NtStatus::INVALID_PARAMETER.into())
+                .map(|_| {
                     let mut reply = Reply::new();
                     echo::Response.emit(&mut reply.message);
                     reply
-                },
-            ));
+                }));
         }
         _ => {}
     }
-    let Some(session) = binding.map(|binding| binding.session.clone()) else {
-        // 3.3.5.2.7.2: what relates to a request without a session has none.
-        let none = std::mem::take(&mut chain.session_id) == 0;
-        return fail(match related && none {
-            true => NtStatus::INVALID_PARAMETER,
-            false => NtStatus::USER_SESSION_DELETED,
-        });
+    let request = match verified.in_session() {
+        Ok(request) => request,
+        Err(refused) => {
+            // 3.3.5.2.7.2: what relates to a request without a session has none.
+            let none = refused == Refused::NoSession && std::mem::take(&mut chain.session_id) == 0;
+            return fail(match related && none {
+                true => NtStatus::INVALID_PARAMETER,
+                false => refused.tell(connection),
+            });
+        }
     };
-    // 3.3.5.2.9.
-    if session.encrypt && protected != Protected::Sealed {
-        tracing::warn!(peer = %connection.peer, "refused: a request that is not encrypted");
-        return fail(NtStatus::ACCESS_DENIED);
-    }
-    // What lets a client clean up goes on after its session has expired.
-    if !matches!(header.command, Command::Logoff | Command::Close | Command::Lock)
-        && session.is_expired(rt::now)
-    {
-        return fail(NtStatus::NETWORK_SESSION_EXPIRED);
-    }
     match header.command {
-        Command::Logoff => Ok(Box::pin(session_setup::logoff(connection, &session, &message)).await),
+        Command::Logoff => Ok(Box::pin(session_setup::logoff(&request)).await),
         Command::TreeConnect => {
-            if connection.dialect() == Dialect::V3_1_1 && protected == Protected::Not {
+            if connection.dialect() == Dialect::V3_1_1 && request.protection() == Protection::Not {
                 return Err("3.3.5.7: TREE_CONNECT neither signed nor encrypted");
             }
             chain.tree_id = None;
-            Ok(tree::connect(connection, &session, &message).map(|(id, reply)| {
+            Ok(tree::connect(&request).map(|(id, reply)| {
                 chain.tree_id = Some(id);
                 step.id = Id::tree(id);
                 reply
             }))
         }
-        Command::TreeDisconnect => match connected(connection, chain, &session) {
-            Ok(tree) => Ok(Box::pin(tree::disconnect(&session, tree.id, &message)).await),
-            Err(status) => fail(status),
+        Command::TreeDisconnect => match request.in_tree(chain.tree_id) {
+            Ok(admitted) => Ok(Box::pin(tree::disconnect(&admitted)).await),
+            Err(refused) => fail(refused.tell(connection)),
         },
-        _ => operation(connection, chain, header, message, related, session, step).await,
+        command => operation(chain, command, related, request, step).await,
     }
 }
 
@@ -509,126 +476,72 @@ async fn set_up(
     Ok(leg.answer)
 }
 
-async fn operation(
-    connection: &Rc<Connection>,
-    chain: &mut Chain,
-    header: &Header,
-    message: Bytes,
+/// What an operation runs in, if the request may be carried out where it stands.
+#[inline(always)]
+fn context(
+    chain: &Chain,
+    command: Command,
     related: bool,
-    session: Arc<Session>,
+    request: InSession<'_>,
+) -> Result<OpContext, NtStatus> {
+    if matches!(command, Command::Unknown(_) | Command::ServerToClient) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if related && command != Command::Create && chain.file_id.is_none() {
+        // 3.3.5.2.7.2. What failed on a file that is open leaves the file open: a CLOSE behind it is carried out.
+        return Err(chain.failed.unwrap_or(NtStatus::INVALID_HANDLE));
+    }
+    if command == Command::ChangeNotify && !chain.last {
+        // 3.3.5.2.7: what waits for others to do something may be refused where requests follow; as Windows refuses it.
+        return Err(NtStatus::INTERNAL_ERROR);
+    }
+    let connection = request.connection();
+    let admitted = request.in_tree(chain.tree_id).map_err(|refused| refused.tell(connection))?;
+    Ok(OpContext::new(admitted, chain.file_id, chain.last))
+}
+
+async fn operation(
+    chain: &mut Chain,
+    command: Command,
+    related: bool,
+    request: InSession<'_>,
     step: &mut Step,
 ) -> Result<Answer, Reason> {
-    if matches!(header.command, Command::Unknown(_) | Command::ServerToClient) {
-        return fail(NtStatus::INVALID_PARAMETER);
-    }
-    if related && header.command != Command::Create && chain.file_id.is_none() {
-        // 3.3.5.2.7.2. What failed on a file that is open leaves the file open: a CLOSE behind it is carried out.
-        return fail(chain.failed.unwrap_or(NtStatus::INVALID_HANDLE));
-    }
-    if header.command == Command::ChangeNotify && !chain.last {
-        // 3.3.5.2.7: what waits for others to do something may be refused where requests follow; as Windows refuses it.
-        return fail(NtStatus::INTERNAL_ERROR);
-    }
-    let tree = match connected(connection, chain, &session) {
-        Ok(tree) => tree,
+    let cx = match context(chain, command, related, request) {
+        Ok(cx) => cx,
         Err(status) => return fail(status),
     };
-    let cx = OpContext {
-        server: connection.server.clone(),
-        connection: connection.clone(),
-        session,
-        tree,
-        header: *header,
-        message,
-        encrypted: chain.sealed.is_some(),
-        signed: step.sign.clone(),
-        file_id: Cell::new(chain.file_id),
-        async_id: Cell::new(None),
-        outstanding: RefCell::default(),
-        last: chain.last,
-        cancel: OnceCell::new(),
-    };
     let answer = ops::dispatch(&cx).await;
-    if header.command == Command::Create && cx.session.is_ended() {
+    if command == Command::Create && cx.session().is_ended() {
         // It ended while this was on its way; nobody else closes what was opened since.
-        Box::pin(cx.session.opens.end_all()).await;
+        Box::pin(cx.session().opens.end_all()).await;
     }
     chain.file_id = cx.file_id.get();
-    if let (Command::Create, Err(failure)) = (header.command, &answer) {
+    if let (Command::Create, Err(failure)) = (command, &answer) {
         (chain.file_id, chain.failed) = (None, Some(failure.status));
     }
     step.async_id = cx.async_id.get();
     Ok(answer)
 }
 
-/// 3.3.5.2.11: the tree that a request is for.
-fn connected(connection: &Connection, chain: &Chain, session: &Session) -> Result<Arc<Tree>, NtStatus> {
-    let id = chain.tree_id.ok_or(NtStatus::INVALID_PARAMETER)?;
-    let tree = session.tree(id).ok_or(NtStatus::NETWORK_NAME_DELETED)?;
-    if tree.encrypted() && chain.sealed.is_none() {
-        tracing::warn!(peer = %connection.peer, "refused: a request to an encrypted share that is not encrypted");
-        return Err(NtStatus::ACCESS_DENIED);
-    }
-    Ok(tree)
-}
-
 fn fail(status: NtStatus) -> Result<Answer, Reason> {
     Ok(Err(Failure::from(status)))
 }
 
-/// How a request was protected on its way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Protected {
-    Not,
-    Signed,
-    Sealed,
-}
-
-/// 3.3.5.2.4.
-fn verify(
-    connection: &Connection,
-    chain: &Chain,
-    header: &Header,
-    message: &[u8],
-    binding: Option<&Binding>,
-) -> Result<Protected, NtStatus> {
-    if chain.sealed.is_some() {
-        return Ok(Protected::Sealed);
-    }
-    let signed = header.flags.contains(Flags::SIGNED);
-    match (signed, binding) {
-        (true, _) if header.command == Command::Negotiate => Err(NtStatus::INVALID_PARAMETER),
-        (true, Some(binding)) => {
-            if binding.signing.verify(Sender::Client, message) {
-                Ok(Protected::Signed)
-            } else {
-                connection.forged();
-                Err(NtStatus::ACCESS_DENIED)
+/// 3.3.5.16: has no answer, uses no credit, and cannot fail.
+fn cancel(connection: &Rc<Connection>, chain: &Chain, header: &Header, mut message: Bytes) {
+    let incoming = Incoming { connection, header, message: &mut message };
+    match incoming.verify(header.session_id, chain.sealed.as_ref()) {
+        Ok(verified) => {
+            if let Ok(request) = verified.in_session() {
+                // Our AsyncIds are MessageIds.
+                let id = header.async_id().unwrap_or(header.message_id);
+                connection.waiting.cancel(id, request.session().id);
             }
         }
-        // An authentication in progress has no key yet.
-        (true, None) if connection.in_progress.borrow().contains_key(&chain.session_id) => {
-            Err(NtStatus::NOT_SUPPORTED)
+        Err(refused) => {
+            refused.tell(connection);
         }
-        (true, None) => Err(NtStatus::USER_SESSION_DELETED),
-        (false, Some(binding)) if binding.must_sign => {
-            tracing::warn!(peer = %connection.peer, "refused: a request that is not signed");
-            Err(NtStatus::ACCESS_DENIED)
-        }
-        (false, _) => Ok(Protected::Not),
-    }
-}
-
-/// 3.3.5.16: has no answer, uses no credit, and cannot fail.
-fn cancel(connection: &Connection, chain: &Chain, header: &Header, message: &[u8]) {
-    let binding = connection.binding(header.session_id);
-    let verified = verify(connection, chain, header, message, binding.as_deref());
-    if let (Some(binding), Ok(protected)) = (binding, verified)
-        && (!binding.session.encrypt || protected == Protected::Sealed)
-    {
-        // Our AsyncIds are MessageIds.
-        let id = header.async_id().unwrap_or(header.message_id);
-        connection.waiting.cancel(id, binding.session.id);
     }
 }
 

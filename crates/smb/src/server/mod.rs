@@ -6,6 +6,7 @@
 
 mod about;
 mod accounts;
+mod admission;
 mod clients;
 mod connection;
 mod context;

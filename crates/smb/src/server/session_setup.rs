@@ -16,6 +16,7 @@ use weft_wire::smb2::negotiate::{SecurityMode, SigningId};
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
 use weft_wire::smb2::{Dialect, Header, NtStatus, logoff};
 
+use super::admission::InSession;
 use super::connection::Connection;
 use super::context::{Answer, Failure, Reply};
 use super::held::SESSION_BYTES;
@@ -486,9 +487,9 @@ fn reply(status: NtStatus, flags: SessionFlags, token: Vec<u8>) -> Reply {
 }
 
 /// LOGOFF: the answer is still protected by the session's keys.
-pub(super) async fn logoff(connection: &Connection, session: &Session, message: &Bytes) -> Answer {
-    logoff::Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
-    session.end(&connection.server.sessions).await;
+pub(super) async fn logoff(request: &InSession<'_>) -> Answer {
+    logoff::Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+    request.session().end(&request.connection().server.sessions).await;
     let mut reply = Reply::new();
     logoff::Response.emit(&mut reply.message);
     Ok(reply)

@@ -3,26 +3,22 @@
 //! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. Owns: nothing; the session keeps its trees.
 //! Does not: restrict users to shares: whoever logs on may connect to every share, and the file system decides.
 
-use bytes::Bytes;
 use weft_store::vfs::Share;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
 use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 
-use super::connection::Connection;
+use super::admission::{Admitted, InSession};
 use super::context::{Answer, Failure, Reply};
-use super::session::Session;
 
 /// The share of named pipes: always there, without files.
 const IPC: &str = "IPC$";
 
 /// Connects; the new TreeId is for the response's header.
-pub(super) fn connect(
-    connection: &Connection,
-    session: &Session,
-    message: &Bytes,
-) -> Result<(u32, Reply), Failure> {
-    let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> {
+    let (connection, session) = (request.connection(), request.session());
+    let request =
+        Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let config = &connection.server.config;
     // 2.2.9: \\server\share. The server part is whatever name or address the client knows us by.
     let name = request
@@ -79,9 +75,10 @@ pub(super) fn connect(
 }
 
 /// Disconnects.
-pub(super) async fn disconnect(session: &Session, tree: u32, message: &Bytes) -> Answer {
-    tree_disconnect::Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
-    if !session.disconnect(tree).await {
+pub(super) async fn disconnect(request: &Admitted) -> Answer {
+    let parsed = tree_disconnect::Request::parse(request.message());
+    parsed.map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
+    if !request.session().disconnect(request.tree().id).await {
         return Err(NtStatus::NETWORK_NAME_DELETED.into());
     }
     let mut reply = Reply::new();

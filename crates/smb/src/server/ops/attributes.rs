@@ -194,7 +194,7 @@ pub(super) fn posix_of(attr: &Attr) -> Posix {
 /// The number of a file, the same after a restart; a stream's is its file's. A client that is told of inodes, too, takes two numbers for
 /// two files (Linux: "Stale file handle").
 pub(super) fn number(cx: &OpContext, attr: &Attr) -> u64 {
-    if cx.connection.negotiated().posix { attr.fileid } else { attr.stable.number() }
+    if cx.connection().negotiated().posix { attr.fileid } else { attr.stable.number() }
 }
 
 /// The permissions that a client may set. Files belong to the server's own user, whoever made them: a program that ran in the

@@ -53,7 +53,7 @@ impl Caching {
             }
             _ if attr.kind != Kind::File => Caching::None,
             Wanted::Oplock(_) => {
-                Caching::Oplock(Arc::new(Oplock::new(&cx.server.handles.preserved, vfs.opens())))
+                Caching::Oplock(Arc::new(Oplock::new(&cx.server().handles.preserved, vfs.opens())))
             }
             Wanted::Lease(lease) => Caching::lease(cx, vfs, attr, lease)?,
         })
@@ -65,8 +65,8 @@ impl Caching {
         attr: &Attr,
         wanted: &create_context::Lease,
     ) -> Result<Caching, NtStatus> {
-        let handles = &cx.server.handles;
-        let (client, file) = (cx.session.client_guid, (vfs.opens(), attr.node));
+        let handles = &cx.server().handles;
+        let (client, file) = (cx.session().client_guid, (vfs.opens(), attr.node));
         Ok(Caching::Lease(handles.leases.acquire(client, wanted, file, &handles.preserved)?))
     }
 
@@ -95,8 +95,8 @@ pub(super) fn describe(open: &Open, contexts: &mut Vec<ResponseContext>) -> Oplo
 pub(super) fn reconnect(cx: &OpContext, open: &Open, file: FileId) {
     match &open.caching {
         Caching::None => {}
-        Caching::Oplock(oplock) => oplock.connect(&cx.session, file),
-        Caching::Lease(_) => cx.server.handles.leases.connect(&cx.session),
+        Caching::Oplock(oplock) => oplock.connect(cx.session(), file),
+        Caching::Lease(_) => cx.server().handles.leases.connect(cx.session()),
     }
 }
 
@@ -110,11 +110,11 @@ pub(super) fn acquire(
 ) -> OplockLevel {
     match (&open.caching, wanted) {
         (Caching::Oplock(oplock), Wanted::Oplock(rights)) => {
-            oplock.connect(&cx.session, file);
+            oplock.connect(cx.session(), file);
             level_of(open.claim.request(Form::Oplock, *rights, oplock.clone()).0)
         }
         (Caching::Lease(lease), Wanted::Lease(wanted)) => {
-            cx.server.handles.leases.connect(&cx.session);
+            cx.server().handles.leases.connect(cx.session());
             if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
                 lease.set_delete_on_close();
             }
@@ -167,7 +167,7 @@ fn lease_of(request: &Request, dialect: Dialect) -> Wanted {
 pub(super) fn parent(cx: &OpContext, opens: &Arc<Opens>, wanted: &Wanted) -> Option<Key> {
     let Wanted::Lease(lease) = wanted else { return None };
     let v2 = lease.v2.filter(|_| lease.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET))?;
-    let parent = cx.server.handles.leases.find_parent(cx.session.client_guid, v2.parent_key, opens)?;
+    let parent = cx.server().handles.leases.find_parent(cx.session().client_guid, v2.parent_key, opens)?;
     Some(parent.store_key())
 }
 

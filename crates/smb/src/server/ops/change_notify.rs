@@ -26,7 +26,7 @@ use crate::server::held::WATCH_BYTES;
 const MAX_WAITING: usize = 128;
 
 pub(super) async fn change_notify(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let open = opens::find(cx, request.file)?;
     let limit = request.output_buffer_length;
     if limit > cx.max_payload() || open.kind != Kind::Dir {
@@ -40,7 +40,7 @@ pub(super) async fn change_notify(cx: &OpContext) -> Answer {
         // This would wait, since nothing has happened yet. Who may not wait gets no watch either: each counts among those of a directory.
         cx.may_wait()?;
         let tree = request.flags.contains(Flags::WATCH_TREE);
-        let held = cx.session.hold(WATCH_BYTES)?;
+        let held = cx.session().hold(WATCH_BYTES)?;
         let watch = open.vfs.watch(open.node, tree, What(request.completion_filter), held).await?;
         open.notify.begin(watch, limit);
     }

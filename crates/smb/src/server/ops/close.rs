@@ -13,9 +13,9 @@ use super::{attributes, caching};
 use crate::server::context::{Answer, OpContext, Reply};
 
 pub(super) async fn close(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let id = cx.file_id(request.file);
-    if let Some(open) = cx.session.opens.find(id, cx.tree.id)
+    if let Some(open) = cx.session().opens.find(id, cx.tree().id)
         && open.options.contains(CreateOptions::DELETE_ON_CLOSE)
     {
         // As a FileDispositionInformation does: whoever keeps a handle for its cache alone gives it up, and does not hold the
@@ -23,7 +23,7 @@ pub(super) async fn close(cx: &OpContext) -> Answer {
         let (opens, by) = (open.vfs.opens(), Some(open.claim.key()));
         let _ = caching::wait(cx, Interim::Silent, opens.clear(open.node, by, Access::Handle)).await;
     }
-    let mut open = cx.session.opens.remove(id, cx.tree.id).ok_or(NtStatus::FILE_CLOSED)?;
+    let mut open = cx.session().opens.remove(id, cx.tree().id).ok_or(NtStatus::FILE_CLOSED)?;
     open.settle().await;
     // Attributes as they will be: the kept time is restored by now, and a file that is to be deleted still has some.
     let summary = match request.flags.contains(Flags::POSTQUERY_ATTRIB) {

@@ -59,12 +59,12 @@ pub(super) const WRITE_DATA: AccessMask =
 const MAX_ROUNDS: usize = 8;
 
 pub(super) async fn create(cx: &OpContext) -> Answer {
-    let mut request = Request::parse(&cx.message)?;
+    let mut request = Request::parse(cx.message())?;
     request.name = namespace::relative(cx, path::separated(cx, request.name))?;
-    if cx.tree.share.as_ref().is_some_and(|share| share.snapshots.is_some()) {
+    if cx.tree().share.as_ref().is_some_and(|share| share.snapshots.is_some()) {
         previous::take_token(&mut request);
     }
-    let Some(share) = &cx.tree.share else {
+    let Some(share) = &cx.tree().share else {
         // IPC$, which has pipes and no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
@@ -72,25 +72,25 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         durable::Wanted::Reconnect { file } => again::reconnect(cx, share, &request, file, None).await,
         durable::Wanted::ReconnectV2 { file, create_guid, persistent } => {
             // 3.3.5.9.12: one that survived the server is known by its CREATE, too.
-            let made = cx.server.handles.preserved.made_by(create_guid).filter(|_| persistent);
+            let made = cx.server().handles.preserved.made_by(create_guid).filter(|_| persistent);
             let file = made.map_or(file, |open| FileId { persistent: open.persistent, ..file });
             again::reconnect(cx, share, &request, file, Some((create_guid, persistent))).await
         }
         durable @ durable::Wanted::V2 { create_guid, persistent, .. } => {
-            let replay = cx.header.flags.contains(Flags::REPLAY_OPERATION);
+            let replay = cx.header().flags.contains(Flags::REPLAY_OPERATION);
             // 3.3.5.9: it was carried out, and its client did not hear of it before the connection or the server was lost.
             let continuous = persistent && persistent::available(cx, share);
-            let made = cx.server.handles.preserved.made_by(create_guid);
+            let made = cx.server().handles.preserved.made_by(create_guid);
             if let Some(made) = made.filter(|_| continuous) {
                 if !replay {
                     return Err(NtStatus::DUPLICATE_OBJECTID.into());
                 }
                 return again::resume(cx, share, &request, &made, create_guid).await;
             }
-            match cx.server.handles.creates.begin((cx.session.client_guid, create_guid), replay)? {
+            match cx.server().handles.creates.begin((cx.session().client_guid, create_guid), replay)? {
                 // Its client has it, and has used it.
                 Begin::First(_)
-                    if replay && continuous && persistent::is_connected(&cx.server, create_guid) =>
+                    if replay && continuous && persistent::is_connected(cx.server(), create_guid) =>
                 {
                     Err(NtStatus::FILE_NOT_AVAILABLE.into())
                 }
@@ -109,7 +109,7 @@ async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, 
     let result = Rc::new(RefCell::new(None));
     let done = result.clone();
     let work: LocalBoxFuture<'static, ()> = Box::pin(async move {
-        let answer = match &own.tree.share {
+        let answer = match &own.tree().share {
             Some(share) => first(&own, share, &request, &durable, Some(&begun)).await,
             None => Err(NtStatus::FILE_CLOSED.into()),
         };
@@ -139,11 +139,11 @@ async fn first(
     begun: Option<&Begun>,
 ) -> Result<(Arc<Open>, Reply), Failure> {
     // Before anything is done.
-    let held = cx.session.hold(OPEN_BYTES)?;
-    let descriptors = cx.session.hold_descriptors(&cx.server.descriptors)?;
+    let held = cx.session().hold(OPEN_BYTES)?;
+    let descriptors = cx.session().hold_descriptors(&cx.server().descriptors)?;
     let snapshot = previous::of(share, request).await?;
     let share = snapshot.as_ref().unwrap_or(share);
-    let mut wish = Wish::of(request, cx.dialect(), cx.connection.negotiated().posix)?;
+    let mut wish = Wish::of(request, cx.dialect(), cx.connection().negotiated().posix)?;
     if persistent::available(cx, share) {
         // 3.3.5.9: what is acknowledged is on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
@@ -167,7 +167,7 @@ async fn first(
     );
     let _ = open.share.set(share.name.clone());
     if let Some(short) = opened.by_short {
-        let _ = open.by_short.set((cx.server.handles.tunnel.clone(), short));
+        let _ = open.by_short.set((cx.server().handles.tunnel.clone(), short));
     }
     if let Some(base) = opened.base {
         // It was just made, so nobody was faster.
@@ -183,7 +183,7 @@ async fn first(
         answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
     // Before it is in a table, out of which it can be closed: whoever closes it then finds all that is to be forgotten.
     if let Some(begun) = begun {
-        begun.opened(&owned, &cx.session.user);
+        begun.opened(&owned, &cx.session().user);
     }
     let asked = (wish.share, request.desired_access);
     if let Some(persistent) = persistent::begin(cx, share, &owned, asked, (durable, &wish.caching)).await {
@@ -192,7 +192,7 @@ async fn first(
     let open = owned.clone();
     let file = enter(cx, owned, Err).await?;
     if let Some(instance) = wish.instance {
-        cx.server.handles.instances.enter(cx, instance, &open);
+        cx.server().handles.instances.enter(cx, instance, &open);
     }
     // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
     let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
@@ -208,7 +208,7 @@ async fn enter(
     open: OwnedOpen,
     refused: impl FnOnce(OwnedOpen) -> Result<(), OwnedOpen>,
 ) -> Result<FileId, Failure> {
-    let file = match cx.session.opens.insert(open, cx.tree.id, cx.config().limits.opens) {
+    let file = match cx.session().opens.insert(open, cx.tree().id, cx.config().limits.opens) {
         Ok(file) => file,
         Err(open) => {
             if let Err(open) = refused(open) {
@@ -219,10 +219,10 @@ async fn enter(
         }
     };
     // The tree or the session may have ended on another core since: then nobody would close what was just entered.
-    if !cx.session.tree(cx.tree.id).is_some_and(|tree| Arc::ptr_eq(&tree, &cx.tree)) {
-        if let Some(open) = cx.session.opens.remove(file, cx.tree.id) {
+    if !cx.session().tree(cx.tree().id).is_some_and(|tree| Arc::ptr_eq(&tree, cx.tree())) {
+        if let Some(open) = cx.session().opens.remove(file, cx.tree().id) {
             // A session that ends keeps what can wait for its client, who asks for it again.
-            let kept = if cx.session.is_ended() { open.keep() } else { Err(open) };
+            let kept = if cx.session().is_ended() { open.keep() } else { Err(open) };
             if let Err(open) = kept {
                 open.close().await;
             }
@@ -464,14 +464,14 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         return Err(NtStatus::CANNOT_DELETE.into());
     }
     if let Wanted::Lease(lease) = &wish.caching {
-        cx.server.handles.leases.check_new(cx.session.client_guid, lease.key)?;
+        cx.server().handles.leases.check_new(cx.session().client_guid, lease.key)?;
     }
     let descriptor =
         security::birth(cx, vfs, resolved.dir, wish.descriptor.as_deref(), wish.wants_directory()).await?;
     reserve(vfs, wish.allocation).await?;
     let make = if wish.wants_directory() { Make::Dir } else { Make::File };
     let here = (vfs.opens(), resolved.dir);
-    let tunnelled = cx.server.handles.tunnel.take(here, &resolved.name, rt::now());
+    let tunnelled = cx.server().handles.tunnel.take(here, &resolved.name, rt::now());
     let name = tunnelled.as_deref().unwrap_or(&resolved.name);
     let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth(descriptor.is_some())).await;
     let (attr, _) = match made {
@@ -574,7 +574,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
         instances::take_over(cx, instance, (vfs, attr.node)).await?;
     }
     // 3.3.5.9: it belongs to a client that will be back.
-    let reserved = || cx.server.handles.preserved.reserves(attr.node, vfs.opens());
+    let reserved = || cx.server().handles.preserved.reserves(attr.node, vfs.opens());
     if cx.config().offers.journal.is_some() && reserved() {
         return Err(NtStatus::FILE_NOT_AVAILABLE.into());
     }
@@ -680,7 +680,7 @@ async fn take(
     let (claim, waited) = caching::wait(cx, Interim::Told, vfs.opens().open(attr.node, &opening)).await?;
     check_streams(vfs, attr.node, &opening)?;
     claim.set_parent(vfs.in_whose_name());
-    if waited && cx.session.is_ended() {
+    if waited && cx.session().is_ended() {
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     // Whoever gave its cache back may have written the file, moved it, or closed and so deleted it.
@@ -832,7 +832,7 @@ async fn answer_contexts(
             let file_id = attributes::number(cx, attr);
             Some(ResponseContext::OnDiskId { file_id, volume_id: volume_id(share) })
         }
-        RequestContext::Posix { .. } if cx.connection.negotiated().posix => {
+        RequestContext::Posix { .. } if cx.connection().negotiated().posix => {
             Some(ResponseContext::Posix(attributes::posix_of(attr)))
         }
         _ => None,

@@ -182,10 +182,10 @@ impl Durable {
     ) -> Durable {
         Durable {
             create_guid,
-            user: cx.session.user.clone(),
-            client: cx.session.client_guid,
+            user: cx.session().user.clone(),
+            client: cx.session().client_guid,
             timeout,
-            home: cx.server.handles.preserved.clone(),
+            home: cx.server().handles.preserved.clone(),
             persistent,
         }
     }

@@ -14,7 +14,7 @@ use crate::server::context::{Answer, OpContext, Reply};
 const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 
 pub(super) async fn flush(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let open = opens::find(cx, request.file)?;
     open.require_any(WRITE)?;
     match (&open.file, open.kind) {

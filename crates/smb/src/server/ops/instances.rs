@@ -81,8 +81,8 @@ impl Instances {
         opens.retain(|known| known.open.strong_count() > 0);
         opens.push(Known {
             open: Arc::downgrade(open),
-            session: Arc::downgrade(&cx.session),
-            client: cx.session.client_guid,
+            session: Arc::downgrade(cx.session()),
+            client: cx.session().client_guid,
             version: instance.version,
         });
     }
@@ -97,7 +97,7 @@ impl Instances {
         let all = lock(&self.0);
         let mut old = Vec::new();
         for known in all.get(&instance.id).into_iter().flatten() {
-            let Some(open) = known.open.upgrade().filter(|_| known.client != cx.session.client_guid) else {
+            let Some(open) = known.open.upgrade().filter(|_| known.client != cx.session().client_guid) else {
                 continue;
             };
             if open.node != node || !Arc::ptr_eq(open.vfs.opens(), vfs.opens()) {
@@ -120,10 +120,10 @@ pub(super) async fn take_over(
     instance: Instance,
     file: (&Vfs, NodeId),
 ) -> Result<(), NtStatus> {
-    for (open, session) in cx.server.handles.instances.superseded(cx, instance, file)? {
+    for (open, session) in cx.server().handles.instances.superseded(cx, instance, file)? {
         let removed = match session.and_then(|session| Some((session.opens.name_of(&open)?, session))) {
             Some(((id, tree), session)) => session.opens.remove(id, tree),
-            None => cx.server.handles.preserved.remove(&open),
+            None => cx.server().handles.preserved.remove(&open),
         };
         // Somebody else may be closing it at this moment.
         if let Some(open) = removed {

@@ -36,7 +36,7 @@ impl From<Vec<u8>> for Output {
 }
 
 pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     if !request.flags.contains(Flags::IS_FSCTL) {
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
@@ -81,10 +81,10 @@ fn on_connection(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
     if request.file != FileId::RELATED {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    let mut asked = cx.connection.asked.get();
+    let mut asked = cx.connection().asked.get();
     asked.interfaces |= request.code == CtlCode::QUERY_NETWORK_INTERFACE_INFO;
     asked.endpoints |= request.code == CtlCode::WEFT_ENDPOINTS;
-    cx.connection.asked.set(asked);
+    cx.connection().asked.set(asked);
     match request.code {
         CtlCode::VALIDATE_NEGOTIATE_INFO => validate_negotiate(cx, request),
         CtlCode::QUERY_NETWORK_INTERFACE_INFO => interfaces(cx),
@@ -102,9 +102,9 @@ fn on_connection(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
 /// 3.3.5.15.12. Whatever does not agree means that somebody changed the NEGOTIATE on its way: the connection ends
 /// without an answer.
 fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
-    let negotiated = cx.connection.negotiated();
+    let negotiated = cx.connection().negotiated();
     let end = |reason| {
-        cx.connection.terminate(reason);
+        cx.connection().terminate(reason);
         Failure::from(NtStatus::ACCESS_DENIED)
     };
     if negotiated.dialect == Dialect::V3_1_1 {
@@ -165,7 +165,7 @@ fn object_id(cx: &OpContext, open: &Open, max: u32) -> Result<Vec<u8>, Failure> 
     if (max as usize) < LEN {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    let volume = cx.tree.share.as_ref().map_or(0, |share| create::volume_id(&share.name));
+    let volume = cx.tree().share.as_ref().map_or(0, |share| create::volume_id(&share.name));
     let [volume, file] = [volume.to_le_bytes(), open.node.0.to_le_bytes()];
     let mut output = Vec::with_capacity(LEN);
     for part in [volume, file, volume, [0; 8], volume, file] {

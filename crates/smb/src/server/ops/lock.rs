@@ -16,14 +16,14 @@ use super::persistent;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 pub(super) async fn lock(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let open = opens::find(cx, request.file)?;
     if open.kind == Kind::Dir {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     // 3.3.5.14: done before, and asked for again because its client did not hear so.
     let sequenced = open.durable.get().is_some()
-        || cx.connection.negotiated().server_capabilities.contains(Capabilities::MULTI_CHANNEL);
+        || cx.connection().negotiated().server_capabilities.contains(Capabilities::MULTI_CHANNEL);
     let sequenced = sequenced && cx.dialect() >= Dialect::V2_1;
     if sequenced && open.locks.was_done(request.sequence) {
         return done();

@@ -60,10 +60,10 @@ use super::pipes;
 
 /// Carries out CREATE to OPLOCK_BREAK.
 pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
-    if cx.tree.share.is_none() {
+    if cx.tree().share.is_none() {
         return Box::pin(pipes::dispatch(cx)).await;
     }
-    match cx.header.command {
+    match cx.header().command {
         // Most frequent first.
         Command::Read => match try_read(cx) {
             Some(answer) => answer,

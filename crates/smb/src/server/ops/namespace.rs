@@ -17,12 +17,12 @@ use crate::server::context::{Failure, OpContext};
 
 /// The path of a CREATE relative to the share; STATUS_PATH_NOT_COVERED where a link leads elsewhere.
 pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus> {
-    let Some(share) = &cx.tree.share else { return Ok(name) };
+    let Some(share) = &cx.tree().share else { return Ok(name) };
     let dfs = &cx.config().offers.dfs;
     if !dfs.is_root(&share.name) {
         return Ok(name);
     }
-    let name = match cx.header.flags.contains(Flags::DFS_OPERATIONS) {
+    let name = match cx.header().flags.contains(Flags::DFS_OPERATIONS) {
         true => dfs.normalize(&share.name, &name)?.to_owned(),
         false => name,
     };
@@ -33,13 +33,13 @@ pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus>
 /// Refuses a new name that would be a link's, or beyond one.
 pub(super) fn refuse_covered(cx: &OpContext, name: &str) -> Result<(), NtStatus> {
     let covered = |share: &weft_store::vfs::Share| cx.config().offers.dfs.covers(&share.name, name);
-    if cx.tree.share.as_ref().is_some_and(covered) { Err(NtStatus::NOT_SAME_DEVICE) } else { Ok(()) }
+    if cx.tree().share.as_ref().is_some_and(covered) { Err(NtStatus::NOT_SAME_DEVICE) } else { Ok(()) }
 }
 
 /// The links that lie in a directory, as a listing shows them.
 pub(super) async fn links_in(cx: &OpContext, open: &Open) -> Result<Vec<directory::Entry>, Failure> {
     let dfs = &cx.config().offers.dfs;
-    let Some(share) = cx.tree.share.as_ref().filter(|share| dfs.is_root(&share.name)) else {
+    let Some(share) = cx.tree().share.as_ref().filter(|share| dfs.is_root(&share.name)) else {
         return Ok(Vec::new());
     };
     let mut entries = Vec::new();

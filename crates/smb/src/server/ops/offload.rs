@@ -162,7 +162,7 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         ms => Duration::from_millis(ms.into()).min(MAX_TTL),
     };
     let what = Known {
-        user: cx.session.user.clone(),
+        user: cx.session().user.clone(),
         vfs: open.vfs.clone(),
         node: open.node,
         file: file.clone(),
@@ -173,7 +173,7 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         until: rt::now() + ttl,
     };
     let len = what.len;
-    let token = cx.server.handles.tokens.give(cx.server.handles.number(), what)?;
+    let token = cx.server().handles.tokens.give(cx.server().handles.number(), what)?;
     Ok(told(OffloadReadAnswer { zero_beyond: end >= size, len, token }))
 }
 
@@ -237,7 +237,7 @@ pub(super) async fn write(cx: &OpContext, request: &Request, open: &Open) -> Res
             len
         }
         token => {
-            let from = cx.server.handles.tokens.find(token, &cx.session.user)?;
+            let from = cx.server().handles.tokens.find(token, &cx.session().user)?;
             let len = len.min(from.len.checked_sub(wish.transfer_offset).ok_or(NtStatus::INVALID_PARAMETER)?);
             copy(open, to, (wish.offset, len.min(room)), &from, wish.transfer_offset).await?;
             len

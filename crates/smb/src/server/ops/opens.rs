@@ -121,7 +121,7 @@ impl Open {
         action: CreateAction,
         (hold, held, descriptors): (Hold, Charge, Charge),
     ) -> Open {
-        let (id, sequence) = (cx.server.handles.number(), ChannelSequence::starting(&cx.header));
+        let (id, sequence) = (cx.server().handles.number(), ChannelSequence::starting(cx.header()));
         Open::numbered(
             id,
             sequence,
@@ -600,8 +600,8 @@ impl Opens {
 /// is answered, and is refused where a channel was lost since it was sent (3.3.5.2.10).
 pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure> {
     let id = cx.file_id(carried);
-    let open = cx.session.opens.find(id, cx.tree.id).ok_or(NtStatus::FILE_CLOSED)?;
-    let outstanding = ChannelSequence::enter(&open, cx.dialect(), &cx.header)?;
+    let open = cx.session().opens.find(id, cx.tree().id).ok_or(NtStatus::FILE_CLOSED)?;
+    let outstanding = ChannelSequence::enter(&open, cx.dialect(), cx.header())?;
     cx.outstanding.replace(outstanding);
     if open.is_replayable() {
         open.replayable.store(false, Ordering::Release);

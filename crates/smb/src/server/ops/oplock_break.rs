@@ -15,11 +15,11 @@ use super::{opens, persistent};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
-    let (response, waiters) = match Request::parse(&cx.message)? {
+    let (response, waiters) = match Request::parse(cx.message())? {
         Request::Oplock { level, file } => oplock(cx, level, file)?,
         Request::Lease { key, state } => lease(cx, key, state)?,
     };
-    for open in cx.session.opens.select(|open| match (&response, &open.caching) {
+    for open in cx.session().opens.select(|open| match (&response, &open.caching) {
         (Response::Oplock { file, .. }, _) => open.persistent == file.persistent,
         (Response::Lease { key, .. }, Caching::Lease(lease)) => lease.key() == *key,
         _ => false,
@@ -67,7 +67,7 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<(Response,
 }
 
 fn lease(cx: &OpContext, key: Guid, state: LeaseState) -> Result<(Response, Waiters), Failure> {
-    let lease = cx.server.handles.leases.find(cx.session.client_guid, key);
+    let lease = cx.server().handles.leases.find(cx.session().client_guid, key);
     let waiters = lease.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.acknowledge(state)?;
     Ok((Response::Lease { key, state }, waiters))
 }

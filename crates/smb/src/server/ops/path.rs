@@ -66,7 +66,7 @@ impl Path {
 
 /// A path as it is meant: a client that has agreed on the POSIX extensions may write `/` between the names, as Linux does.
 pub(super) fn separated(cx: &OpContext, path: String) -> String {
-    if cx.connection.negotiated().posix { path.replace('/', "\\") } else { path }
+    if cx.connection().negotiated().posix { path.replace('/', "\\") } else { path }
 }
 
 /// The name of a directory that is called by its own stream ([MS-FSA] 2.1.5.1, note 45).

@@ -52,7 +52,7 @@ pub(crate) struct Persistent {
 
 /// Whether handles of this tree can outlive the server, as far as its client knows.
 pub(super) fn available(cx: &OpContext, share: &Share) -> bool {
-    let said = cx.connection.negotiated().server_capabilities;
+    let said = cx.connection().negotiated().server_capabilities;
     said.contains(Capabilities::PERSISTENT_HANDLES) && cx.config().offers.is_continuous(&share.name)
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn begin(
         (Caching::Lease(_), Wanted::Lease(lease)) => Cached::Lease(*lease),
         _ => Cached::Nothing,
     };
-    let whose = (&*cx.session.user, cx.session.client_guid, create_guid, timeout);
+    let whose = (&*cx.session().user, cx.session().client_guid, create_guid, timeout);
     let record = persistent.record(open, whose, cached).await;
     if let Err(full) = persistent.charge(open, &record) {
         let _ = held::refused(full);

@@ -76,7 +76,7 @@ pub(super) async fn enumerate(cx: &OpContext, request: &ioctl::Request) -> Resul
     if request.max_output_response < 16 {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    let times = match cx.tree.share.as_ref().and_then(|share| share.snapshots.as_ref()) {
+    let times = match cx.tree().share.as_ref().and_then(|share| share.snapshots.as_ref()) {
         Some(snapshots) => snapshots.list().await.map_err(weft_store::Error::from)?,
         None => Vec::new(),
     };

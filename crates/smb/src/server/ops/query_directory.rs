@@ -52,7 +52,7 @@ pub(crate) struct Scan {
 }
 
 pub(super) async fn query_directory(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let open = opens::find(cx, request.file)?;
     if open.kind != Kind::Dir || request.output_buffer_length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -64,12 +64,12 @@ pub(super) async fn query_directory(cx: &OpContext) -> Answer {
     };
     let room = cx.room(limit).await;
     let mut scan = open.scan.lock().await;
-    if request.class == FileClass::POSIX && !cx.connection.negotiated().posix {
+    if request.class == FileClass::POSIX && !cx.connection().negotiated().posix {
         return Err(NtStatus::INVALID_INFO_CLASS.into());
     }
     let first = scan.begin(&request)?;
-    let volume = cx.tree.share.as_ref().map_or(0, |share| create::volume_id(&share.name));
-    scan.device = cx.connection.negotiated().posix.then_some(volume as u32);
+    let volume = cx.tree().share.as_ref().map_or(0, |share| create::volume_id(&share.name));
+    scan.device = cx.connection().negotiated().posix.then_some(volume as u32);
     if first {
         scan.links = namespace::links_in(cx, &open).await?;
     }

@@ -61,7 +61,7 @@ impl Info {
 }
 
 pub(super) async fn query_info(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let open = opens::find(cx, request.file)?;
     if request.output_buffer_length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -163,7 +163,7 @@ async fn file_info(
             let name = path_of(open).await?;
             Info::variable(file::Name::FIXED_LEN.next_multiple_of(8), |out| file::Name { name }.emit(out))
         }
-        FileClass::POSIX if cx.connection.negotiated().posix => {
+        FileClass::POSIX if cx.connection().negotiated().posix => {
             open.require(AccessMask::FILE_READ_ATTRIBUTES)?;
             let (own, device) = (open.name(), volume_of(cx) as u32);
             let shown = path::from_store(&own);
@@ -345,7 +345,7 @@ impl Facts<'_> {
 }
 
 fn share_name(cx: &OpContext) -> &str {
-    cx.tree.share.as_ref().map_or("", |share| &share.name)
+    cx.tree().share.as_ref().map_or("", |share| &share.name)
 }
 
 fn volume_of(cx: &OpContext) -> u64 {
@@ -459,7 +459,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
             object_id[..8].copy_from_slice(&volume_of(cx).to_le_bytes());
             Info::fixed(|out| fs::ObjectId { object_id, extended_info: [0; 48] }.emit(out))
         }
-        FsClass::POSIX if cx.connection.negotiated().posix => {
+        FsClass::POSIX if cx.connection().negotiated().posix => {
             let space = vfs.statfs().await?;
             let posix = fs::Posix {
                 optimal_transfer_size: cx.max_payload(),

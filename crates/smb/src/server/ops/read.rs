@@ -29,13 +29,13 @@ pub(crate) fn try_read(cx: &OpContext) -> Option<Answer> {
         Ok(parsed) => parsed,
         Err(failure) => return Some(Err(failure)),
     };
-    let answer = match Admitted::new(cx, &request, &route) {
+    let answer = match Checked::new(cx, &request, &route) {
         Err(failure) => Err(failure),
-        Ok(admitted) => match admitted.submit(cx, &request, &route) {
+        Ok(checked) => match checked.submit(cx, &request, &route) {
             Err(failure) => Err(failure),
             Ok(Read::Later(_)) => return None,
             Ok(Read::Now(data)) => {
-                data.map_err(Failure::from).and_then(|data| admitted.reply(cx, &request, &route, data))
+                data.map_err(Failure::from).and_then(|data| checked.reply(cx, &request, &route, data))
             }
         },
     };
@@ -45,16 +45,16 @@ pub(crate) fn try_read(cx: &OpContext) -> Option<Answer> {
 pub(crate) async fn read(cx: &OpContext) -> Answer {
     let (request, route) = parsed(cx)?;
     let answer = async {
-        let admitted = Admitted::new(cx, &request, &route)?;
-        let data = admitted.submit(cx, &request, &route)?.data().await?;
-        admitted.reply(cx, &request, &route, data)
+        let checked = Checked::new(cx, &request, &route)?;
+        let data = checked.submit(cx, &request, &route)?.data().await?;
+        checked.reply(cx, &request, &route, data)
     };
     let answer = answer.await;
     invalidating(answer, &route)
 }
 
 fn parsed(cx: &OpContext) -> Result<(Request, Route), Failure> {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let route = Route::of_read(cx, &request.channel)?;
     Ok((request, route))
 }
@@ -68,14 +68,14 @@ fn invalidating(mut answer: Answer, route: &Route) -> Answer {
 }
 
 /// A READ that the client may make.
-struct Admitted {
+struct Checked {
     open: Arc<Open>,
     /// How much is read.
     len: usize,
 }
 
-impl Admitted {
-    fn new(cx: &OpContext, request: &Request, route: &Route) -> Result<Admitted, Failure> {
+impl Checked {
+    fn new(cx: &OpContext, request: &Request, route: &Route) -> Result<Checked, Failure> {
         let open = opens::find(cx, request.file)?;
         // Who may execute a file may read it over the network (3.3.5.12).
         open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
@@ -104,14 +104,14 @@ impl Admitted {
             Some(_) => request.length as usize,
             None => inline_len(cx, request)?,
         };
-        Ok(Admitted { open, len })
+        Ok(Checked { open, len })
     }
 
     fn submit(&self, cx: &OpContext, request: &Request, route: &Route) -> Result<Read<'_>, Failure> {
         let Some(file) = &self.open.file else { return Err(NtStatus::ACCESS_DENIED.into()) };
         let short = route.segments.is_none() && (1..=READ_NOW_BYTES).contains(&self.len);
         let now = (short && !(leaves_as_it_is(cx, request) && file.is_mapped()))
-            .then(|| file.read_now(&cx.server.config.pool, request.offset, self.len))
+            .then(|| file.read_now(&cx.server().config.pool, request.offset, self.len))
             .flatten();
         Ok(match now {
             Some(data) => Read::Now(Ok(data)),
@@ -142,7 +142,8 @@ impl Admitted {
 /// Whether the payload inside a message goes into a socket untouched: then the transport can send it from a mapping. What is
 /// signed, sealed, compressed or packed into Sends is gone over here, and better in a buffer than as a range to be read.
 fn leaves_as_it_is(cx: &OpContext, request: &Request) -> bool {
-    let touched = cx.encrypted || cx.signed.is_some() || request.flags.contains(Flags::REQUEST_COMPRESSED);
+    let touched =
+        cx.encrypted() || cx.signed().is_some() || request.flags.contains(Flags::REQUEST_COMPRESSED);
     !touched && cx.channel().limits().max_rdma.is_none()
 }
 
@@ -190,8 +191,8 @@ impl Route {
     fn of_read(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
-        let transforms = cx.connection.negotiated().transforms;
-        let transform = match (cx.encrypted, cx.signed.is_some()) {
+        let transforms = cx.connection().negotiated().transforms;
+        let transform = match (cx.encrypted(), cx.signed().is_some()) {
             (true, _) if transforms.encryption => Some(RdmaTransformId::ENCRYPTION),
             (true, _) => return Err(route.refused()),
             (false, true) if transforms.signing => Some(RdmaTransformId::SIGNING),
@@ -202,12 +203,12 @@ impl Route {
 
     /// The same for a WRITE (3.3.5.13), whose request says what was done to the payload.
     pub(super) fn of_write(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
-        let transforms = cx.connection.negotiated().transforms;
+        let transforms = cx.connection().negotiated().transforms;
         if let (Channel::RdmaTransform(transformed), Dialect::V3_1_1) = (channel, cx.dialect()) {
             let route = Route::by(cx, &transformed.descriptors, transformed.revoke)?;
             let fits = match transformed.crypto.kind {
-                RdmaTransformId::ENCRYPTION => cx.encrypted && transforms.encryption,
-                _ => !cx.encrypted && cx.signed.is_some() && transforms.signing,
+                RdmaTransformId::ENCRYPTION => cx.encrypted() && transforms.encryption,
+                _ => !cx.encrypted() && cx.signed().is_some() && transforms.signing,
             };
             return match fits {
                 true => Ok(Route { crypto: Some(transformed.crypto.clone()), ..route }),
@@ -217,9 +218,9 @@ impl Route {
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
         // A client that insists on signatures and could sign this does not leave it unsigned; somebody else would.
-        let must_sign = cx.session.signing_required || cx.connection.negotiated().signing_required();
+        let must_sign = cx.session().signing_required || cx.connection().negotiated().signing_required();
         let unsigned = must_sign && transforms.signing;
-        if cx.encrypted || unsigned { Err(route.refused()) } else { Ok(route) }
+        if cx.encrypted() || unsigned { Err(route.refused()) } else { Ok(route) }
     }
 
     fn by(cx: &OpContext, descriptors: &Descriptors, revoke: bool) -> Result<Route, Failure> {
@@ -240,9 +241,9 @@ impl Route {
         let nonce_len = match self.transform {
             None => return Response::emit_head(0, len, &mut reply.message),
             Some(RdmaTransformId::ENCRYPTION) => {
-                cx.session.keys.sealer.as_ref().map_or(0, |sealer| sealer.nonce_len())
+                cx.session().keys.sealer.as_ref().map_or(0, |sealer| sealer.nonce_len())
             }
-            Some(_) => cx.signed.as_ref().map_or(0, |key| key.payload_nonce_len()),
+            Some(_) => cx.signed().map_or(0, |key| key.payload_nonce_len()),
         };
         Response::emit_transformed(nonce_len, len, &mut reply.message);
         reply.transform = self.transform;

@@ -51,7 +51,7 @@ pub(super) async fn get(cx: &OpContext, open: &Open) -> Result<Output, Failure> 
         Kind::Special(special) => special_data(special),
         // An absolute target names a place of this host, which is not for clients.
         _ => {
-            let posix = cx.connection.negotiated().posix;
+            let posix = cx.connection().negotiated().posix;
             symlink::reparse_data(&open.vfs, open.node, posix).await?.ok_or(NtStatus::ACCESS_DENIED)?
         }
     };
@@ -232,7 +232,7 @@ async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) 
         (again(open.held(), OPEN_BYTES), again(open.descriptors(), DESCRIPTORS_OF_OPEN));
     let new = Open::numbered(
         open.persistent,
-        ChannelSequence::starting(&cx.header),
+        ChannelSequence::starting(cx.header()),
         vfs.clone(),
         (made.node, made.kind),
         place,
@@ -248,7 +248,7 @@ async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) 
     if open.is_posix() {
         new.set_posix();
     }
-    match cx.session.opens.replace(open, OwnedOpen::new(Arc::new(new))) {
+    match cx.session().opens.replace(open, OwnedOpen::new(Arc::new(new))) {
         // It is not closed, which could remove what has its name by now: it ends with its last request.
         Ok(old) => old.retire().await,
         // Closed meanwhile, and what was to be done then is done now.

@@ -34,12 +34,12 @@ pub(crate) fn token(accounts: &Accounts, user: &str) -> Token {
 }
 
 fn token_of(cx: &OpContext) -> &Token {
-    cx.session.token.get_or_init(|| token(&cx.server.accounts, &cx.session.user))
+    cx.session().token.get_or_init(|| token(&cx.server().accounts, &cx.session().user))
 }
 
 /// For whom listings of this tree leave out what he may not read; `None` where they show everything.
 pub(super) fn hides(cx: &OpContext) -> Option<&Token> {
-    cx.tree.share.as_ref().filter(|share| share.rules.hides_unreadable).map(|_| token_of(cx))
+    cx.tree().share.as_ref().filter(|share| share.rules.hides_unreadable).map(|_| token_of(cx))
 }
 
 /// What the directory above adds; nothing to a share's root, which has none above.
@@ -228,7 +228,7 @@ pub(super) async fn set(
     if let Some(mode) = mode_of(&new.dacl)
         && what == SecurityInformation::DACL
         && attr.kind != Kind::Symlink
-        && cx.connection.negotiated().posix
+        && cx.connection().negotiated().posix
     {
         let mode = attributes::settable_mode(mode, attr.kind == Kind::Dir);
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };

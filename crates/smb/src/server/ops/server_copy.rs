@@ -36,7 +36,7 @@ pub(super) fn resume_key(request: &Request, file: FileId) -> Result<Output, Fail
 /// The open that a key names.
 fn source(cx: &OpContext, key: &ResumeKey) -> Result<Arc<Open>, NtStatus> {
     let [id @ .., 0, 0, 0, 0, 0, 0, 0, 0] = key else { return Err(NtStatus::OBJECT_NAME_NOT_FOUND) };
-    let open = cx.session.opens.find_anywhere(FileId::from_bytes(*id));
+    let open = cx.session().opens.find_anywhere(FileId::from_bytes(*id));
     open.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn duplicate(cx: &OpContext, request: &Request, target: &Open) 
     };
     let wish = wish.map_err(|_| NtStatus::BUFFER_TOO_SMALL)?;
     target.require(AccessMask::FILE_WRITE_DATA)?;
-    let source = cx.session.opens.find_anywhere(wish.source).ok_or(NtStatus::INVALID_HANDLE)?;
+    let source = cx.session().opens.find_anywhere(wish.source).ok_or(NtStatus::INVALID_HANDLE)?;
     source.require(AccessMask::FILE_READ_DATA)?;
     let (Some(from), Some(to)) = (&source.file, &target.file) else {
         return Err(NtStatus::INVALID_PARAMETER.into());

@@ -38,7 +38,7 @@ const MAX_ROUNDS: usize = 8;
 const RENAME_FIXED_LEN: usize = 20;
 
 pub(super) async fn set_info(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let open = opens::find(cx, request.file)?;
     if request.buffer.is_empty() || request.buffer.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());

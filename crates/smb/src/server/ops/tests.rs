@@ -20,7 +20,7 @@ mod security;
 mod short;
 mod streams;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,13 +36,14 @@ use weft_transport::{
 };
 use weft_wire::smb2::access::{AccessMask, FileAttributes, ShareAccess};
 use weft_wire::smb2::create::{CreateDisposition, CreateOptions, OplockLevel};
-use weft_wire::smb2::header::Id;
+use weft_wire::smb2::header::{Flags, Id};
 use weft_wire::smb2::negotiate::{Capabilities, SecurityMode, SigningId};
 use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, NtStatus};
 use weft_wire::smb2::{close, create};
 
 use super::dispatch;
 use crate::crypto::{Preauth, Profile, Role, SessionKeys};
+use crate::server::admission::Incoming;
 use crate::server::connection::{Connection, Negotiated};
 use crate::server::context::{Answer, OpContext, Reply};
 use crate::server::held::SESSION_BYTES;
@@ -121,6 +122,15 @@ struct Bench {
     ids: Cell<u64>,
 }
 
+/// Who asks, and how.
+struct Asker<'a> {
+    session: &'a Arc<Session>,
+    tree: u32,
+    flags: Flags,
+    /// The request came encrypted.
+    sealed: bool,
+}
+
 impl Bench {
     fn new() -> Bench {
         Bench::with(Ram::new(DISK).into(), Dialect::V3_1_1, true)
@@ -181,32 +191,33 @@ impl Bench {
     /// A session of somebody else on the same connection.
     fn another_session(&self, user: &str) -> Arc<Session> {
         let profile = self.connection.negotiated().profile;
-        session(&self.server, &self.connection, self.session.id + 1, user, profile)
+        let id = self.session.id + self.connection.sessions_len() as u64;
+        session(&self.server, &self.connection, id, user, profile)
     }
 
     fn cx(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> OpContext {
+        self.cx_of(self.asker(), command, emit)
+    }
+
+    fn asker(&self) -> Asker<'_> {
+        Asker { session: &self.session, tree: self.tree.id, flags: Flags::NONE, sealed: false }
+    }
+
+    fn cx_of(&self, asker: Asker<'_>, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> OpContext {
         self.ids.set(self.ids.get() + 1);
         let mut header = Header::request(command, self.ids.get());
-        header.session_id = self.session.id;
+        header.session_id = asker.session.id;
         header.credit_charge = 128;
-        header.id = Id::Sync { reserved: 0, tree: self.tree.id };
+        header.flags = asker.flags;
+        header.id = Id::Sync { reserved: 0, tree: asker.tree };
         let mut message = header.to_bytes().to_vec();
         emit(&mut message);
-        OpContext {
-            server: self.server.clone(),
-            connection: self.connection.clone(),
-            session: self.session.clone(),
-            tree: self.tree.clone(),
-            header,
-            message: message.into(),
-            encrypted: false,
-            signed: None,
-            file_id: Cell::new(None),
-            async_id: Cell::new(None),
-            outstanding: RefCell::default(),
-            last: true,
-            cancel: OnceCell::new(),
-        }
+        let incoming =
+            Incoming { connection: &self.connection, header: &header, message: &mut message.into() };
+        let sealed = asker.sealed.then_some(asker.session);
+        let verified = incoming.verify(header.session_id, sealed).unwrap();
+        let admitted = verified.in_session().unwrap().in_tree(header.tree_id()).unwrap();
+        OpContext::new(admitted, None, true)
     }
 
     /// One request and its answer, as a message.
@@ -295,12 +306,13 @@ fn limited(limits: crate::server::Limits, offers: Offers, vfs: Vfs) -> Arc<Serve
 
 fn session(server: &Server, connection: &Connection, id: u64, user: &str, profile: Profile) -> Arc<Session> {
     let holder = Holder { source: Some(connection.source), user: Some(user.into()) };
-    session_of(server.held.charge_if_room(holder, SESSION_BYTES), id, user, profile)
+    session_of(connection, server.held.charge_if_room(holder, SESSION_BYTES), id, user, profile)
 }
 
-fn session_of(held: Charge, id: u64, user: &str, profile: Profile) -> Arc<Session> {
+fn session_of(connection: &Connection, held: Charge, id: u64, user: &str, profile: Profile) -> Arc<Session> {
     let keys = SessionKeys::derive(Role::Server, &profile, &[1; 16], &Preauth::new());
-    Arc::new(Session::new(New {
+    let signing = keys.signing.clone();
+    let session = Arc::new(Session::new(New {
         id,
         user: user.into(),
         profile,
@@ -309,7 +321,9 @@ fn session_of(held: Charge, id: u64, user: &str, profile: Profile) -> Arc<Sessio
         signing_required: false,
         encrypt: false,
         held,
-    }))
+    }));
+    connection.bind(session.clone(), signing).unwrap();
+    session
 }
 
 /// What a CREATE asks for.

@@ -24,7 +24,7 @@ const AT_END: u64 = u64::MAX;
 const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 
 pub(super) async fn write(cx: &OpContext) -> Answer {
-    let request = Request::parse(&cx.message)?;
+    let request = Request::parse(cx.message())?;
     let route = Route::of_write(cx, &request.channel)?;
     let invalidate = route.invalidate;
     match carry_out(cx, request, route).await {
@@ -167,10 +167,10 @@ async fn fetch(cx: &OpContext, segments: Vec<weft_transport::Segment>) -> Result
 async fn restored(cx: &OpContext, data: Bytes, crypto: &Crypto) -> Result<Bytes, Failure> {
     if crypto.kind == RdmaTransformId::SIGNING {
         let right =
-            cx.signed.as_ref().is_some_and(|key| key.verify_payload(&crypto.nonce, &crypto.signature, &data));
+            cx.signed().is_some_and(|key| key.verify_payload(&crypto.nonce, &crypto.signature, &data));
         return if right { Ok(data) } else { Err(NtStatus::INVALID_SIGNATURE.into()) };
     }
-    let opener = cx.session.keys.opener.as_ref().ok_or(NtStatus::INVALID_PARAMETER)?;
+    let opener = cx.session().keys.opener.as_ref().ok_or(NtStatus::INVALID_PARAMETER)?;
     let mut plain = cx.config().pool.alloc(data.len()).await;
     plain.set_len(data.len());
     opener

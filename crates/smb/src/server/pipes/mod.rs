@@ -113,7 +113,7 @@ impl Pipe {
             if state.unread_bytes > MAX_UNREAD_BYTES {
                 return Err(NtStatus::PIPE_BUSY);
             }
-            let caller = Caller { server: &cx.server, session: &cx.session, peer: &cx.connection.peer };
+            let caller = Caller { server: cx.server(), session: cx.session(), peer: &cx.connection().peer };
             let answers = state.rpc.receive(&caller, self.service, data);
             if state.rpc.is_broken() {
                 // What was answered can still be read.
@@ -253,12 +253,12 @@ fn file_id(serial: u32, slot: usize) -> FileId {
 
 /// The pipe that a request means: its FileId, or that of the compound.
 fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Pipe>, Failure> {
-    cx.tree.pipes.find(cx.file_id(carried)).ok_or_else(|| NtStatus::FILE_CLOSED.into())
+    cx.tree().pipes.find(cx.file_id(carried)).ok_or_else(|| NtStatus::FILE_CLOSED.into())
 }
 
 /// Carries out CREATE to OPLOCK_BREAK on IPC$.
 pub(super) async fn dispatch(cx: &OpContext) -> Answer {
-    match cx.header.command {
+    match cx.header().command {
         Command::Create => create(cx),
         Command::Close => close(cx),
         Command::Read => read(cx).await,
@@ -267,7 +267,7 @@ pub(super) async fn dispatch(cx: &OpContext) -> Answer {
         Command::QueryInfo => query_info(cx),
         Command::SetInfo => set_info(cx),
         Command::Flush => {
-            find(cx, flush::Request::parse(&cx.message)?.file)?;
+            find(cx, flush::Request::parse(cx.message())?.file)?;
             answer(|out| flush::Response.emit(out))
         }
         Command::QueryDirectory | Command::ChangeNotify => Err(NtStatus::INVALID_PARAMETER.into()),
@@ -294,14 +294,14 @@ const SUMMARY: FileSummary = FileSummary {
 };
 
 fn create(cx: &OpContext) -> Answer {
-    let request = create::Request::parse(&cx.message)?;
+    let request = create::Request::parse(cx.message())?;
     if request.impersonation > 3 {
         return Err(NtStatus::BAD_IMPERSONATION_LEVEL.into());
     }
     let service = Service::of_pipe(&request.name).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
-    let held = cx.session.hold(PIPE_BYTES)?;
-    let file = cx.tree.pipes.insert(Pipe::new(service, held)).ok_or_else(|| {
-        tracing::warn!(peer = %cx.connection.peer, "limit reached: pipes of a tree");
+    let held = cx.session().hold(PIPE_BYTES)?;
+    let file = cx.tree().pipes.insert(Pipe::new(service, held)).ok_or_else(|| {
+        tracing::warn!(peer = %cx.connection().peer, "limit reached: pipes of a tree");
         NtStatus::PIPE_NOT_AVAILABLE
     })?;
     cx.set_file_id(file);
@@ -319,8 +319,8 @@ fn create(cx: &OpContext) -> Answer {
 }
 
 fn close(cx: &OpContext) -> Answer {
-    let request = close::Request::parse(&cx.message)?;
-    let pipe = cx.tree.pipes.remove(cx.file_id(request.file)).ok_or(NtStatus::FILE_CLOSED)?;
+    let request = close::Request::parse(cx.message())?;
+    let pipe = cx.tree().pipes.remove(cx.file_id(request.file)).ok_or(NtStatus::FILE_CLOSED)?;
     pipe.close();
     let wanted = request.flags.contains(close::Flags::POSTQUERY_ATTRIB);
     answer(|out| close::Response { summary: wanted.then_some(SUMMARY) }.emit(out))
@@ -328,7 +328,7 @@ fn close(cx: &OpContext) -> Answer {
 
 /// Offsets mean nothing on a pipe. Nothing of it travels by RDMA.
 async fn read(cx: &OpContext) -> Answer {
-    let request = read::Request::parse(&cx.message)?;
+    let request = read::Request::parse(cx.message())?;
     let pipe = find(cx, request.file)?;
     if request.channel != Channel::None || request.length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -343,7 +343,7 @@ async fn read(cx: &OpContext) -> Answer {
 }
 
 fn write(cx: &OpContext) -> Answer {
-    let request = write::Request::parse(&cx.message)?;
+    let request = write::Request::parse(cx.message())?;
     let pipe = find(cx, request.file)?;
     if request.channel != Channel::None || request.data.len() > cx.max_payload() as usize {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -354,7 +354,7 @@ fn write(cx: &OpContext) -> Answer {
 }
 
 async fn control(cx: &OpContext) -> Answer {
-    let request = ioctl::Request::parse(&cx.message)?;
+    let request = ioctl::Request::parse(cx.message())?;
     if !matches!(request.code, CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK | CtlCode::PIPE_WAIT) {
         return ops::ioctl(cx).await;
     }
@@ -431,7 +431,7 @@ fn peek(pipe: &Pipe, room: usize) -> Result<Taken, NtStatus> {
 }
 
 fn query_info(cx: &OpContext) -> Answer {
-    let request = query_info::Request::parse(&cx.message)?;
+    let request = query_info::Request::parse(cx.message())?;
     let pipe = find(cx, request.file)?;
     if request.output_buffer_length > cx.max_payload() {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -482,7 +482,7 @@ fn info(pipe: &Pipe, class: FileClass) -> Result<Vec<u8>, NtStatus> {
 }
 
 fn set_info(cx: &OpContext) -> Answer {
-    let request = set_info::Request::parse(&cx.message)?;
+    let request = set_info::Request::parse(cx.message())?;
     let pipe = find(cx, request.file)?;
     if request.info_type != InfoType::FILE || FileClass(request.class) != FileClass::PIPE {
         return Err(NtStatus::NOT_SUPPORTED.into());

@@ -347,6 +347,28 @@ fn nobody_cancels_for_others() {
     });
 }
 
+/// A related request need not name the session that has encrypted its message (3.3.5.2.7.2); CANCEL goes by its own SessionId.
+#[test]
+fn what_one_session_has_encrypted_cancels_nothing_of_another() {
+    story(async {
+        let world = World::new();
+        let (_holder, mut client, id, _) = waiting(&world, false, false).await;
+        let waits = std::mem::take(&mut client.session);
+        client.keys = None;
+        client.log_on("alice", PASSWORD).await.unwrap();
+        client.seal = true;
+        let mut header = Header::request(Command::Cancel, id);
+        header.session_id = waits;
+        let mut request = header.to_bytes().to_vec();
+        cancel::Request.emit(&mut request);
+        let echo = client.request(Command::Echo, |out| echo::Request.emit(out));
+        client.send(link(vec![echo, request], true));
+        let (answer, _) = client.recv().await.unwrap();
+        assert_eq!(answer.command, Command::Echo);
+        assert!(client.is_served().await, "and nothing before this answer");
+    });
+}
+
 #[test]
 fn the_end_of_a_connection_takes_its_waiting_requests_with_it() {
     story(async {

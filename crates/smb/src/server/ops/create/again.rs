@@ -50,7 +50,7 @@ pub(super) async fn resume(
     create_guid: Guid,
 ) -> Answer {
     // It is told to whoever made it, and only for the same request; whose lease differs means another file.
-    if !made.durable.get().is_some_and(|durable| durable.is_of(&cx.session.user)) {
+    if !made.durable.get().is_some_and(|durable| durable.is_of(&cx.session().user)) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     if !persistent::is_same_request(made, request) {
@@ -80,10 +80,10 @@ async fn take(
         RequestContext::Lease(lease) => Some(*lease),
         _ => None,
     });
-    let (client, user) = (cx.session.client_guid, &*cx.session.user);
+    let (client, user) = (cx.session().client_guid, &*cx.session().user);
     let (create_guid, persistent) = (v2.map(|(guid, _)| guid), v2.is_some_and(|(_, persistent)| persistent));
     let claim = Claim { file, create_guid, client, user, lease, persistent };
-    let preserved = &cx.server.handles.preserved;
+    let preserved = &cx.server().handles.preserved;
     let look = || {
         preserved.peek(&claim, |open| {
             let same_share = Arc::ptr_eq(open.vfs.opens(), share.vfs.opens());
@@ -125,13 +125,13 @@ pub(super) async fn replay(
         (Caching::Lease(_), _) | (Caching::Oplock(_), Wanted::Lease(_)) => false,
         _ => true,
     };
-    let owner = open.create.get().is_some_and(|create| create.is_of(&cx.session.user));
+    let owner = open.create.get().is_some_and(|create| create.is_of(&cx.session().user));
     if !owner || !same_kind {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     // Of another session, or without one.
-    let (file, tree) = cx.session.opens.name_of(open).ok_or(NtStatus::DUPLICATE_OBJECTID)?;
-    if tree != cx.tree.id {
+    let (file, tree) = cx.session().opens.name_of(open).ok_or(NtStatus::DUPLICATE_OBJECTID)?;
+    if tree != cx.tree().id {
         return Err(NtStatus::DUPLICATE_OBJECTID.into());
     }
     if open.is_persistent() && !persistent {

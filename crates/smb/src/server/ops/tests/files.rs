@@ -371,13 +371,13 @@ fn opens_are_bounded_and_end_with_their_tree() {
         b.close(files[0]).await.unwrap();
         let wish = Wish { options: CreateOptions::DELETE_ON_CLOSE, ..Wish::file("f") };
         b.open(&wish).await.unwrap();
+        let make = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("g") };
+        let late = b.cx(Command::Create, |out| make.request().emit(out));
         assert!(b.session.disconnect(b.tree.id).await);
         assert_eq!(b.vfs.opens().count(doomed), 0);
         assert!(b.vfs.lookup(weft_store::NodeId::ROOT, b"f", false).await.is_err(), "delete on close");
-        assert_eq!(
-            status(b.open(&Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("g") }).await),
-            NtStatus::FILE_CLOSED
-        );
+        let late = dispatch(&late).await.map_err(|failure| failure.status);
+        assert_eq!(status(late), NtStatus::FILE_CLOSED);
         assert!(!b.vfs.opens().is_open(doomed));
     });
 }

@@ -20,7 +20,7 @@ impl Bench {
         let (profile, id) = (self.connection.negotiated().profile, 1000 + u64::from(host));
         let source = Some(Source::V4([192, 0, 2, host].into()));
         let held = self.server.held.charge_if_room(Holder { source, user: Some(user.into()) }, SESSION_BYTES);
-        let session = session_of(held, id, user, profile);
+        let session = session_of(&self.connection, held, id, user, profile);
         let tree = session.connect(self.tree.share.clone(), 10).unwrap();
         Bench {
             vfs: self.vfs.clone(),
@@ -85,7 +85,9 @@ fn opens_of_all_sessions_of_an_address_have_a_part_and_leave_the_rest_to_others(
             b.close(file).await.unwrap();
         }
         other.session.end(&b.server.sessions).await;
-        drop((again, other));
+        for gone in [again, other] {
+            b.connection.forget(gone.session.id);
+        }
         assert_eq!(b.server.held.used_bytes(), before);
     });
 }

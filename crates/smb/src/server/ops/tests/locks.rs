@@ -92,7 +92,7 @@ fn a_waiting_lock_is_cancelled_or_ends_with_its_handle() {
         let cx = b.cx(Command::Lock, |out| request(two, &[(5, 1, EXCLUSIVE)]).emit(out));
         let mut waiting = pin!(dispatch(&cx));
         assert!(poll_immediate(&mut waiting).await.is_none());
-        b.connection.waiting.cancel(cx.header.message_id, b.session.id);
+        b.connection.waiting.cancel(cx.header().message_id, b.session.id);
         assert_eq!(waiting.await.unwrap_err().status, NtStatus::CANCELLED);
         let cx = b.cx(Command::Lock, |out| request(two, &[(5, 1, EXCLUSIVE)]).emit(out));
         let mut waiting = pin!(dispatch(&cx));

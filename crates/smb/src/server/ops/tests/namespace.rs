@@ -3,7 +3,6 @@
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::dfs;
 use weft_wire::smb2::fscc::{FileClass, directory};
-use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::{ioctl, query_directory};
 
 use super::*;
@@ -19,8 +18,8 @@ fn story(story: impl AsyncFnOnce(Bench)) {
 
 /// A CREATE whose name has the namespace in front.
 async fn open_dfs(b: &Bench, wish: &Wish<'_>) -> Result<FileId, NtStatus> {
-    let mut cx = b.cx(Command::Create, |out| wish.request().emit(out));
-    cx.header.flags |= Flags::DFS_OPERATIONS;
+    let asker = Asker { flags: Flags::DFS_OPERATIONS, ..b.asker() };
+    let cx = b.cx_of(asker, Command::Create, |out| wish.request().emit(out));
     let reply = dispatch(&cx).await.map_err(|failure| failure.status)?;
     Ok(create::Response::parse(&reply.message.into()).unwrap().file)
 }
@@ -112,8 +111,8 @@ fn referrals_are_told_on_any_tree() {
         };
         let mut answers = Vec::new();
         for tree in [b.tree.clone(), b.session.connect(None, 10).unwrap()] {
-            let mut cx = b.cx(Command::Ioctl, |out| request.emit(out));
-            cx.tree = tree;
+            let asker = Asker { tree: tree.id, ..b.asker() };
+            let cx = b.cx_of(asker, Command::Ioctl, |out| request.emit(out));
             let message = dispatch(&cx).await.unwrap().message.into();
             answers.push(ioctl::Response::parse(&message).unwrap().output);
         }

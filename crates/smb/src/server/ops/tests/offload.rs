@@ -6,12 +6,10 @@ use weft_wire::smb2::offload::{OffloadRead, OffloadReadAnswer, OffloadWrite, Off
 
 use super::*;
 
-async fn ctl(b: &Bench, cx: Option<OpContext>, request: ioctl::Request) -> Result<Bytes, NtStatus> {
-    let mut cx = cx.unwrap_or_else(|| b.cx(Command::Ioctl, |_| {}));
-    let mut message = cx.header.to_bytes().to_vec();
-    request.emit(&mut message);
-    cx.message = message.into();
-    let reply = dispatch(&cx).await.map_err(|failure| failure.status)?;
+async fn ctl(b: &Bench, asker: Asker<'_>, request: ioctl::Request) -> Result<Bytes, NtStatus> {
+    let reply = dispatch(&b.cx_of(asker, Command::Ioctl, |out| request.emit(out)))
+        .await
+        .map_err(|failure| failure.status)?;
     Ok(ioctl::Response::parse(&reply.message.into()).unwrap().output)
 }
 
@@ -29,7 +27,7 @@ fn request(file: FileId, code: CtlCode, input: Vec<u8>) -> ioctl::Request {
 async fn read(b: &Bench, file: FileId, offset: u64, len: u64) -> Result<OffloadReadAnswer, NtStatus> {
     let mut input = Vec::new();
     OffloadRead { size: OffloadRead::LEN, ttl_ms: 0, offset, len }.emit(&mut input);
-    let output = ctl(b, None, request(file, CtlCode::OFFLOAD_READ, input)).await?;
+    let output = ctl(b, b.asker(), request(file, CtlCode::OFFLOAD_READ, input)).await?;
     Ok(OffloadReadAnswer::parse(&output).unwrap())
 }
 
@@ -41,7 +39,7 @@ fn writing(file: FileId, token: &Token, (offset, len, transfer_offset): (u64, u6
 }
 
 async fn write(b: &Bench, file: FileId, token: &Token, range: (u64, u64, u64)) -> Result<u64, NtStatus> {
-    let output = ctl(b, None, writing(file, token, range)).await?;
+    let output = ctl(b, b.asker(), writing(file, token, range)).await?;
     Ok(OffloadWriteAnswer::parse(&output).unwrap().len)
 }
 
@@ -133,16 +131,11 @@ fn a_token_is_its_users_and_nobody_makes_one_up() {
         // Somebody else who has seen it.
         let other = b.another_session("mallory");
         let tree = other.connect(b.tree.share.clone(), 10).unwrap();
-        let by = |session: &Arc<Session>, tree: &Arc<Tree>| {
-            let mut cx = b.cx(Command::Create, |out| Wish::file("to").request().emit(out));
-            (cx.session, cx.tree) = (session.clone(), tree.clone());
-            cx
-        };
-        let opened = dispatch(&by(&other, &tree)).await.ok().unwrap().message.into();
+        let mallory = || Asker { session: &other, tree: tree.id, ..b.asker() };
+        let cx = b.cx_of(mallory(), Command::Create, |out| Wish::file("to").request().emit(out));
+        let opened = dispatch(&cx).await.ok().unwrap().message.into();
         let his = create::Response::parse(&opened).unwrap().file;
-        let mut cx = b.cx(Command::Ioctl, |_| {});
-        (cx.session, cx.tree) = (other.clone(), tree.clone());
-        let theft = ctl(&b, Some(cx), writing(his, &token, (0, 512, 0))).await;
+        let theft = ctl(&b, mallory(), writing(his, &token, (0, 512, 0))).await;
         assert_eq!(status(theft), NtStatus::INVALID_TOKEN);
         assert_eq!(content(&b, "to").await, [0; 4096]);
         // There are so many of one user at a time.
@@ -185,12 +178,12 @@ fn what_is_not_copied_by_token() {
         let reader = b.open(&reader).await.unwrap();
         assert_eq!(status(write(&b, reader, &Token::Zeros, (0, 512, 0)).await), NtStatus::ACCESS_DENIED);
         let mut small = request(f, CtlCode::OFFLOAD_READ, vec![0; 31]);
-        assert_eq!(status(ctl(&b, None, small.clone()).await), NtStatus::BUFFER_TOO_SMALL);
+        assert_eq!(status(ctl(&b, b.asker(), small.clone()).await), NtStatus::BUFFER_TOO_SMALL);
         small.input = vec![0; 32].into();
         small.max_output_response = 527;
-        assert_eq!(status(ctl(&b, None, small).await), NtStatus::BUFFER_TOO_SMALL);
+        assert_eq!(status(ctl(&b, b.asker(), small).await), NtStatus::BUFFER_TOO_SMALL);
         // What is marked sparse is copied hole by hole.
-        ctl(&b, None, request(f, CtlCode::SET_SPARSE, Vec::new())).await.unwrap();
+        ctl(&b, b.asker(), request(f, CtlCode::SET_SPARSE, Vec::new())).await.unwrap();
         assert_eq!(status(read(&b, f, 0, 512).await), no_read);
         assert_eq!(status(write(&b, f, &Token::Zeros, (0, 512, 0)).await), no_write);
     });

@@ -289,12 +289,11 @@ fn an_encrypted_session_gets_no_rdma() {
             Route::RdmaV1Invalidate(descriptors(&[64]).collect()),
         ] {
             let request = read::Request { channel: channel.clone(), ..read_request(file, 0, 6) };
-            let mut cx = b.cx(Command::Read, |out| request.emit(out));
-            cx.encrypted = true;
+            let sealed = || Asker { sealed: true, ..b.asker() };
+            let cx = b.cx_of(sealed(), Command::Read, |out| request.emit(out));
             assert_eq!(dispatch(&cx).await.unwrap_err().status, NtStatus::INVALID_PARAMETER);
             let request = write::Request { channel, remaining_bytes: 6, ..write_request(file, 0, b"") };
-            let mut cx = b.cx(Command::Write, |out| request.emit_head(out));
-            cx.encrypted = true;
+            let cx = b.cx_of(sealed(), Command::Write, |out| request.emit_head(out));
             assert_eq!(dispatch(&cx).await.unwrap_err().status, NtStatus::INVALID_PARAMETER);
             assert!(b.client.fetched.borrow().is_empty());
         }

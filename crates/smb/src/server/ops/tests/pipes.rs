@@ -159,7 +159,7 @@ fn a_read_waits_for_its_write_and_can_be_cancelled() {
         assert_eq!(b.client.sent.get(), 1, "STATUS_PENDING");
 
         let cx = b.cx(Command::Read, |out| read_request(file, 10).emit(out));
-        let stop = async { b.connection.waiting.cancel(cx.header.message_id, b.session.id) };
+        let stop = async { b.connection.waiting.cancel(cx.header().message_id, b.session.id) };
         let (read, ()) = join(dispatch(&cx), stop).await;
         assert_eq!(read.unwrap_err().status, NtStatus::CANCELLED);
 
