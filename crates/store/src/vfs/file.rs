@@ -171,7 +171,7 @@ impl OpenFile {
         // A quota of ours counts sizes.
         Footprint(match self.quota() {
             Some(_) => self.file.len().ok(),
-            None => rustix::fs::fstat(&self.file).ok().and_then(|stat| u64::try_from(stat.st_blocks).ok()),
+            None => self.file.links_and_allocated().ok().map(|(_, allocated)| allocated),
         })
     }
 
@@ -261,7 +261,7 @@ impl OpenFile {
             }
             admit(end).map_err(Refused::Store)
         });
-        match appended {
+        match appended.await {
             Ok(()) => Ok(self.heard(before, self.changed(What::SIZE | What::WRITTEN).await)?),
             Err(Refused::Store(e)) => Err(e),
             Err(Refused::Io(e)) => Ok(self.heard(before, Err(Error::from(e)))?),
@@ -477,7 +477,7 @@ impl OpenFile {
     /// Whether it is a file of the host that has no name any more.
     pub fn is_unlinked(&self) -> bool {
         let of_host = self.sink.is_none() && !self.file().is_in_memory();
-        of_host && rustix::fs::fstat(self.file()).is_ok_and(|stat| stat.st_nlink == 0)
+        of_host && self.file().links_and_allocated().is_ok_and(|(links, _)| links == 0)
     }
 
     /// Size now.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::lock::Mutex;
 use weft_machine::File;
-use weft_machine::file::busy::{self, Inode};
+use weft_machine::file::busy;
 
 /// How many flushes of a file system's files have failed. It rises before anybody is told of the failure.
 #[derive(Clone, Debug, Default)]
@@ -97,14 +97,14 @@ impl Flushes {
 
     /// Makes durable what was written to `file` before this was called.
     pub(super) async fn flush(&self, file: &File) -> io::Result<()> {
-        let (inode, file) = (file.inode()?, file.clone());
-        self.run(inode, move || Ok(rustix::fs::fsync(&file)?)).await
+        let flushed = file.clone();
+        self.run(file.clone(), move || Ok(rustix::fs::fsync(&flushed)?)).await
     }
 
     /// While a worker has the file for itself the call waits as a task: in the kernel it would keep a worker's place as long.
     async fn run(
         &self,
-        inode: Inode,
+        file: File,
         flush: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
         // One that has begun already may have passed by what was written since.
@@ -116,7 +116,7 @@ impl Flushes {
             let written = self.written.load(Ordering::SeqCst);
             // The call has the turn, not this future: the next flush begins when the failure of this one is counted, even where
             // nobody waits for it any more.
-            let flushing = busy::blocking(inode, move || {
+            let flushing = busy::blocking_in(&file, move || {
                 let ended = flush();
                 match &ended {
                     Ok(()) => drop(flushed.fetch_max(written, Ordering::SeqCst)),
@@ -125,7 +125,7 @@ impl Flushes {
                 *last = Last { number, failed: ended.as_ref().err().map(Failed::of) };
                 ended
             });
-            return flushing.await;
+            return flushing.await?;
         }
         last.failed.map_or(Ok(()), |failed| Err(failed.error()))
     }
@@ -143,8 +143,8 @@ mod tests {
     use super::*;
 
     /// A file that nobody else has.
-    fn some() -> Inode {
-        Inode::of(tempfile::tempfile().unwrap()).unwrap()
+    fn some() -> File {
+        File::from(std::os::fd::OwnedFd::from(tempfile::tempfile().unwrap()))
     }
 
     fn failing() -> io::Result<()> {
@@ -223,7 +223,7 @@ mod tests {
                 rt::yield_now().await;
             }
             let (flushes, begins) = (Flushes::new(Failures::default()), begun.clone());
-            let flush = flushes.run(file.inode().unwrap(), move || {
+            let flush = flushes.run(file.clone(), move || {
                 begins.store(true, Ordering::SeqCst);
                 Ok(())
             });

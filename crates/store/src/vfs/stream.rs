@@ -243,8 +243,7 @@ impl Stream {
             return match content.large() {
                 None => Ok(Extent::small(content.file().len()?)),
                 Some(file) => {
-                    let allocated =
-                        rustix::fs::fstat(file.file())?.st_blocks.unsigned_abs().saturating_mul(512);
+                    let (_, allocated) = file.file().links_and_allocated()?;
                     Ok(Extent { size: file.len()?, allocated })
                 }
             };
