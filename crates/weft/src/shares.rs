@@ -35,8 +35,9 @@ pub(crate) fn build(args: &Serve) -> Result<Vec<Described>, Failure> {
         let name = name_of(path)?;
         let backend = Dir::open(path).map_err(|e| cannot_serve(path, &e.to_string()))?;
         let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let system = backend.file_system();
         let root = backend.root().map_err(|e| cannot_serve(path, &e.to_string()))?;
-        let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)).of_root(root));
+        let vfs = Vfs::new(backend).heard_by(Health::new(&name, Some(&folder)).of_root(root).on(system));
         shares.push(Described { share: Share::new(name, vfs), source: folder.display().to_string() });
     }
     for (name, size) in &args.ram {

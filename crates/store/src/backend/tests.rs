@@ -42,9 +42,10 @@ struct Subject {
 
 /// The table: a new backend is one more line.
 fn subjects() -> Vec<Subject> {
-    let folder = tempfile::tempdir().unwrap();
+    let [folder, slow] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     vec![
         Subject { vfs: Dir::open(folder.path()).unwrap().into(), _folder: Some(folder) },
+        Subject { vfs: Dir::open_on_workers(slow.path()).unwrap().into(), _folder: Some(slow) },
         Subject { vfs: Ram::new(LIMIT).into(), _folder: None },
     ]
 }
