@@ -9,8 +9,10 @@ pub mod ending;
 pub mod journal;
 mod mapped;
 mod memory;
+mod mounts;
 pub mod private;
 mod space;
+pub mod system;
 mod warm;
 
 use std::io::{self, IoSlice};
@@ -18,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use self::busy::{Claim, Inode, Unlocked};
@@ -26,6 +28,8 @@ use self::mapped::{FileMapping, Mapped};
 pub use self::mapped::{MappedRange, Piece};
 pub use self::memory::InMemory;
 use self::memory::Memory;
+pub use self::mounts::{Mount, readings as mount_readings, remote_below};
+use self::system::{Descriptor, FileSystem};
 use self::warm::Warm;
 use crate::buf::Window;
 use crate::rt;
@@ -42,7 +46,7 @@ pub struct File(Arc<Open>);
 
 #[derive(Debug)]
 struct Open {
-    fd: OwnedFd,
+    fd: Descriptor,
     /// Whether it lies on tmpfs, which refuses RWF_NOWAIT though its reads never wait for a disk (unless swapped
     /// out). Known after the first refusal.
     in_memory: OnceLock<bool>,
@@ -56,7 +60,10 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        ending::let_go(self.fd.as_fd());
+        // What may block is closed by a thread of its file system, and not asked what it frees.
+        if self.fd.blocking().is_none() {
+            ending::let_go(self.fd.as_fd());
+        }
     }
 }
 
@@ -67,6 +74,10 @@ impl Open {
             return memory
                 .read_at(self.fd.as_fd(), offset, into)
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
+        }
+        if self.fd.blocking().is_some() {
+            // Some file systems take RWF_NOWAIT for their pages, and ask for the file's attributes all the same.
+            return Err(Errno::AGAIN);
         }
         if self.in_memory.get() == Some(&true) {
             return sys::read_at(self.fd.as_fd(), offset, into, false);
@@ -109,6 +120,22 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> File {
+        File::opened(Descriptor::new(fd, None))
+    }
+}
+
+impl File {
+    /// A file of this file system: while that may block, no call is made on a core.
+    pub fn on(fd: OwnedFd, system: Arc<FileSystem>) -> File {
+        File::opened(Descriptor::new(fd, Some(system)))
+    }
+
+    /// Its file system, while that may block.
+    pub fn blocking(&self) -> Option<&Arc<FileSystem>> {
+        self.0.fd.blocking()
+    }
+
+    fn opened(fd: Descriptor) -> File {
         File(Arc::new(Open {
             fd,
             in_memory: OnceLock::new(),
@@ -137,7 +164,7 @@ impl File {
     /// An empty file on tmpfs that nobody else has.
     fn of_memory(fd: OwnedFd) -> File {
         File(Arc::new(Open {
-            fd,
+            fd: Descriptor::new(fd, None),
             in_memory: OnceLock::from(true),
             memory: Some(Memory::default()),
             mapped: Mapped::default(),
@@ -175,8 +202,7 @@ impl File {
                 Err(Errno::AGAIN | Errno::OPNOTSUPP) => {
                     let file = self.clone();
                     let at = offset + done as u64;
-                    busy::blocking(self.inode()?, move || sys::read_at(file.as_fd(), at, &rest, false))
-                        .await?
+                    busy::blocking_in(self, move || sys::read_at(file.as_fd(), at, &rest, false)).await??
                 }
                 Err(e) => return Err(e.into()),
             };
@@ -208,14 +234,25 @@ impl File {
     ///
     /// The write goes to the page cache on the calling core. (Writes that must not wait, RWF_NOWAIT, are refused by
     /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
-    /// While a worker has the file's lock, it waits as a task (see [`busy`]).
+    /// Only where the file system may block it goes to a worker. While a worker has the file's lock, it waits as a task (see [`busy`]).
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
-        let _unlocked = busy::shared_of(self).await?;
+        let unlocked = busy::shared_of(self).await?;
+        if let Some(system) = self.blocking() {
+            let (file, chain) = (self.clone(), chain.to_vec());
+            let write = move || {
+                let _unlocked = unlocked;
+                file.write_chain(offset, &chain)
+            };
+            return system.data(write).await?;
+        }
         self.write_chain(offset, chain)
     }
 
-    /// The same, if it need not wait: `None` while a worker may have the file's lock.
+    /// The same, if it need not wait: `None` while a worker may have the file's lock, and where the file system may block.
     pub fn try_write_at(&self, offset: u64, chain: &[Bytes]) -> Option<io::Result<()>> {
+        if self.blocking().is_some() {
+            return None;
+        }
         let _unlocked = Unlocked::all()?;
         Some(self.write_chain(offset, chain))
     }
@@ -246,7 +283,20 @@ impl File {
     /// descriptor or another one of the file, write before or behind it. `admit` hears where that will be before anything is
     /// written; of a file in memory that is exact, of any other it is where the end was a moment ago. The caller has a claim, as
     /// for [`File::place_at`].
-    pub fn append<E: From<io::Error>>(
+    pub async fn append<E: From<io::Error>>(
+        &self,
+        bytes: &Bytes,
+        admit: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(system) = self.blocking() else { return self.append_here(bytes, admit) };
+        admit(self.len()?)?;
+        let (file, bytes) = (self.clone(), bytes.clone());
+        let appended = system.data(move || file.append_to_end(&bytes)).await;
+        Ok(appended.map_err(io::Error::from)??)
+    }
+
+    /// The same on the calling core.
+    pub fn append_here<E: From<io::Error>>(
         &self,
         bytes: &[u8],
         admit: impl FnOnce(u64) -> Result<(), E>,
@@ -259,14 +309,18 @@ impl File {
             return Ok(self.write_piece(end, bytes)?);
         }
         admit(self.len()?)?;
+        Ok(self.append_to_end(bytes)?)
+    }
+
+    fn append_to_end(&self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let slices = [IoSlice::new(rest)];
             let n = match rustix::io::pwritev2(&self.0.fd, &slices, 0, ReadWriteFlags::APPEND) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => n,
                 Err(Errno::INTR) => continue,
-                Err(e) => return Err(io::Error::from(e).into()),
+                Err(e) => return Err(e.into()),
             };
             rest = rest.get(n..).unwrap_or_default();
         }
@@ -334,10 +388,10 @@ impl File {
     /// Makes data (and metadata unless `data_only`) durable.
     pub async fn sync(&self, data_only: bool) -> io::Result<()> {
         let file = self.clone();
-        busy::blocking(self.inode()?, move || {
+        busy::blocking_in(self, move || {
             if data_only { rustix::fs::fdatasync(&file.0.fd) } else { rustix::fs::fsync(&file.0.fd) }
         })
-        .await?;
+        .await??;
         Ok(())
     }
 
@@ -358,12 +412,32 @@ impl File {
         Ok(rustix::fs::ftruncate(&self.0.fd, len)?)
     }
 
-    /// Size in bytes now.
+    /// Size in bytes now. A file system that may block is not asked: then it is the size that the kernel learned with the last
+    /// attributes, or by a write.
     pub fn len(&self) -> io::Result<u64> {
         if let Some(memory) = &self.0.memory {
             return Ok(memory.len());
         }
+        if self.blocking().is_some() {
+            return Ok(self.known(StatxFlags::SIZE)?.stx_size);
+        }
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
+    }
+
+    /// Attributes as the kernel has them, where the file system may block and so is not asked.
+    fn known(&self, wanted: StatxFlags) -> io::Result<rustix::fs::Statx> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        Ok(rustix::fs::statx(&self.0.fd, c"", flags, wanted)?)
+    }
+
+    /// Names, and bytes that it takes up, as [`File::len`] has its size.
+    pub fn links_and_allocated(&self) -> io::Result<(u64, u64)> {
+        if self.blocking().is_some() {
+            let known = self.known(StatxFlags::NLINK | StatxFlags::BLOCKS)?;
+            return Ok((known.stx_nlink.into(), known.stx_blocks.saturating_mul(512)));
+        }
+        let stat = rustix::fs::fstat(&self.0.fd)?;
+        Ok((stat.st_nlink, stat.st_blocks.unsigned_abs().saturating_mul(512)))
     }
 
     /// What is known of a file in memory, without asking the system where nothing has changed that it alone knows;
@@ -376,7 +450,7 @@ impl File {
     /// Counts a short read. Whether the file is mapped by now, so that ranges of it are better sent than read (see
     /// [`FileRange::mapped`]).
     pub fn is_mapped(&self) -> bool {
-        self.mapping().is_some()
+        self.blocking().is_none() && self.mapping().is_some()
     }
 
     fn mapping(&self) -> Option<&Arc<FileMapping>> {
@@ -439,7 +513,8 @@ impl FileRange {
         if open.warm.knows(&range, now) {
             return Ok(claims);
         }
-        let cached = open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end));
+        let blocks = self.file.blocking().is_some();
+        let cached = !blocks && open.is_cached(start) && (start / PAGE == end / PAGE || open.is_cached(end));
         if !cached {
             if claims.is_empty() {
                 claims.extend(busy::to_read(self.file.inode()?).await);
@@ -453,7 +528,7 @@ impl FileRange {
     /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and forgets them.
     async fn read_ahead(&self, start: u64, len: usize, claims: Vec<Claim>) -> io::Result<Vec<Claim>> {
         let file = self.file.clone();
-        rt::blocking(move || {
+        let read = move || {
             let mut scratch = vec![0; len.min(64 << 10)];
             let mut done = 0;
             while done < len {
@@ -466,15 +541,30 @@ impl FileRange {
                 }
             }
             Ok(claims)
-        })
-        .await
+        };
+        busy::in_places_of(self.file.blocking(), read, rt::blocking).await?
+    }
+
+    /// `len` bytes from byte `from` of the range, read on a worker thread, with zeros for what the file has lost. For files whose file
+    /// system may block: nothing of these is sent without a read.
+    pub(crate) async fn fetch(&self, from: usize, len: usize) -> io::Result<Bytes> {
+        let range = self.clone();
+        let read = move || {
+            let mut bytes = vec![0; len];
+            let mut done = 0;
+            while done < len {
+                done += range.read_or_zero(from.saturating_add(done), len - done, &mut bytes[done..])?;
+            }
+            Ok(bytes.into())
+        };
+        busy::in_places_of(self.file.blocking(), read, rt::blocking).await?
     }
 
     /// The range for sending without a read, where the file is mapped (see `file::mapped`) and the page cache holds it. For short
     /// ranges: a long one goes by [`crate::net::Stream::send_file`] for less.
     pub fn mapped(&self) -> Option<MappedRange> {
         let open = &self.file.0;
-        if busy::is_locked(&self.file) {
+        if self.file.blocking().is_some() || busy::is_locked(&self.file) {
             // A page that is gone comes back when the call has ended.
             return None;
         }

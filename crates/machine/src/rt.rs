@@ -208,8 +208,8 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Calls of one kind that run at once in this process; more wait their turn. Each core's worker threads could number several
-/// times the sum of all kinds, so handing a call over never finds them exhausted.
+/// Calls of one kind that run at once in this process; more wait their turn. Each core's worker threads could number as many as the
+/// sum of all kinds and of what file systems take ([`crate::file::system::ALL_PLACES`]), so handing a call over never finds them exhausted.
 struct Kind {
     max: usize,
     places: Mutex<Places>,
@@ -250,12 +250,24 @@ impl Kind {
             let _place = place;
             call()
         };
-        #[cfg(test)]
-        tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
-        let _awaits = reactor::AwaitsBlocking::new();
-        Task(TaskKind::Real(compio_runtime::spawn_blocking(work))).await
+        on_worker(work).await
     }
 }
+
+/// Hands a call over to a worker thread. Whoever calls this has bounded how many there are.
+pub(crate) async fn on_worker<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    #[cfg(test)]
+    tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
+    let _awaits = reactor::AwaitsBlocking::new();
+    Task(TaskKind::Real(compio_runtime::spawn_blocking(call))).await
+}
+
+/// The worker threads that a core may have: compio's own limit.
+const WORKERS: usize = 256;
+const _: () = assert!(
+    BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX + crate::file::system::ALL_PLACES <= WORKERS,
+    "each call finds a worker"
+);
 
 /// One of a kind's places; held by the call itself, so a dropped future does not free it early.
 struct Place(&'static Kind);

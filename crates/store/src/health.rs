@@ -24,12 +24,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::LocalBoxFuture;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
+use weft_machine::file::system::FileSystem;
 use weft_machine::{Time, rt};
 
 use crate::vfs::{Backend, DirName, Error, NodeId, Op, Outcome, Watches};
 
 /// Trouble is over when nothing has failed for so long, and something has succeeded.
 pub const CALM: Duration = Duration::from_secs(10);
+/// How long a status waits for a file system that may block.
+pub const LOOK: Duration = Duration::from_secs(1);
 /// Trouble that lasts is told again after this.
 pub const REMIND: Duration = Duration::from_secs(600);
 
@@ -115,6 +118,10 @@ pub struct Health {
     folder: Option<PathBuf>,
     /// The same, open as it is served.
     root: Option<Arc<OwnedFd>>,
+    /// What it lies on.
+    system: Option<Arc<FileSystem>>,
+    /// Somebody looks at the folder, and has not been answered.
+    looks: AtomicBool,
     /// Whether `current` is there: all that a request that succeeds looks at.
     ill: AtomicBool,
     known: Mutex<Known>,
@@ -139,6 +146,8 @@ impl Health {
             share: share.to_owned(),
             folder: folder.map(Path::to_owned),
             root: None,
+            system: None,
+            looks: AtomicBool::new(false),
             ill: AtomicBool::new(false),
             known: Mutex::default(),
         }
@@ -148,6 +157,34 @@ impl Health {
     #[must_use]
     pub fn of_root(self, root: Arc<OwnedFd>) -> Health {
         Health { root: Some(root), ..self }
+    }
+
+    /// The same, on this file system.
+    #[must_use]
+    pub fn on(self, system: Arc<FileSystem>) -> Health {
+        Health { system: Some(system), ..self }
+    }
+
+    /// [`Health::troubles`] for who does not wait: a file system that does not answer within [`LOOK`] is what is wrong.
+    pub async fn look(self: Arc<Health>) -> Option<String> {
+        let Some(system) = self.system.clone().filter(|system| system.blocks()) else {
+            return rt::blocking(move || self.troubles()).await;
+        };
+        let unanswered = || {
+            let folder = self.folder.as_deref().unwrap_or(Path::new(""));
+            let hangs = format!("the file system of {} does not answer", folder.display());
+            Some(system.trouble().unwrap_or(hangs))
+        };
+        // One at a time: the others would take the places of clients.
+        if self.looks.swap(true, Ordering::AcqRel) {
+            return unanswered();
+        }
+        let looking = Looking(self.clone());
+        let look = system.data(move || looking.0.troubles());
+        match rt::timeout(LOOK, look).await {
+            Ok(Ok(troubles)) => troubles,
+            Ok(Err(_)) | Err(rt::Elapsed) => unanswered(),
+        }
     }
 
     /// All that is wrong, and what to do about it; `None` where nothing is. Blocks.
@@ -265,6 +302,10 @@ impl Health {
 
     /// A full disk may take a little still.
     fn is_full(&self) -> bool {
+        if self.system.as_ref().is_some_and(|system| system.blocks()) {
+            // It is not asked on a core.
+            return false;
+        }
         let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
         space.is_some_and(|space| space.f_bavail == 0 || (space.f_files > 0 && space.f_favail == 0))
     }
@@ -276,6 +317,15 @@ impl Health {
     fn known(&self) -> MutexGuard<'_, Known> {
         // No change of what it guards can be interrupted.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A look at the folder, until it ends, or does not begin.
+struct Looking(Arc<Health>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.looks.store(false, Ordering::Release);
     }
 }
 
@@ -364,15 +414,6 @@ impl Backend for Heard {
         self.backend.is_read_only()
     }
 
-    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        let asked = self.backend.may_unlink(dir, name);
-        if asked.is_err() {
-            // A name that may go says nothing about the disk.
-            self.health.heard(&asked, Takes::Nothing, || None);
-        }
-        asked
-    }
-
     fn changes_on_the_host(&self) -> bool {
         self.backend.changes_on_the_host()
     }
@@ -386,6 +427,17 @@ impl Backend for Heard {
     }
 
     fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        if let Op::MayUnlink { .. } = op {
+            let asked = self.backend.submit(op);
+            return Box::pin(async move {
+                let asked = asked.await;
+                if asked.is_err() {
+                    // A name that may go says nothing about the disk.
+                    self.health.heard(&asked, Takes::Nothing, || None);
+                }
+                asked
+            });
+        }
         let changes = changes(&op);
         let makes = matches!(op, Op::Create { .. });
         // Anybody may ask for a size that no disk has.
@@ -415,7 +467,7 @@ impl Backend for Heard {
         dir: NodeId,
         recursive: bool,
         watches: &Arc<Watches>,
-    ) -> Option<Box<dyn Any + Send + Sync>> {
+    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
         self.backend.clone().observe(dir, recursive, watches)
     }
 }

@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use time::format_description::{self, OwnedFormatItem};
 use time::parsing::Parsed;
 use time::{OffsetDateTime, PrimitiveDateTime};
+use weft_machine::file::system::FileSystem;
 use weft_machine::rt;
 
 use crate::backend::Dir;
@@ -95,7 +96,19 @@ impl Snapshots {
     /// When snapshots were taken, in Unix seconds, the latest first. None where their folder is not there.
     pub async fn list(self: &Arc<Self>) -> io::Result<Vec<i64>> {
         let this = self.clone();
-        rt::blocking(move || this.pattern.list()).await
+        self.elsewhere(move || this.pattern.list()).await
+    }
+
+    /// Makes calls on a worker, in the places of the file system where that may hang.
+    async fn elsewhere<T: Send + 'static>(
+        &self,
+        calls: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let system = FileSystem::at(&self.pattern.base);
+        match system.may_hang() {
+            true => system.data(calls).await?,
+            false => rt::blocking(calls).await,
+        }
     }
 
     /// The state of a time that [`Snapshots::list`] has named; nothing in it can be changed.
@@ -104,7 +117,7 @@ impl Snapshots {
             return Ok(Some(vfs.clone()));
         }
         let this = self.clone();
-        let opened = rt::blocking(move || this.pattern.open(time)).await?;
+        let opened = self.elsewhere(move || this.pattern.open(time)).await?;
         let Some(dir) = opened else { return Ok(None) };
         let mut held = self.held();
         // Another request may have been faster: one table of opens for one snapshot.

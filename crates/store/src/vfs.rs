@@ -7,7 +7,7 @@ mod calls;
 pub(crate) mod depot;
 mod dir_name;
 mod dos;
-mod error;
+pub(crate) mod error;
 mod file;
 mod flushes;
 pub mod object;
@@ -307,6 +307,9 @@ pub enum Op {
     Beside { node: NodeId },
     /// [`Outcome::Stable`].
     Stable { node: NodeId },
+    /// Whether the host lets the name go: [`Outcome::Done`], or what [`Op::Remove`] or [`Op::Rmdir`] of it would be refused with, as
+    /// far as that is known beforehand.
+    MayUnlink { dir: NodeId, name: Vec<u8> },
     /// The node of a file that was given out as this, perhaps before a restart: [`Outcome::Attr`].
     Find { stable: Stable },
 }
@@ -374,12 +377,6 @@ pub trait Backend: Send + Sync {
     fn changes_on_the_host(&self) -> bool {
         false
     }
-    /// Whether the host lets the name go: what [`Op::Remove`] or [`Op::Rmdir`] of it would be refused with, as far as that is known
-    /// beforehand. By default nothing is refused.
-    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        let _ = (dir, name);
-        Ok(())
-    }
     /// Looks at `max` of the descriptors that it caches, and closes those of files that have no name any more.
     fn sweep(&self, max: usize) {
         let _ = max;
@@ -398,8 +395,8 @@ pub trait Backend: Send + Sync {
         dir: NodeId,
         recursive: bool,
         watches: &Arc<Watches>,
-    ) -> Option<Box<dyn Any + Send + Sync>> {
+    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
         let _ = (dir, recursive, watches);
-        None
+        Box::pin(std::future::ready(None))
     }
 }

@@ -33,8 +33,10 @@ pub(crate) fn open(shares: &[PlannedShare]) -> Result<Vec<Described>, CannotOpen
             ShareSource::Folder(path) => {
                 let backend = Dir::open(path).map_err(|e| cannot_open(path, &e.to_string()))?;
                 let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
+                let system = backend.file_system();
                 let root = backend.root().map_err(|e| cannot_open(path, &e.to_string()))?;
-                let vfs = Vfs::new(backend).heard_by(Health::new(name, Some(&folder)).of_root(root));
+                let health = Health::new(name, Some(&folder)).of_root(root).on(system);
+                let vfs = Vfs::new(backend).heard_by(health);
                 (vfs, folder.display().to_string())
             }
             ShareSource::Ram { size_bytes } => {

@@ -24,11 +24,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use rustix::fs::{AtFlags, Stat};
+use rustix::fs::{AtFlags, Stat, StatxFlags};
+use rustix::io::Errno;
 
+use super::File;
+use super::system::FileSystem;
 use crate::{rt, sim};
 
 /// A file, however many descriptors and names it has.
@@ -39,9 +42,17 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// That of a descriptor, which may have been opened with O_PATH.
+    /// That of a descriptor, which may have been opened with O_PATH. Its file system is not asked: a number never changes.
     pub fn of(fd: impl AsFd) -> io::Result<Inode> {
-        Ok(Inode::from(&rustix::fs::fstat(fd)?))
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        match rustix::fs::statx(&fd, c"", flags, StatxFlags::INO) {
+            Ok(found) => {
+                let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+                Ok(Inode { device, number: found.stx_ino })
+            }
+            Err(Errno::NOSYS | Errno::PERM) => Ok(Inode::from(&rustix::fs::fstat(fd)?)),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// That of a name in a directory; a symbolic link's own.
@@ -368,13 +379,39 @@ pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T 
     rt::blocking(with(claim, call)).await
 }
 
-/// [`rt::ranged`] for a call that locks the file of `fd`.
-pub async fn ranged<T: Send + 'static>(
-    fd: impl AsFd,
+/// [`blocking`] for a call on a file, in the places of its file system where that may block.
+pub async fn blocking_in<T: Send + 'static>(
+    file: &File,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let claim = alone(Inode::of(fd)?).await;
-    Ok(rt::ranged(with(claim, call)).await)
+    let claim = to_read(file.inode()?).await;
+    in_places_of(file.blocking(), with(claim, call), rt::blocking).await
+}
+
+/// Carries a call out in the places of its file system, where that may block: otherwise one that hangs would take those of
+/// all. As `usual` elsewhere.
+pub(super) async fn in_places_of<
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+    U: Future<Output = T>,
+>(
+    system: Option<&Arc<FileSystem>>,
+    call: F,
+    usual: impl FnOnce(F) -> U,
+) -> io::Result<T> {
+    match system {
+        None => Ok(usual(call).await),
+        Some(system) => Ok(system.data(call).await?),
+    }
+}
+
+/// [`rt::ranged`] for a call that locks the file.
+pub async fn ranged<T: Send + 'static>(
+    file: &File,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let claim = alone(Inode::of(file)?).await;
+    in_places_of(file.blocking(), with(claim, call), rt::ranged).await
 }
 
 /// [`rt::lengthy`] for a call that locks a file.
@@ -383,26 +420,26 @@ pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T +
     rt::lengthy(with(claim, call)).await
 }
 
-/// [`rt::seeking`] in the file of `fd`. A seek claims the file, because a write would wait for it in the kernel; so the seeks of one file
+/// [`rt::seeking`] in a file. A seek claims the file, because a write would wait for it in the kernel; so the seeks of one file
 /// take one place. After each seek, those who wait for the file have their turn.
 pub(super) async fn seeking<T: Send + 'static>(
-    fd: impl AsFd,
+    file: &File,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let claim = claimed(Inode::of(fd)?, Mode::Seek).await;
-    Ok(rt::seeking(with(claim, call)).await)
+    let claim = claimed(Inode::of(file)?, Mode::Seek).await;
+    in_places_of(file.blocking(), with(claim, call), rt::seeking).await
 }
 
-/// [`ranged`] for a call that locks the file of `to` and reads `source`; `locks_source` where it locks that as well.
+/// [`ranged`] for a call that locks the file `to` and reads `source`; `locks_source` where it locks that as well.
 pub(super) async fn ranged_between<T: Send + 'static>(
-    to: impl AsFd,
-    source: impl AsFd,
+    to: &File,
+    source: &File,
     locks_source: bool,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let mode = if locks_source { Mode::Alone } else { Mode::Shared };
     let claims = both(Inode::of(to)?, Inode::of(source)?, mode).await;
-    Ok(rt::ranged(with(claims, call)).await)
+    in_places_of(to.blocking().or(source.blocking()), with(claims, call), rt::ranged).await
 }
 
 /// `call` with what it holds until it has ended, also where nobody waits for it any more.

@@ -125,8 +125,9 @@ impl File {
         len: u64,
         max: usize,
     ) -> io::Result<(Vec<Range<u64>>, bool)> {
-        let stat = rustix::fs::fstat(self)?;
-        if stat.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES {
+        if self.blocking().is_none()
+            && rustix::fs::fstat(self)?.st_blocks.unsigned_abs().saturating_mul(512) <= SOUGHT_AT_ONCE_BYTES
+        {
             let _unlocked = busy::shared_of(self).await?;
             return self.seek_data_ranges(offset, len, max);
         }

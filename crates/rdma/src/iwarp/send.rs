@@ -453,8 +453,10 @@ impl Connection {
         let message = self.tx.current.as_mut().filter(|_| more)?;
         let source = &mut message.source;
         let left = source.file.as_ref().filter(|_| source.cached == 0)?.len;
-        let need = if self.tx.out.takes_files() && left >= STAY_MIN {
-            let range = source.file.clone()?;
+        // sendfile of what a slow file system has may wait for it.
+        let range = source.file.clone().filter(|range| range.file.blocking().is_none());
+        let stays = self.tx.out.takes_files() && left >= STAY_MIN;
+        let need = if let Some(range) = range.filter(|_| stays) {
             FileNeed::Warm(FileRange {
                 len: left.min(self.tx.fpdu_payload.saturating_mul(WARM_FPDUS)),
                 ..range

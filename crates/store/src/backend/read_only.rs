@@ -29,6 +29,7 @@ fn changes(op: &Op) -> bool {
         | Op::Rmdir { .. }
         | Op::Rename { .. }
         | Op::Link { .. }
+        | Op::MayUnlink { .. }
         | Op::SetXattr { .. }
         | Op::RemoveXattr { .. } => true,
         Op::Lookup { .. }
@@ -58,10 +59,6 @@ impl Backend for ReadOnly {
         true
     }
 
-    fn may_unlink(&self, _dir: NodeId, _name: &[u8]) -> Result<(), Error> {
-        Err(Error::ReadOnly)
-    }
-
     fn changes_on_the_host(&self) -> bool {
         self.0.changes_on_the_host()
     }
@@ -79,7 +76,7 @@ impl Backend for ReadOnly {
         dir: NodeId,
         recursive: bool,
         watches: &Arc<Watches>,
-    ) -> Option<Box<dyn Any + Send + Sync>> {
+    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
         self.0.clone().observe(dir, recursive, watches)
     }
 }

@@ -207,6 +207,7 @@ impl<I: Items> Shelf<I> {
             Op::SetXattr { .. } => return Err(Error::NotSupported),
             Op::ListXattrs { .. } => Outcome::Names(Vec::new()),
             Op::Beside { .. } => Outcome::Beside(Beside::default()),
+            Op::MayUnlink { .. } => Outcome::Done,
             Op::Stable { node } => {
                 self.getattr(node)?;
                 Outcome::Stable(Self::stable(node))

@@ -49,9 +49,10 @@ struct Subject {
 
 /// The table: a new backend is one more line.
 fn subjects() -> Vec<Subject> {
-    let (folder, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [folder, slow, far] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     vec![
         Subject { vfs: Dir::open(folder.path()).unwrap().into(), _folder: Some(folder) },
+        Subject { vfs: Dir::open_on_workers(slow.path()).unwrap().into(), _folder: Some(slow) },
         Subject { vfs: Ram::new(LIMIT).into(), _folder: None },
         Subject { vfs: Vfs::new(Far::new(Dir::open(far.path()).unwrap())), _folder: Some(far) },
         Subject { vfs: Vfs::new(Far::new(Ram::new(LIMIT))), _folder: None },

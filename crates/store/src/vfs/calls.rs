@@ -211,6 +211,11 @@ impl Vfs {
         Vfs { backend: Arc::new(Heard::new(self.backend, health.clone())), health: Some(health), ..self }
     }
 
+    /// All that is wrong with its disk, and what to do about it, as far as the disk answers.
+    pub async fn troubles(&self) -> Option<String> {
+        self.health.clone()?.look().await
+    }
+
     /// What its disk refuses, where that is heard.
     pub fn health(&self) -> Option<&Health> {
         self.health.as_deref()
@@ -251,7 +256,7 @@ impl Vfs {
         if self.getattr(dir).await?.kind != Kind::Dir {
             return Err(Error::NotDir);
         }
-        Watch::new(&self.watches, self.backend.clone(), (dir, recursive, filter), held)
+        Watch::new(&self.watches, self.backend.clone(), (dir, recursive, filter), held).await
     }
 
     /// Tells whoever watches `dir` that it is about to be removed: they wait for nothing.
@@ -383,10 +388,12 @@ impl Vfs {
         self.settle(unsettled).await
     }
 
-    /// Whether the host lets the name go, as far as it can say so beforehand ([`Backend::may_unlink`]).
-    pub fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
+    /// See [`Op::MayUnlink`].
+    pub async fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
         Self::may_name(name)?;
-        self.backend.may_unlink(dir, name)
+        let op = Op::MayUnlink { dir, name: name.to_vec() };
+        expect!(self.backend.submit(op).await?, Outcome::Done => ());
+        Ok(())
     }
 
     /// See [`Op::Rename`].

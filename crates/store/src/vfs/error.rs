@@ -4,6 +4,11 @@
 
 use std::io;
 
+use weft_machine::file::system::Unanswered;
+
+/// A limit that is reached where a file system does not answer: protocols say to ask again later.
+pub(crate) const UNANSWERED: &str = "calls of a file system that does not answer";
+
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -99,6 +104,12 @@ impl Error {
     }
 }
 
+impl From<Unanswered> for Error {
+    fn from(_: Unanswered) -> Error {
+        Error::Limit(UNANSWERED)
+    }
+}
+
 impl From<rustix::io::Errno> for Error {
     fn from(e: rustix::io::Errno) -> Error {
         io::Error::from(e).into()
@@ -128,6 +139,8 @@ impl From<io::Error> for Error {
             Some(Errno::NODATA) => Error::NoXattr,
             Some(Errno::TOOBIG) => Error::XattrTooBig,
             None if e.kind() == io::ErrorKind::Unsupported => Error::NotSupported,
+            // The kernel's own EBUSY has a number.
+            None if e.kind() == io::ErrorKind::ResourceBusy => Error::Limit(UNANSWERED),
             _ => Error::Io(e),
         }
     }

@@ -270,7 +270,7 @@ impl OpenFile {
     /// Whether it is a file of the host that has no name any more.
     pub fn is_unlinked(&self) -> bool {
         let of_host = self.object.content().filter(|file| !file.is_in_memory());
-        of_host.is_some_and(|file| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0))
+        of_host.is_some_and(|file| file.links_and_allocated().is_ok_and(|(links, _)| links == 0))
     }
 
     /// Size now.

@@ -249,7 +249,7 @@ impl Stream {
                 Some(file) => {
                     let size = file.len().await?;
                     let allocated = match file.object().content() {
-                        Some(file) => rustix::fs::fstat(file)?.st_blocks.unsigned_abs().saturating_mul(512),
+                        Some(file) => file.links_and_allocated()?.1,
                         None => size,
                     };
                     Ok(Extent { size, allocated })

@@ -508,7 +508,7 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    pub(super) fn new(
+    pub(super) async fn new(
         watches: &Arc<Watches>,
         backend: Arc<dyn Backend>,
         (dir, recursive, filter): (NodeId, bool, What),
@@ -517,7 +517,7 @@ impl Watch {
         let queue = Arc::new(Queue::new(held));
         let id = watches.add(Registered { dir, recursive, filter, queue: queue.clone() })?;
         let mut watch = Watch { id, dir, recursive, queue, watches: watches.clone(), _observed: None };
-        watch._observed = backend.observe(dir, recursive, watches);
+        watch._observed = backend.observe(dir, recursive, watches).await;
         Ok(watch)
     }
 

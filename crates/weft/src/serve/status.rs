@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use weft_machine::rt::{self, Cores};
+use weft_machine::rt::Cores;
 use weft_smb::server as smb;
 use weft_store::vfs::Share;
 use weft_transport::{Channel, Kind};
@@ -121,8 +121,7 @@ impl Subject {
             let opens = share.vfs.opens();
             let opens = opens.open_nodes().into_iter().map(|node| opens.count(node)).sum();
             status.opens += opens;
-            let vfs = share.vfs.clone();
-            let warning = rt::blocking(move || vfs.health()?.troubles()).await;
+            let warning = share.vfs.troubles().await;
             status.shares.push(status::Share { opens, warning, ..described.clone() });
         }
         for volume in &mut status.volumes {

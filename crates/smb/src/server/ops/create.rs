@@ -591,7 +591,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     }
     let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.dir).await?;
     if delete && vfs.stream_of(attr.node).is_none() {
-        vfs.may_unlink(place.dir, &place.name)?;
+        vfs.may_unlink(place.dir, &place.name).await?;
     }
     if !wish.truncates() {
         let opened = take(cx, vfs, wish, (attr, dos), place, access, false).await?;

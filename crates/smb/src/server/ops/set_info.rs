@@ -234,7 +234,7 @@ async fn may_go(open: &Open) -> Result<(), Failure> {
         return Ok(());
     }
     match open.place().await {
-        Ok(DirName { dir, name }) => Ok(open.vfs.may_unlink(dir, &name)?),
+        Ok(DirName { dir, name }) => Ok(open.vfs.may_unlink(dir, &name).await?),
         // It has no name any more.
         Err(Error::NotFound | Error::Stale) => Ok(()),
         Err(e) => Err(e.into()),

@@ -10,11 +10,13 @@ use std::time::Instant;
 
 use futures_util::lock::Mutex as Queue;
 use rustix::io::Errno;
+use weft_machine::file::system::Descriptor;
 use weft_machine::rt;
 
 use super::folds::{self, Known, Learned};
 use super::search::STEP;
-use super::{Dir, sys};
+use super::site::Site;
+use super::{Folder, sys};
 use crate::backend::names;
 use crate::vfs::{Attr, Error, NodeId};
 
@@ -40,10 +42,10 @@ impl Turns {
 }
 
 /// A directory that is being learned, until this is dropped.
-struct Reading<'a>(&'a Dir, NodeId);
+struct Reading<'a>(&'a Folder, NodeId);
 
 impl Reading<'_> {
-    fn begin(of: &Dir, dir: NodeId) -> Reading<'_> {
+    fn begin(of: &Folder, dir: NodeId) -> Reading<'_> {
         of.folds().begin(dir);
         Reading(of, dir)
     }
@@ -66,7 +68,7 @@ pub(super) enum Looked {
     },
 }
 
-impl Dir {
+impl Folder {
     /// What has this name, as it is spelled.
     pub(super) fn exact(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
         match self.lookup(dir, name, false)? {
@@ -110,29 +112,38 @@ impl Dir {
         }
     }
 
-    /// [`Dir::lookup`] by reading the directory, in steps between which others have their turn. One reads a directory at a time: the
+    /// [`Folder::lookup`] by reading the directory, in steps between which others have their turn. One reads a directory at a time: the
     /// others may then know what they want without reading it again.
-    pub(super) async fn search_folded(&self, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
+    pub(super) async fn search_folded(
+        self: &Arc<Folder>,
+        site: &Site,
+        dir: NodeId,
+        name: &[u8],
+    ) -> Result<Attr, Error> {
         let turn = self.turns.of(dir);
         let _turn = turn.lock().await;
-        let learns = match self.lookup(dir, name, true)? {
+        let wanted = name.to_vec();
+        let learns = match self.step(site, move |folder| folder.lookup(dir, &wanted, true)).await? {
             Looked::Found(attr) => return Ok(attr),
             Looked::Unread { learns } => learns,
         };
-        let fd = self.dir_fd(dir)?;
         // What we change from here on is told; its times are asked for after that.
         let _reading = learns.then(|| Reading::begin(self, dir));
         let (wanted, now) = (names::fold(name), Instant::now());
-        // Learning takes the whole directory; who only wants to find is done.
-        let mut learned = match learns {
-            true => Some((sys::stat(fd.as_fd())?.stamp(), Learned::default())),
-            false => None,
-        };
-        let open = sys::open_dir(fd.as_fd())?;
+        let opened = self.step(site, move |folder| {
+            let fd = folder.dir_fd(dir)?;
+            // Learning takes the whole directory; who only wants to find is done.
+            let stamp = learns.then(|| sys::stat(fd.as_fd())).transpose()?.map(|stat| stat.stamp());
+            Ok((folder.open_dir(dir)?, stamp))
+        });
+        let (open, stamp) = opened.await?;
+        let mut learned = stamp.map(|stamp| (stamp, Learned::default()));
         let (mut cookie, mut scanned) = (0, 0);
         let mut found: Option<Vec<u8>> = None;
         loop {
-            let (batch, end) = sys::entries(open.as_fd(), cookie, STEP)?;
+            let from = open.clone();
+            let (batch, end) =
+                self.step(site, move |_| Ok(sys::entries(from.as_fd(), cookie, STEP)?)).await?;
             scanned += batch.len();
             cookie = batch.last().map_or(cookie, |last| last.cookie);
             if found.is_none() {
@@ -157,6 +168,16 @@ impl Dir {
             self.folds().learn(dir, stamp, learned, now);
         }
         let spelled = found.ok_or(Error::NotFound)?;
-        self.seen(&sys::stat_at(fd.as_fd(), &spelled)?, dir, &spelled)
+        let seen = self.step(site, move |folder| {
+            let fd = folder.dir_fd(dir)?;
+            folder.seen(&sys::stat_at(fd.as_fd(), &spelled)?, dir, &spelled)
+        });
+        seen.await
+    }
+
+    /// A directory opened for reading its entries.
+    pub(super) fn open_dir(&self, dir: NodeId) -> Result<Arc<Descriptor>, Error> {
+        let open = sys::open_dir(&self.dir_fd(dir)?)?;
+        Ok(Arc::new(Descriptor::new(open, Some(self.system_of(dir)?))))
     }
 }

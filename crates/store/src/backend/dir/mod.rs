@@ -5,7 +5,8 @@
 //! Owns: descriptors of directories and files that were used lately. Does not: follow symbolic links.
 //!
 //! Operation: system calls on metadata run on the calling core: what the kernel has cached answers in one to three
-//! microseconds, less than a hop to another thread. Only what waits for the disk by design (sync) goes to a worker.
+//! microseconds, less than a hop to another thread. What waits for the disk by design (sync) goes to a worker, and so does every
+//! operation where the file system may block (see `site`).
 //! Errors: a file whose name was changed or removed by somebody else, and which nobody holds, is [`Error::Stale`].
 
 mod folds;
@@ -13,6 +14,7 @@ mod lookup;
 mod observe;
 mod orphans;
 mod search;
+mod site;
 mod sys;
 mod table;
 mod xattr;
@@ -21,6 +23,7 @@ use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -29,6 +32,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::ending::{self, MUCH_BYTES};
+use weft_machine::file::system::{Device, FileSystem};
 use weft_machine::{File, rt};
 
 use self::folds::Folds;
@@ -36,9 +40,11 @@ use self::lookup::{Looked, Turns};
 use self::observe::Observer;
 use self::orphans::Orphans;
 use self::search::Search;
+use self::site::{Site, Systems};
 use self::sys::{Identity, Proc, Stat};
 use self::table::{MAX_NODES, Reach, Table};
 use super::names;
+use crate::vfs::error::UNANSWERED;
 use crate::vfs::{
     Attr, Backend, Beside, DirName, Entry, Error, Exists, Hold, Kind, Make, NodeId, Op, OpenFile, Outcome,
     SetAttr, Space, Turn, Vfs, Watches,
@@ -87,9 +93,13 @@ struct Done {
 }
 
 /// Serves a folder.
-pub struct Dir {
+pub struct Dir(Arc<Folder>);
+
+/// What the operations of a share have in common, on cores and on workers.
+struct Folder {
     /// The identity of the root.
     home: Identity,
+    systems: Systems,
     table: Mutex<Table>,
     folds: Mutex<Folds>,
     turns: Turns,
@@ -98,17 +108,36 @@ pub struct Dir {
     proc: Proc,
     /// Started by the first who watches.
     observer: OnceLock<Option<Arc<Observer>>>,
+    sweeps: AtomicBool,
+    tidies: AtomicBool,
 }
 
 impl Dir {
     /// The folder that is served, open, whatever its path leads to by now.
     pub fn root(&self) -> Result<Arc<OwnedFd>, Error> {
-        self.fd(NodeId::ROOT)
+        self.0.fd(NodeId::ROOT)
+    }
+
+    /// Its file system.
+    pub fn file_system(&self) -> Arc<FileSystem> {
+        self.0.systems.home().clone()
     }
 
     /// Serves `path`, which must be a directory; the path itself may lead through symbolic links.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Dir> {
-        let path = path.as_ref();
+        Ok(Dir(Arc::new(Folder::open(path.as_ref(), Systems::of)?)))
+    }
+
+    /// The same, with every operation on workers.
+    #[cfg(test)]
+    pub(crate) fn open_on_workers(path: impl AsRef<Path>) -> io::Result<Dir> {
+        let systems = |_| Systems::new(FileSystem::fixed(true));
+        Ok(Dir(Arc::new(Folder::open(path.as_ref(), systems)?)))
+    }
+}
+
+impl Folder {
+    fn open(path: &Path, systems: impl FnOnce(Device) -> Systems) -> io::Result<Folder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|e| explain(e, path, "cannot be served"))?;
@@ -128,8 +157,9 @@ impl Dir {
         let all_cached = cached_descriptors(super::descriptor_limit());
         let max_cached = (MAX_CACHED_FDS.min(all_cached), all_cached);
         let table = Table::new(identity, Arc::new(root), MAX_NODES, max_cached);
-        Ok(Dir {
+        Ok(Folder {
             home: identity,
+            systems: systems(identity.device()),
             table: Mutex::new(table),
             folds: Mutex::default(),
             turns: Turns::default(),
@@ -137,6 +167,8 @@ impl Dir {
             orphans: Mutex::default(),
             proc,
             observer: OnceLock::new(),
+            sweeps: AtomicBool::new(false),
+            tidies: AtomicBool::new(false),
         })
     }
 
@@ -190,7 +222,7 @@ impl Dir {
         Ok(fd)
     }
 
-    /// As [`Dir::fd`] for a node that must be a directory.
+    /// As [`Folder::fd`] for a node that must be a directory.
     fn dir_fd(&self, node: NodeId) -> Result<Arc<OwnedFd>, Error> {
         if self.table().kind(node)? != Kind::Dir {
             return Err(Error::NotDir);
@@ -199,8 +231,15 @@ impl Dir {
     }
 
     fn seen(&self, stat: &Stat, dir: NodeId, name: &[u8]) -> Result<Attr, Error> {
+        self.saw_device_of(stat);
         let node = self.table().seen(stat.identity(), stat.kind(), dir, name)?;
         Ok(stat.attr(node, &self.home))
+    }
+
+    fn saw_device_of(&self, stat: &Stat) {
+        if !stat.identity().is_beside(&self.home) {
+            self.systems.saw_another();
+        }
     }
 
     /// Carries out `act`, which changes the entries of `dir`, and keeps `folds` informed.
@@ -271,8 +310,12 @@ impl Dir {
 
     fn open_file(&self, node: NodeId, write: bool) -> Result<OpenFile, Error> {
         let kind = self.table().kind(node)?;
+        let system = self.system_of(node)?;
+        if system.may_hang() && system.closes_too_much() {
+            return Err(Error::Limit(UNANSWERED));
+        }
         let file = self.reopen(&*self.fd(node)?, kind, write)?;
-        let file = OpenFile::of_file(node, File::from(file));
+        let file = OpenFile::of_file(node, File::on(file, system));
         Ok(if write { file } else { file.read_only() })
     }
 
@@ -463,6 +506,7 @@ impl Dir {
             .collect::<Result<_, _>>()?;
         let mut table = self.table();
         let entries = stats.into_iter().map(|(raw, stat, beside)| {
+            self.saw_device_of(&stat);
             let node = table.seen(stat.identity(), stat.kind(), dir, &raw.name)?;
             Ok(Entry { name: raw.name, cookie: raw.cookie, attr: stat.attr(node, &self.home), beside })
         });
@@ -511,7 +555,7 @@ impl Dir {
     }
 
     /// Marks what an operation is about to change, for the observer; takes the marks of names back when it fails. What it locks on
-    /// this core (see [`Dir::locks`]) is unlocked.
+    /// this core (see [`Folder::locks`]) is unlocked.
     fn carry_out(&self, op: Op, _unlocked: &Unlocked) -> Result<Done, Error> {
         let observer = self.observer.get().and_then(Option::as_ref);
         let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
@@ -605,6 +649,11 @@ impl Dir {
                 let fd = self.xattr_fd(node)?;
                 Outcome::Beside(fd.map(|fd| xattr::beside(fd.as_fd())).unwrap_or_default())
             }
+            Op::MayUnlink { dir, name } => {
+                names::check_entry(&name)?;
+                sys::may_unlink(self.dir_fd(dir)?.as_fd(), &name)?;
+                Outcome::Done
+            }
             Op::Stable { node } => Outcome::Stable(self.table().identity(node)?.to_stable(&self.home)),
             Op::SyncDir { .. } | Op::SyncAll { .. } | Op::Find { .. } | Op::Lookup { .. } => {
                 unreachable!("handled where it can wait")
@@ -681,7 +730,12 @@ impl Dir {
     }
 
     /// Makes a file, or cuts off the one that has the name.
-    async fn create_emptied(&self, dir: NodeId, name: Vec<u8>, set: SetAttr) -> Result<Outcome, Error> {
+    async fn create_emptied(
+        self: &Arc<Folder>,
+        dir: NodeId,
+        name: Vec<u8>,
+        set: SetAttr,
+    ) -> Result<Outcome, Error> {
         let (size, set) = (set.size, SetAttr { size: None, ..set });
         let make = Op::Create { dir, name, make: Make::File, exists: Exists::Reuse, set };
         let unlocked = self.unlocked(&make).await;
@@ -692,25 +746,31 @@ impl Dir {
             return Err(Error::Invalid);
         };
         let set = SetAttr { size, ..SetAttr::default() };
-        match self.submit(Op::Setattr { node: attr.node, set }).await? {
+        match self.on_core(Op::Setattr { node: attr.node, set }).await? {
             Outcome::Attr(attr) => Ok(Outcome::Created { attr, created }),
             _ => Err(Error::Invalid),
         }
     }
 
     /// Carries out what is done on this core, and answers the rest.
-    fn begin(&self, op: Op, unlocked: &Unlocked) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    fn begin<'a>(
+        self: &'a Arc<Folder>,
+        op: Op,
+        unlocked: &Unlocked,
+    ) -> LocalBoxFuture<'a, Result<Outcome, Error>> {
         match op {
             Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
             Op::SyncAll { node } => {
                 Box::pin(async move { self.sync_all(node).await.map(|()| Outcome::Done) })
             }
-            Op::Find { stable } => Box::pin(async move { self.find(stable).await.map(Outcome::Attr) }),
+            Op::Find { stable } => {
+                Box::pin(async move { self.find(&Site::Core(None), stable).await.map(Outcome::Attr) })
+            }
             Op::Lookup { dir, name, fold_case } => match self.lookup(dir, &name, fold_case) {
                 Ok(Looked::Found(attr)) => Box::pin(std::future::ready(Ok(Outcome::Attr(attr)))),
-                Ok(Looked::Unread { .. }) => {
-                    Box::pin(async move { self.search_folded(dir, &name).await.map(Outcome::Attr) })
-                }
+                Ok(Looked::Unread { .. }) => Box::pin(async move {
+                    self.search_folded(&Site::Core(None), dir, &name).await.map(Outcome::Attr)
+                }),
                 Err(e) => Box::pin(std::future::ready(Err(e))),
             },
             Op::Setattr { node, set: SetAttr { size: Some(size), .. } }
@@ -739,21 +799,12 @@ impl Dir {
     }
 
     async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
-        let open = sys::open_dir(self.dir_fd(dir)?.as_fd())?;
+        let open = sys::open_dir(&self.dir_fd(dir)?)?;
         Ok(rt::blocking(move || rustix::fs::fsync(open)).await?)
     }
 
-    /// Takes any directory of the file system that can be opened.
     async fn sync_all(&self, node: NodeId) -> Result<(), Error> {
-        let device = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?.identity().device())).ok();
-        let above = self.place(node).map_or(NodeId::ROOT, |place| place.dir);
-        let opened = [node, above, NodeId::ROOT].into_iter().find_map(|dir| {
-            let open = sys::open_dir(self.dir_fd(dir).ok()?.as_fd()).ok()?;
-            let of = sys::stat(open.as_fd()).ok()?.identity().device();
-            let same = device == Some(of);
-            same.then_some(open)
-        });
-        match opened {
+        match self.any_dir_beside(node) {
             // All of a disk takes long: in the places of what does.
             Some(dir) => Ok(rt::lengthy(move || rustix::fs::syncfs(dir)).await?),
             // Of no directory that the server may read, or has a descriptor for: then nothing is left out.
@@ -763,20 +814,17 @@ impl Dir {
             }
         }
     }
-}
 
-impl Backend for Dir {
-    fn kind(&self) -> &'static str {
-        "dir"
-    }
-
-    fn changes_on_the_host(&self) -> bool {
-        true
-    }
-
-    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        names::check_entry(name)?;
-        Ok(sys::may_unlink(self.dir_fd(dir)?.as_fd(), name)?)
+    /// Any directory of the file system of a node that can be opened.
+    fn any_dir_beside(&self, node: NodeId) -> Option<OwnedFd> {
+        let device = self.fd(node).and_then(|fd| Ok(sys::stat(fd.as_fd())?.identity().device())).ok();
+        let above = self.place(node).map_or(NodeId::ROOT, |place| place.dir);
+        [node, above, NodeId::ROOT].into_iter().find_map(|dir| {
+            let open = sys::open_dir(&self.dir_fd(dir).ok()?).ok()?;
+            let of = sys::stat(open.as_fd()).ok()?.identity().device();
+            let same = device == Some(of);
+            same.then_some(open)
+        })
     }
 
     fn sweep(&self, max: usize) {
@@ -791,11 +839,8 @@ impl Backend for Dir {
         }
     }
 
-    fn tidy(&self, now: Instant) {
-        self.remove_orphans(now);
-    }
-
-    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+    /// Carries out an operation whose file system does not block.
+    fn on_core(self: &Arc<Folder>, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
         if let Some(unlocked) = Unlocked::all() {
             return self.begin(op, &unlocked);
         }
@@ -810,22 +855,51 @@ impl Backend for Dir {
             begun.await
         })
     }
+}
+
+impl Backend for Dir {
+    fn kind(&self) -> &'static str {
+        "dir"
+    }
+
+    fn changes_on_the_host(&self) -> bool {
+        true
+    }
+
+    fn sweep(&self, max: usize) {
+        self.0.from_time_to_time(|folder| &folder.sweeps, move |folder| folder.sweep(max));
+    }
+
+    fn tidy(&self, now: Instant) {
+        self.0.from_time_to_time(|folder| &folder.tidies, move |folder| folder.remove_orphans(now));
+    }
+
+    fn submit(&self, op: Op) -> LocalBoxFuture<'_, Result<Outcome, Error>> {
+        let folder = &self.0;
+        match folder.site(&op) {
+            Site::Core(other) => {
+                other.as_ref().unwrap_or(folder.systems.home()).inline(|| folder.on_core(op))
+            }
+            Site::Workers(system) => Box::pin(folder.clone().on_workers(system, op)),
+        }
+    }
 
     fn observe(
         self: Arc<Self>,
         dir: NodeId,
         recursive: bool,
         watches: &Arc<Watches>,
-    ) -> Option<Box<dyn Any + Send + Sync>> {
-        let observer = self.observer.get_or_init(|| match Observer::start(&self, watches) {
+    ) -> LocalBoxFuture<'static, Option<Box<dyn Any + Send + Sync>>> {
+        let folder = self.0.clone();
+        let observer = folder.observer.get_or_init(|| match Observer::start(&folder, watches) {
             Ok(observer) => Some(observer),
             Err(e) => {
                 tracing::warn!("changes that other programs make are not told to who watches: {e}");
                 None
             }
         });
-        let guard = observer.as_ref()?.observe(&self, dir, recursive)?;
-        Some(Box::new(guard))
+        let Some(observer) = observer.clone() else { return Box::pin(std::future::ready(None)) };
+        Box::pin(folder.observing(move |folder| observer.observe(folder, dir, recursive)))
     }
 }
 

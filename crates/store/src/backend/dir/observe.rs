@@ -5,7 +5,8 @@
 //! Owns: the inotify descriptor and its watches. Limits: [`MAX_DIRS`] directories of a share, and the kernel's own
 //! (fs.inotify.max_user_watches); what lies beyond is logged once and not told. When the kernel loses events, every
 //! watch is marked so, and its reader lists the directory anew; trees are walked again for the directories that were lost.
-//! Does not: tell what this server did itself (see [`crate::vfs::Own`]), or see changes on network file systems.
+//! Does not: tell what this server did itself (see [`crate::vfs::Own`]), or see changes on network file systems; of file systems that
+//! may block and are mounted below the root it tells nothing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +20,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use super::{Dir, MAX_DEPTH, MAX_ENTRIES, sys};
+use super::{Folder, MAX_DEPTH, MAX_ENTRIES, sys};
 use crate::vfs::depot::FOLDER;
 use crate::vfs::{Above, Action, Error, Event, Kind, NodeId, Own, Turn, Watches, What};
 
@@ -146,7 +147,7 @@ struct Unentered {
 
 impl Observer {
     /// Starts the thread.
-    pub(super) fn start(dir: &Arc<Dir>, watches: &Arc<Watches>) -> Result<Arc<Observer>, Error> {
+    pub(super) fn start(dir: &Arc<Folder>, watches: &Arc<Watches>) -> Result<Arc<Observer>, Error> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         let (woken, wake) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { inotify, watches: watches.clone(), state: Mutex::default() });
@@ -158,7 +159,12 @@ impl Observer {
     }
 
     /// Observes `dir`, or the tree below it, until the answer is dropped.
-    pub(super) fn observe(self: &Arc<Observer>, served: &Dir, dir: NodeId, recursive: bool) -> Option<Guard> {
+    pub(super) fn observe(
+        self: &Arc<Observer>,
+        served: &Folder,
+        dir: NodeId,
+        recursive: bool,
+    ) -> Option<Guard> {
         // From here on we mark what we do: the first event may be ours.
         self.own().begin();
         let Some(wd) = self.shared.add(served, dir, Use::Itself) else {
@@ -233,7 +239,7 @@ impl Shared {
     }
 
     /// Asks the kernel to tell of a directory, and counts what for.
-    fn add(&self, served: &Dir, node: NodeId, of: Use) -> Option<i32> {
+    fn add(&self, served: &Folder, node: NodeId, of: Use) -> Option<i32> {
         let added = self.try_add(served, node, of);
         if let Err(Error::NoSpace | Error::Limit(_)) = added {
             let mut state = self.state();
@@ -247,7 +253,11 @@ impl Shared {
         added.ok()
     }
 
-    fn try_add(&self, served: &Dir, node: NodeId, of: Use) -> Result<i32, Error> {
+    fn try_add(&self, served: &Folder, node: NodeId, of: Use) -> Result<i32, Error> {
+        // The kernel asks it whether we may read, under the lock.
+        if served.is_behind_slow_mount(node) {
+            return Err(Error::NotSupported);
+        }
         let fd = served.dir_fd(node)?;
         let mut state = self.state();
         let state = &mut *state;
@@ -318,7 +328,7 @@ impl Seen {
 /// The thread's own.
 struct Reader {
     shared: Arc<Shared>,
-    dir: Weak<Dir>,
+    dir: Weak<Folder>,
     /// The first half of a rename, whose second may follow, and when it came.
     pending: Option<(Seen, Instant)>,
     walk: Option<Walk>,
@@ -329,7 +339,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(shared: Arc<Shared>, dir: Weak<Dir>) -> Reader {
+    fn new(shared: Arc<Shared>, dir: Weak<Folder>) -> Reader {
         Reader { shared, dir, pending: None, walk: None, arrived: Vec::new(), at_once: STEP }
     }
 
@@ -362,7 +372,7 @@ impl Reader {
     }
 
     /// Goes on with what is to be done; says whether that is not all.
-    fn step(&mut self, served: &Dir) -> bool {
+    fn step(&mut self, served: &Folder) -> bool {
         let mut state = self.shared.state();
         if state.trees.is_empty() {
             self.walk = None;
@@ -407,7 +417,7 @@ impl Reader {
     }
 
     /// Enters what has arrived, but no more than may be now.
-    fn enter_arrived(&mut self, served: &Dir) {
+    fn enter_arrived(&mut self, served: &Folder) {
         let mut arrived = std::mem::take(&mut self.arrived);
         while self.at_once > 0
             && let Some(next) = arrived.pop()
@@ -421,7 +431,7 @@ impl Reader {
     /// Observes a directory; those in it are left to do. Whether it was not observed.
     fn enter(
         &self,
-        served: &Dir,
+        served: &Folder,
         &Unentered { node, depth, tell }: &Unentered,
         left: &mut Vec<Unentered>,
     ) -> bool {
@@ -450,7 +460,7 @@ impl Reader {
         self.shared.watches.lost(None);
     }
 
-    fn read(&mut self, served: &Dir, buf: &mut [MaybeUninit<u8>]) {
+    fn read(&mut self, served: &Folder, buf: &mut [MaybeUninit<u8>]) {
         let shared = self.shared.clone();
         let mut reader = inotify::Reader::new(&shared.inotify, buf);
         let mut any = false;
@@ -488,7 +498,7 @@ impl Reader {
         }
     }
 
-    fn seen(&mut self, served: &Dir, seen: Seen) {
+    fn seen(&mut self, served: &Folder, seen: Seen) {
         if is_hidden(&seen.name) {
             return;
         }
@@ -530,14 +540,14 @@ impl Reader {
     }
 
     /// A name is gone.
-    fn went(&self, served: &Dir, seen: &Seen) {
+    fn went(&self, served: &Folder, seen: &Seen) {
         if self.is_foreign(seen, Turn::Goes) {
             self.tell(served, [seen.event(Action::Removed)]);
         }
     }
 
     /// Ends the watches of directories that are not there any more.
-    fn end_of_removed(&self, served: &Dir) {
+    fn end_of_removed(&self, served: &Folder) {
         let watched: Vec<_> = {
             let state = self.shared.state();
             state.dirs.values().filter(|observed| observed.plain > 0).map(|observed| observed.node).collect()
@@ -554,7 +564,7 @@ impl Reader {
     }
 
     /// A name is there, and was told of if somebody else made it.
-    fn came(&mut self, served: &Dir, seen: &Seen, foreign: bool) {
+    fn came(&mut self, served: &Folder, seen: &Seen, foreign: bool) {
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if !foreign {
             // What else we do to a file that we make.
@@ -571,7 +581,7 @@ impl Reader {
         }
     }
 
-    fn modified(&self, served: &Dir, seen: &Seen) {
+    fn modified(&self, served: &Folder, seen: &Seen) {
         // What has no name any more was told as removed.
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if self.shared.watches.own().is_own_content(attr.node, Instant::now()) {
@@ -585,7 +595,7 @@ impl Reader {
     }
 
     /// Tells all of it at once.
-    fn tell<'a>(&self, served: &Dir, events: impl IntoIterator<Item = Event<'a>>) {
+    fn tell<'a>(&self, served: &Folder, events: impl IntoIterator<Item = Event<'a>>) {
         let above = |dir| {
             let (mut at, mut above) = (dir, Above::new());
             while at != NodeId::ROOT && above.len() < MAX_DEPTH && self.shared.watches.any_tree() {
@@ -610,7 +620,7 @@ fn is_hidden(name: &[u8]) -> bool {
 }
 
 /// Shows `each` the names in a directory, with the nodes of those that are directories.
-fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId>)) -> Result<(), Error> {
+fn children(served: &Folder, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId>)) -> Result<(), Error> {
     let fd = served.dir_fd(dir)?;
     let open = sys::open_dir(fd.as_fd())?;
     let mut cookie = 0;
@@ -629,10 +639,11 @@ fn children(served: &Dir, dir: NodeId, mut each: impl FnMut(&[u8], Option<NodeId
 
 #[cfg(test)]
 mod tests {
+    use super::super::site::Systems;
     use super::*;
 
     /// An observer whose thread is the test.
-    fn observer(dir: &Arc<Dir>) -> (Arc<Observer>, Reader) {
+    fn observer(dir: &Arc<Folder>) -> (Arc<Observer>, Reader) {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
         let (_, wake) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let shared = Arc::new(Shared { inotify, watches: Arc::default(), state: Mutex::default() });
@@ -646,7 +657,7 @@ mod tests {
         for n in 0..200 {
             std::fs::create_dir(folder.path().join(n.to_string())).unwrap();
         }
-        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let dir = Arc::new(Folder::open(folder.path(), Systems::of).unwrap());
         let (observer, mut reader) = observer(&dir);
         let watch = || observer.observe(&dir, NodeId::ROOT, true).unwrap();
         let observed = || observer.shared.state().dirs.len();
@@ -677,7 +688,7 @@ mod tests {
         for n in 0..200 {
             std::fs::create_dir_all(beside.path().join(format!("come/{n}"))).unwrap();
         }
-        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let dir = Arc::new(Folder::open(folder.path(), Systems::of).unwrap());
         let (observer, mut reader) = observer(&dir);
         let observed = || observer.shared.state().dirs.len();
         let held = observer.observe(&dir, NodeId::ROOT, true).unwrap();
@@ -710,7 +721,7 @@ mod tests {
         for n in 0..100 {
             std::fs::create_dir_all(folder.path().join(format!("a/{n}"))).unwrap();
         }
-        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let dir = Arc::new(Folder::open(folder.path(), Systems::of).unwrap());
         let a = dir.exact(NodeId::ROOT, b"a").unwrap().node;
         let (observer, mut reader) = observer(&dir);
         let observed = || observer.shared.state().dirs.len();
@@ -737,7 +748,7 @@ mod tests {
     fn a_directory_is_observed_from_when_it_is_asked_for() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("a")).unwrap();
-        let dir = Arc::new(Dir::open(folder.path()).unwrap());
+        let dir = Arc::new(Folder::open(folder.path(), Systems::of).unwrap());
         let a = dir.exact(NodeId::ROOT, b"a").unwrap().node;
         let (observer, mut reader) = observer(&dir);
         let observed = || observer.shared.state().dirs.len();

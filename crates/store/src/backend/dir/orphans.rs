@@ -1,6 +1,6 @@
 //! Streams beside files that are no more: what other programs delete takes its large streams along, too.
 //!
-//! Two ways lead to them. A file whose descriptor is cached is known to have lost its last name (see [`Dir::sweep`]): its streams go
+//! Two ways lead to them. A file whose descriptor is cached is known to have lost its last name (see [`Folder::sweep`]): its streams go
 //! at once. For the others a thread looks once an hour: whatever file has streams in [`FOLDER`] is looked up where it was
 //! seen last, and, if it is not there, in the whole tree. One that was nowhere in two looks is gone; one look is not enough,
 //! because a program may move a file behind the walk. A walk that cannot read everything decides nothing. Before anything is
@@ -23,7 +23,7 @@ use rustix::fs::AtFlags;
 use rustix::io::{Errno, Result};
 
 use super::sys::{self, Identity};
-use super::{Dir, MAX_CACHED_FDS, MAX_ENTRIES, xattr};
+use super::{Folder, MAX_CACHED_FDS, MAX_ENTRIES, xattr};
 use crate::vfs::depot::{ATTRIBUTES, FOLDER, folder_of, leads_to, number_of, whose};
 use crate::vfs::{DirName, Error, Kind, NodeId};
 
@@ -69,7 +69,7 @@ impl Orphans {
     }
 }
 
-impl Dir {
+impl Folder {
     /// Removes the streams of files that are no more.
     pub(super) fn remove_orphans(&self, now: Instant) {
         let (gone, look) = {

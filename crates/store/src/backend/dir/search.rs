@@ -10,11 +10,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_machine::rt;
 
-use super::Dir;
+use super::Folder;
+use super::site::Site;
 use super::sys::{self, Identity};
 use crate::vfs::depot::FOLDER;
 use crate::vfs::{Attr, Error, Kind, NodeId, Stable};
@@ -117,23 +119,25 @@ impl Search {
     }
 }
 
-impl Dir {
+impl Folder {
     /// The file that was given out as `stable`: known, or searched for a step at a time.
-    pub(super) async fn find(&self, stable: Stable) -> Result<Attr, Error> {
+    pub(super) async fn find(self: &Arc<Folder>, site: &Site, stable: Stable) -> Result<Attr, Error> {
         let wanted = Identity::from_stable(&stable, &self.home);
         loop {
             let known = self.table().of(&wanted);
-            match known.map(|node| self.getattr(node)) {
-                // It was moved, by somebody else, from where it was seen last.
-                None | Some(Err(Error::Stale)) => {}
-                Some(other) => return other,
+            if let Some(node) = known {
+                match self.step(site, move |folder| folder.getattr(node)).await {
+                    // It was moved, by somebody else, from where it was seen last.
+                    Err(Error::Stale) => {}
+                    other => return other,
+                }
             }
             let next = self.search().next(wanted.inode(), Instant::now());
             match next {
                 Next::In(parent, before) => {
                     // Where it was seen, so that a large directory is not read for each file in it; elsewhere only if it moved within.
-                    let found = match self.find_in(parent, &wanted, before, FEW).await? {
-                        None => self.find_in(parent, &wanted, 0, usize::MAX).await?,
+                    let found = match self.find_in(site, parent, &wanted, before, FEW).await? {
+                        None => self.find_in(site, parent, &wanted, 0, usize::MAX).await?,
                         found => found,
                     };
                     match found {
@@ -142,9 +146,12 @@ impl Dir {
                     }
                 }
                 Next::Read(dir, cookie) => {
-                    let read = self.walk(dir, cookie);
-                    self.search().done();
-                    match read {
+                    let piece = Piece(self.clone());
+                    let read = self.step(site, move |folder| {
+                        let _piece = piece;
+                        folder.walk(dir, cookie)
+                    });
+                    match read.await {
                         Ok(()) | Err(Error::Stale | Error::NotFound | Error::NotDir | Error::Access) => {}
                         Err(e) => return Err(e),
                     }
@@ -159,7 +166,7 @@ impl Dir {
     /// Reads a piece of a directory for `search`.
     fn walk(&self, dir: NodeId, cookie: u64) -> Result<(), Error> {
         let fd = self.dir_fd(dir)?;
-        let open = sys::open_dir(fd.as_fd())?;
+        let open = sys::open_dir(&fd)?;
         let (raw, end) = sys::entries(open.as_fd(), cookie, STEP)?;
         let more = raw.last().map(|last| last.cookie).filter(|_| !end);
         let mut before = cookie;
@@ -183,29 +190,39 @@ impl Dir {
 
     /// The entry of `dir` that is `wanted`, among about `max` of those behind a position.
     async fn find_in(
-        &self,
+        self: &Arc<Folder>,
+        site: &Site,
         dir: NodeId,
         wanted: &Identity,
         mut cookie: u64,
         max: usize,
     ) -> Result<Option<Attr>, Error> {
-        let fd = match self.dir_fd(dir) {
+        let open = match self.step(site, move |folder| folder.open_dir(dir)).await {
             Err(Error::Stale) => return Ok(None),
             other => other?,
         };
-        let open = sys::open_dir(fd.as_fd())?;
         let mut left = max;
         loop {
-            let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(STEP))?;
-            cookie = raw.last().map_or(cookie, |last| last.cookie);
-            left = left.saturating_sub(raw.len());
-            for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
-                match sys::stat_at(fd.as_fd(), &raw.name) {
-                    Ok(stat) if stat.identity() == *wanted => {
-                        return self.seen(&stat, dir, &raw.name).map(Some);
+            let (open, wanted) = (open.clone(), *wanted);
+            let read = self.step(site, move |folder| {
+                let (raw, end) = sys::entries(open.as_fd(), cookie, left.min(STEP))?;
+                let after = raw.last().map_or(cookie, |last| last.cookie);
+                for raw in raw.iter().filter(|raw| raw.maybe_dir || raw.inode == wanted.inode()) {
+                    match sys::stat_at(open.as_fd(), &raw.name) {
+                        Ok(stat) if stat.identity() == wanted => {
+                            let found = folder.seen(&stat, dir, &raw.name)?;
+                            return Ok((Some(found), (0, after, true)));
+                        }
+                        _ => {}
                     }
-                    _ => {}
                 }
+                Ok((None, (raw.len(), after, end)))
+            });
+            let (found, (read, after, end)) = read.await?;
+            cookie = after;
+            left = left.saturating_sub(read);
+            if found.is_some() {
+                return Ok(found);
             }
             if end || left == 0 {
                 return Ok(None);
@@ -215,11 +232,21 @@ impl Dir {
     }
 }
 
+/// A piece of a directory that is read for [`Search`], until it has been, or cannot be.
+struct Piece(Arc<Folder>);
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.0.search().done();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
+    use super::super::site::Systems;
     use super::*;
 
     #[test]
@@ -258,7 +285,7 @@ mod tests {
             std::fs::write(folder.path().join(n.to_string()), b"").unwrap();
         }
         let story = async {
-            let dir = Dir::open(folder.path()).unwrap();
+            let dir = Arc::new(Folder::open(folder.path(), Systems::of).unwrap());
             let nobody = Identity::from_stable(&Stable([7; 24]), &dir.home);
             let turns = Rc::new(Cell::new(0));
             let counted = turns.clone();
@@ -270,7 +297,8 @@ mod tests {
             });
             rt::yield_now().await;
             let before = turns.get();
-            assert!(dir.find_in(NodeId::ROOT, &nobody, 0, usize::MAX).await.unwrap().is_none());
+            let site = Site::Core(None);
+            assert!(dir.find_in(&site, NodeId::ROOT, &nobody, 0, usize::MAX).await.unwrap().is_none());
             assert!(turns.get() >= before + 2);
         };
         rt::block_on(story).unwrap();

@@ -6,7 +6,7 @@
 //! names the file that was checked and not whatever has its name by now.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     Access, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Statx, StatxFlags,
@@ -254,9 +254,9 @@ pub(super) fn create_file(dir: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Resul
 }
 
 /// A directory opened for reading its entries.
-pub(super) fn open_dir(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub(super) fn open_dir(dir: impl AsFd) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    retry(|| rustix::fs::openat2(dir, c".", flags, Mode::empty(), CONFINED))
+    retry(|| rustix::fs::openat2(&dir, c".", flags, Mode::empty(), CONFINED))
 }
 
 /// Of all descriptors of the process, those of files that are opened leave this part to others, a third of it to the

@@ -190,6 +190,18 @@ impl Table {
         self.nodes.get(&id).map(|node| (node.parent, node.name.clone())).ok_or(Error::Stale)
     }
 
+    /// Whether a node is what the names of `way` lead to, from the root on, as far as that was seen.
+    pub(super) fn is_at(&self, node: NodeId, way: &[Vec<u8>]) -> bool {
+        let mut at = node;
+        for name in way.iter().rev() {
+            match self.nodes.get(&at) {
+                Some(node) if at != NodeId::ROOT && *node.name == **name => at = node.parent,
+                _ => return false,
+            }
+        }
+        at == NodeId::ROOT
+    }
+
     /// Caches a descriptor of a node, and returns the one that others use already if there is one. What was pushed
     /// out of the cache is returned too, for closing it outside the lock.
     pub(super) fn keep(&mut self, id: NodeId, fd: Arc<OwnedFd>) -> (Arc<OwnedFd>, Option<Arc<OwnedFd>>) {

@@ -44,7 +44,7 @@ impl Content {
             Content::Parked(bytes, charge) => {
                 let mut data = Data::new(Charge::none(usage.clone()))?;
                 let bytes = bytes::Bytes::copy_from_slice(bytes);
-                data.file.append::<io::Error>(&bytes, |_| Ok(()))?;
+                data.file.append_here::<io::Error>(&bytes, |_| Ok(()))?;
                 data.charge = std::mem::replace(charge, Charge::none(usage.clone()));
                 data
             }

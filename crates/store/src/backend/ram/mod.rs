@@ -242,7 +242,7 @@ impl Ram {
                 Kind::Dir => Outcome::Done,
                 _ => return Err(Error::NotDir),
             },
-            Op::SyncAll { .. } => Outcome::Done,
+            Op::SyncAll { .. } | Op::MayUnlink { .. } => Outcome::Done,
             Op::GetXattr { node, name } => {
                 names::check_xattr(&name)?;
                 Outcome::Value(self.0.tree().node(node)?.xattrs.get(&name)?)

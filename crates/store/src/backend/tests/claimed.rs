@@ -1,6 +1,7 @@
 //! What changes a file while a worker has its inode lock.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::mpsc;
 use std::task::Poll;
 
@@ -23,9 +24,14 @@ async fn all_wait_for(release: mpsc::Sender<()>, waiting: Vec<rt::Task<Result<()
 
 #[test]
 fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_are_served() {
-    let folder = tempfile::tempdir().unwrap();
+    let [folder, slow] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    who_changes_waits(folder.path(), Dir::open(folder.path()).unwrap());
+    who_changes_waits(slow.path(), Dir::open_on_workers(slow.path()).unwrap());
+}
+
+fn who_changes_waits(folder: &Path, dir: Dir) {
     rt::block_on(async {
-        let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+        let vfs = Vfs::from(dir);
         let f = file(&vfs, ROOT, "f").await.node;
         let [gone, over] = ["gone", "over"].map(|name| name.as_bytes().to_vec());
         for name in [&gone, &over] {
@@ -34,8 +40,7 @@ fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_are_served() 
         file(&vfs, ROOT, "new").await;
         put(&vfs, f, 0, &vec![7; 2 << 20]).await.unwrap();
         let (release, gate) = mpsc::channel();
-        let inode =
-            busy::Inode::named(rustix::fs::CWD, folder.path().join("f").as_os_str().as_encoded_bytes());
+        let inode = busy::Inode::named(rustix::fs::CWD, folder.join("f").as_os_str().as_encoded_bytes());
         let inode = inode.unwrap();
         let call = rt::spawn(busy::lengthy(inode, move || gate.recv().is_err()));
         let mut begun = Box::pin(busy::shared(vec![inode]));
@@ -75,11 +80,16 @@ fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_are_served() 
 /// While it waits for one file, the name that it replaces is given to another one that a worker has.
 #[test]
 fn a_rename_waits_for_the_file_that_has_the_name_when_its_turn_comes() {
-    let folder = tempfile::tempdir().unwrap();
+    let [folder, slow] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    a_rename_waits(folder.path(), Dir::open(folder.path()).unwrap());
+    a_rename_waits(slow.path(), Dir::open_on_workers(slow.path()).unwrap());
+}
+
+fn a_rename_waits(folder: &Path, dir: Dir) {
     rt::block_on(async {
-        let vfs = Vfs::from(Dir::open(folder.path()).unwrap());
+        let vfs = Vfs::from(dir);
         let inode = |name: &str| {
-            let path = folder.path().join(name);
+            let path = folder.join(name);
             busy::Inode::named(rustix::fs::CWD, path.as_os_str().as_encoded_bytes()).unwrap()
         };
         for name in ["new", "old", "other"] {
@@ -90,7 +100,7 @@ fn a_rename_waits_for_the_file_that_has_the_name_when_its_turn_comes() {
         let renamed =
             rt::spawn(async move { renames.rename(at(ROOT, b"new"), at(ROOT, b"old"), true).await });
         rt::yield_now().await;
-        std::fs::rename(folder.path().join("other"), folder.path().join("old")).unwrap();
+        std::fs::rename(folder.join("other"), folder.join("old")).unwrap();
         drop(new);
         for _ in 0..10 {
             rt::yield_now().await;
@@ -98,7 +108,7 @@ fn a_rename_waits_for_the_file_that_has_the_name_when_its_turn_comes() {
         assert!(!renamed.is_finished(), "a worker has what is replaced");
         drop(other);
         renamed.await.unwrap();
-        assert!(!folder.path().join("new").exists());
+        assert!(!folder.join("new").exists());
     })
     .unwrap();
 }

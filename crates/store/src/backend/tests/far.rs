@@ -34,9 +34,6 @@ impl Backend for Far {
     fn changes_on_the_host(&self) -> bool {
         self.inner.changes_on_the_host()
     }
-    fn may_unlink(&self, dir: NodeId, name: &[u8]) -> Result<(), Error> {
-        self.inner.may_unlink(dir, name)
-    }
     fn sweep(&self, max: usize) {
         self.inner.sweep(max);
     }
@@ -59,7 +56,7 @@ impl Backend for Far {
         dir: NodeId,
         recursive: bool,
         watches: &Arc<Watches>,
-    ) -> Option<Box<dyn std::any::Any + Send + Sync>> {
+    ) -> LocalBoxFuture<'static, Option<Box<dyn std::any::Any + Send + Sync>>> {
         self.inner.clone().observe(dir, recursive, watches)
     }
 }

@@ -43,6 +43,7 @@ impl Unsettled {
             | Op::GetXattr { .. }
             | Op::ListXattrs { .. }
             | Op::Beside { .. }
+            | Op::MayUnlink { .. }
             | Op::Stable { .. }
             | Op::Find { .. } => [None, None],
         })

@@ -35,7 +35,7 @@ impl Heard {
             // The quota of a ram share counts sizes.
             return file.len().ok();
         }
-        rustix::fs::fstat(file).ok().and_then(|stat| u64::try_from(stat.st_blocks).ok())
+        file.links_and_allocated().ok().map(|(_, allocated)| allocated)
     }
 
     fn heard(&self, file: &File, before: Option<u64>, done: &Result<Done, Error>) {

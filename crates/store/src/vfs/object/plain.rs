@@ -27,7 +27,7 @@ impl Plain {
     }
 
     fn append(&self, bytes: &[u8], admit: Admit<'_>, unlocked: Unlocked) -> Result<Done, Error> {
-        let appended = self.0.append(bytes, admit);
+        let appended = self.0.append_here(bytes, admit);
         drop(unlocked);
         appended.map(|()| Done::Done)
     }
@@ -65,6 +65,12 @@ impl Object for Plain {
             ObjectOp::Place { offset, put, .. } => {
                 self.unlocked(move |unlocked| self.place(offset, put, unlocked))
             }
+            // Its file system may block.
+            ObjectOp::Append { bytes, admit } if file.blocking().is_some() => Submission::later(async move {
+                let _unlocked = busy::shared_of(file).await?;
+                file.append(bytes, admit).await?;
+                Ok(Done::Done)
+            }),
             ObjectOp::Append { bytes, admit } => {
                 self.unlocked(move |unlocked| self.append(bytes, admit, unlocked))
             }
@@ -72,12 +78,12 @@ impl Object for Plain {
                 let synced = file.clone();
                 // While a worker has the file for itself the call waits as a task: in the kernel it would keep a worker's place
                 // as long.
-                let flush = busy::blocking(file.inode()?, move || {
+                let flush = busy::blocking_in(file, move || {
                     let done = rustix::fs::fsync(&synced).map_err(Error::from);
                     ended(&done);
                     done
                 });
-                flush.await.map(|()| Done::Done)
+                flush.await?.map(|()| Done::Done)
             }),
             ObjectOp::Allocate { offset, len, keep_size } => Submission::later(async move {
                 file.allocate(offset, len, keep_size).await?;

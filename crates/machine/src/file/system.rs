@@ -1,0 +1,600 @@
+//! File systems whose calls may block: these calls go to workers, and a file system that hangs has a bounded part of them.
+//!
+//! A call on a core keeps everybody waiting whom the core serves. Where the answer lies in memory that takes a microsecond, less than a
+//! hop to a worker; a file system that another machine or process answers for may take for ever. So [`FileSystem::blocks`] says where
+//! calls on names are made: on workers always where the file system is a remote one (see [`mounts`](super::mounts)), and for a while
+//! where one has taken [`SLOW_CALL`]; on the core otherwise. Calls on data follow only where the file system is a remote one, or hangs
+//! ([`FileSystem::may_hang`]): a disk that seeks for names takes writes into memory as ever.
+//!
+//! Owns: the places that calls of each file system take among the workers, who waits for one, the thread that closes its
+//! descriptors. Does not: end a call that has begun. The kernel decides when it ends; whoever gave it up does not wait, and its place is
+//! taken until then.
+//!
+//! Places: each file system has [`OWN_PLACES`] to itself, and takes up to [`MAX_PLACES`] where the [`SHARED_PLACES`] of all are not in
+//! use. At most [`MAX_WAITING`] calls wait for a place of one file system, each for [`MAX_WAIT`] at most; whoever finds no place is told
+//! so by [`Unanswered`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::mounts::{self, Mount};
+use crate::clock::Time;
+use crate::{rt, sim};
+
+/// A call on names that takes so long keeps others from their core for no good reason. What is in the kernel's caches takes a
+/// thousandth, a listing of thousands of entries a tenth; a host whose processors are all busy may stop a thread for longer than that.
+pub const SLOW_CALL: Duration = Duration::from_millis(50);
+/// Calls on names are made on cores again when none has taken [`SLOW_CALL`] for so long.
+pub const CALM: Duration = Duration::from_secs(5);
+/// A call on names that has not ended after this may never end.
+pub const HUNG_CALL: Duration = Duration::from_secs(10);
+/// Calls of a file system that run at once, whatever the others do.
+pub const OWN_PLACES: usize = 4;
+/// Calls of a file system that run at once, at most.
+pub const MAX_PLACES: usize = 32;
+/// Calls of all file systems beyond their own places that run at once.
+pub const SHARED_PLACES: usize = 96;
+/// Calls of all file systems that run at once. With those of [`rt`]'s kinds they are fewer than the worker threads that a core may have.
+pub const ALL_PLACES: usize = 160;
+/// Calls that wait for a place of a file system.
+pub const MAX_WAITING: usize = 1024;
+/// How long one waits for a place.
+pub const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Descriptors of a file system that wait to be closed; where there are more, nothing is opened.
+pub const MAX_CLOSING: usize = 256;
+/// A thread that has closed everything ends after this.
+const CLOSER_IDLE: Duration = Duration::from_secs(10);
+/// The log says so often that a file system does not answer.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// Major and minor number of a device, as statx(2) has them.
+pub type Device = (u32, u32);
+
+/// A file system has no place for another call: those that have begun do not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the file system does not answer")]
+pub struct Unanswered;
+
+impl From<Unanswered> for io::Error {
+    fn from(_: Unanswered) -> io::Error {
+        io::ErrorKind::ResourceBusy.into()
+    }
+}
+
+/// A file system, by its device. Shares of one file system have one.
+#[derive(Debug)]
+pub struct FileSystem {
+    /// Of its places.
+    number: u64,
+    device: Device,
+    is_remote: AtomicBool,
+    /// All that a call on names looks at.
+    blocks: AtomicBool,
+    /// All that a call on data looks at.
+    may_hang: AtomicBool,
+    /// Both stay as they are.
+    is_fixed: bool,
+    pace: Mutex<Pace>,
+    told: Mutex<Option<Time>>,
+    later: Mutex<Later>,
+    /// Tells the thread that there is more to do, and others that something is done.
+    changed: Condvar,
+}
+
+/// How long calls on names take.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the last slow one ended.
+    slow: Option<Time>,
+    /// When those began that run on workers, by their numbers.
+    running: BTreeMap<u64, Time>,
+    next: u64,
+}
+
+impl Pace {
+    fn begin(&mut self, now: Time) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.running.insert(number, now);
+        number
+    }
+
+    fn end(&mut self, number: u64, now: Time) {
+        if let Some(began) = self.running.remove(&number) {
+            self.took(now.since(began), now);
+        }
+    }
+
+    fn took(&mut self, time: Duration, now: Time) {
+        if time >= SLOW_CALL {
+            self.slow = Some(now);
+        }
+    }
+
+    /// Whether the next call may take long, as far as the last ones tell.
+    fn is_slow(&self, now: Time) -> bool {
+        self.slow.is_some_and(|slow| now.since(slow) < CALM) || self.longest(now) >= SLOW_CALL
+    }
+
+    /// How long the oldest call has been running.
+    fn longest(&self, now: Time) -> Duration {
+        self.running.values().map(|began| now.since(*began)).max().unwrap_or_default()
+    }
+}
+
+/// Work in its order on a thread of the file system, which is there as long as there is any.
+#[derive(Default)]
+struct Later {
+    work: VecDeque<Box<dyn FnOnce() + Send>>,
+    runs: bool,
+    /// How much has been asked for, and done; `done <= asked`.
+    asked: u64,
+    done: u64,
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Later({})", self.work.len())
+    }
+}
+
+static ALL: Mutex<BTreeMap<Device, Weak<FileSystem>>> = Mutex::new(BTreeMap::new());
+
+// Nothing below panics between two changes of what a lock guards.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Mounts have changed. A device that is not among them keeps what it is: it may be in use still.
+pub(super) fn learn(mounts: &[Mount]) {
+    for (device, system) in &*lock(&ALL) {
+        if let (Some(system), Some(mount)) = (system.upgrade(), mounts.iter().find(|m| m.device == *device)) {
+            system.is_remote.store(mount.is_remote(), Ordering::Release);
+            system.look(rt::now());
+        }
+    }
+}
+
+impl FileSystem {
+    /// That of a device.
+    pub fn of(device: Device) -> Arc<FileSystem> {
+        // Outside the lock: the first call reads the table of mounts, and tells those that are known.
+        let mounts = mounts::mounts();
+        let mut all = lock(&ALL);
+        if let Some(known) = all.get(&device).and_then(Weak::upgrade) {
+            return known;
+        }
+        all.retain(|_, system| system.strong_count() > 0);
+        let is_remote = mounts.iter().any(|mount| mount.device == device && mount.is_remote());
+        let system = Arc::new(FileSystem::new(device, is_remote, false));
+        all.insert(device, Arc::downgrade(&system));
+        system
+    }
+
+    /// That which a path without links leads to, by the table of mounts alone.
+    pub fn at(path: &Path) -> Arc<FileSystem> {
+        let mounts = mounts::mounts();
+        let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+        // Of several at one point the last hides the others.
+        let nearest = above.max_by_key(|mount| mount.point.as_os_str().len());
+        FileSystem::of(nearest.map_or((0, 0), |mount| mount.device))
+    }
+
+    /// One of which it is known where its calls are made, whatever is mounted and however long they take: for tests, which a busy host
+    /// may keep from their processor in the middle of any call.
+    pub fn fixed(blocks: bool) -> Arc<FileSystem> {
+        Arc::new(FileSystem::new((0, 0), blocks, true))
+    }
+
+    fn new(device: Device, is_remote: bool, is_fixed: bool) -> FileSystem {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        FileSystem {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            device,
+            is_remote: AtomicBool::new(is_remote),
+            blocks: AtomicBool::new(is_remote),
+            may_hang: AtomicBool::new(is_remote),
+            is_fixed,
+            pace: Mutex::default(),
+            told: Mutex::default(),
+            later: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Whether a call may never end, as far as the last look tells: then calls on data are to be made on workers, too. One atomic load.
+    pub fn may_hang(&self) -> bool {
+        self.may_hang.load(Ordering::Acquire)
+    }
+
+    /// Whether calls on names are to be made on workers: one atomic load.
+    pub fn blocks(&self) -> bool {
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    /// Decides anew where calls are made.
+    fn look(&self, now: Time) {
+        if self.is_fixed {
+            return;
+        }
+        let pace = lock(&self.pace);
+        // Under the lock, so that what was seen first is not stored last.
+        let is_remote = self.is_remote.load(Ordering::Acquire);
+        self.blocks.store(is_remote || pace.is_slow(now), Ordering::Release);
+        self.may_hang.store(is_remote || pace.longest(now) >= HUNG_CALL, Ordering::Release);
+    }
+
+    /// A call on names on this core, while nothing says that it may block.
+    pub fn inline<T>(&self, call: impl FnOnce() -> T) -> T {
+        let began = rt::now();
+        let done = call();
+        let now = rt::now();
+        if now.since(began) >= SLOW_CALL {
+            self.was_slow(now.since(began), now);
+        }
+        done
+    }
+
+    #[cold]
+    fn was_slow(&self, time: Duration, now: Time) {
+        lock(&self.pace).took(time, now);
+        self.look(now);
+    }
+
+    /// A call on names on a worker. It runs to its end even when the future is dropped. Under simulation it runs at once, here.
+    ///
+    /// # Panics
+    /// With the call's own panic.
+    pub async fn names<T: Send + 'static>(
+        self: &Arc<FileSystem>,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let system = self.clone();
+        self.data(move || {
+            let now = rt::now();
+            let number = lock(&system.pace).begin(now);
+            // Another one may have been running for long.
+            system.look(now);
+            // Also where the call panics.
+            let _running = Running(&system, number);
+            call()
+        })
+        .await
+    }
+
+    /// A call on data on a worker, whose time says nothing about those on names.
+    ///
+    /// # Panics
+    /// With the call's own panic.
+    pub async fn data<T: Send + 'static>(
+        self: &Arc<FileSystem>,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        if sim::active() {
+            return Ok(call());
+        }
+        let place = self.place().await?;
+        Ok(rt::on_worker(move || {
+            let _place = place;
+            call()
+        })
+        .await)
+    }
+
+    async fn place(self: &Arc<FileSystem>) -> Result<Place, Unanswered> {
+        let taken = lock(&PLACES).take(self.number);
+        match taken {
+            Taken::Now => return Ok(Place(self.number)),
+            Taken::Full => {}
+            Taken::Wait => {
+                let taking = Taking { number: self.number, ticket: None };
+                if let Ok(place) = rt::timeout(MAX_WAIT, taking).await {
+                    return Ok(place);
+                }
+            }
+        }
+        self.tell(rt::now());
+        Err(Unanswered)
+    }
+
+    fn tell(&self, now: Time) {
+        let mut told = lock(&self.told);
+        if told.is_none_or(|told| now.since(told) >= REMIND) {
+            *told = Some(now);
+            drop(told);
+            tracing::warn!(
+                "{} does not answer: its requests are refused until calls on it end",
+                self.described()
+            );
+        }
+    }
+
+    fn described(&self) -> String {
+        let (major, minor) = self.device;
+        let mounts = mounts::mounts();
+        match mounts.iter().find(|mount| mount.device == self.device) {
+            Some(mount) => {
+                let point = mount.point.as_os_str().as_encoded_bytes().escape_ascii();
+                format!("the file system {point} ({})", mount.kind)
+            }
+            None => format!("the file system of device {major}:{minor}"),
+        }
+    }
+
+    /// What to say of it where its calls do not end.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble_at(rt::now())
+    }
+
+    fn trouble_at(&self, now: Time) -> Option<String> {
+        let (longest, running) = {
+            let pace = lock(&self.pace);
+            (pace.longest(now), pace.running.len())
+        };
+        let hangs = longest >= HUNG_CALL;
+        hangs.then(|| {
+            format!(
+                "{} does not answer: {running} operations wait for it, one for {} s. See whether what serves it runs",
+                self.described(),
+                longest.as_secs()
+            )
+        })
+    }
+
+    /// Does `work` on a thread of this file system, behind what it was given before. Not bounded here: each piece of work is a
+    /// descriptor or a watch, which are bounded.
+    pub fn later(self: &Arc<FileSystem>, work: impl FnOnce() + Send + 'static) {
+        let mut later = lock(&self.later);
+        later.asked += 1;
+        later.work.push_back(Box::new(work));
+        if later.runs {
+            self.changed.notify_all();
+            return;
+        }
+        later.runs = true;
+        drop(later);
+        let system = self.clone();
+        let spawned =
+            std::thread::Builder::new().name("weft-close".to_owned()).spawn(move || system.work_off(true));
+        if let Err(e) = spawned {
+            tracing::warn!(
+                "descriptors of {} are closed where that is waited for: no thread: {e}",
+                self.described()
+            );
+            self.work_off(false);
+        }
+    }
+
+    /// Does what there is to do; where it `stays`, also what comes soon.
+    fn work_off(&self, stays: bool) {
+        let mut later = lock(&self.later);
+        loop {
+            let Some(work) = later.work.pop_front() else {
+                let idle = if stays { CLOSER_IDLE } else { Duration::ZERO };
+                let more = self.changed.wait_timeout_while(later, idle, |later| later.work.is_empty());
+                later = more.unwrap_or_else(PoisonError::into_inner).0;
+                if later.work.is_empty() {
+                    later.runs = false;
+                    return;
+                }
+                continue;
+            };
+            drop(later);
+            work();
+            later = lock(&self.later);
+            later.done += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything is closed that was to be closed before this. Blocks.
+    pub fn settle(&self) {
+        let mut later = lock(&self.later);
+        let asked = later.asked;
+        while later.done < asked {
+            later = self.changed.wait(later).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether so much waits to be closed that nothing more is to be opened.
+    pub fn closes_too_much(&self) -> bool {
+        lock(&self.later).work.len() >= MAX_CLOSING
+    }
+}
+
+/// A call on names that runs on a worker.
+struct Running<'a>(&'a FileSystem, u64);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let Running(system, number) = *self;
+        let now = rt::now();
+        lock(&system.pace).end(number, now);
+        system.look(now);
+    }
+}
+
+/// The places of all file systems.
+#[derive(Default)]
+struct Places {
+    lanes: BTreeMap<u64, Lane>,
+}
+
+static PLACES: Mutex<Places> = Mutex::new(Places { lanes: BTreeMap::new() });
+
+/// The places of one.
+#[derive(Default)]
+struct Lane {
+    /// `taken <= MAX_PLACES`.
+    taken: usize,
+    next: u64,
+    /// Who waits, in order. `None`: a place was handed over, and not yet fetched.
+    waiting: BTreeMap<u64, Option<Waker>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    Now,
+    Wait,
+    Full,
+}
+
+impl Places {
+    fn is_free(&self, number: u64) -> bool {
+        let taken = self.lanes.get(&number).map_or(0, |lane| lane.taken);
+        let all: usize = self.lanes.values().map(|lane| lane.taken).sum();
+        let shared: usize = self.lanes.values().map(|lane| lane.taken.saturating_sub(OWN_PLACES)).sum();
+        all < ALL_PLACES && taken < MAX_PLACES && (taken < OWN_PLACES || shared < SHARED_PLACES)
+    }
+
+    fn take(&mut self, number: u64) -> Taken {
+        let is_free = self.is_free(number);
+        let lane = self.lanes.entry(number).or_default();
+        match lane.waiting.len() {
+            0 if is_free => {
+                lane.taken += 1;
+                Taken::Now
+            }
+            waiting if waiting < MAX_WAITING => Taken::Wait,
+            _ => Taken::Full,
+        }
+    }
+
+    fn wait(&mut self, number: u64, waker: Waker) -> u64 {
+        let lane = self.lanes.entry(number).or_default();
+        let ticket = lane.next;
+        lane.next += 1;
+        lane.waiting.insert(ticket, Some(waker));
+        ticket
+    }
+
+    /// Gives a place back, and hands out what is free then. Answers who is to be woken.
+    fn give(&mut self, number: u64) -> Vec<Waker> {
+        if let Some(lane) = self.lanes.get_mut(&number) {
+            lane.taken -= 1;
+        }
+        self.grant()
+    }
+
+    fn grant(&mut self) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        let numbers: Vec<u64> = self.lanes.keys().copied().collect();
+        for number in numbers {
+            while self.is_free(number) {
+                let Some(lane) = self.lanes.get_mut(&number) else { break };
+                let Some(waker) = lane.waiting.values_mut().find_map(Option::take) else { break };
+                lane.taken += 1;
+                woken.push(waker);
+            }
+        }
+        self.lanes.retain(|_, lane| lane.taken > 0 || !lane.waiting.is_empty());
+        woken
+    }
+}
+
+/// A place of a file system, which the call itself holds: a dropped future does not free it early.
+struct Place(u64);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let woken = lock(&PLACES).give(self.0);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waits for a place, in order.
+struct Taking {
+    number: u64,
+    ticket: Option<u64>,
+}
+
+impl Future for Taking {
+    type Output = Place;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
+        let (number, mut woken) = (self.number, Vec::new());
+        let mut places = lock(&PLACES);
+        let ticket = match self.ticket {
+            Some(ticket) => ticket,
+            None => {
+                let ticket = places.wait(number, cx.waker().clone());
+                // A place may have become free since it was asked for.
+                woken = places.grant();
+                ticket
+            }
+        };
+        let mut waits = false;
+        if let Some(lane) = places.lanes.get_mut(&number) {
+            match lane.waiting.get_mut(&ticket) {
+                Some(Some(waker)) => {
+                    waker.clone_from(cx.waker());
+                    waits = true;
+                }
+                _ => drop(lane.waiting.remove(&ticket)),
+            }
+        }
+        drop(places);
+        self.ticket = waits.then_some(ticket);
+        woken.into_iter().for_each(Waker::wake);
+        if waits { Poll::Pending } else { Poll::Ready(Place(number)) }
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let granted = lock(&PLACES).lanes.get_mut(&self.number).and_then(|lane| lane.waiting.remove(&ticket));
+        if let Some(None) = granted {
+            drop(Place(self.number));
+        }
+    }
+}
+
+/// A descriptor that is closed where nobody waits for it, if its file system may block: the last close of a file that was written
+/// sends what was written to whoever answers for the file system.
+#[derive(Debug)]
+pub struct Descriptor {
+    fd: ManuallyDrop<OwnedFd>,
+    system: Option<Arc<FileSystem>>,
+}
+
+impl Descriptor {
+    /// Of a file of this file system; `None` where it is known not to matter.
+    pub fn new(fd: OwnedFd, system: Option<Arc<FileSystem>>) -> Descriptor {
+        Descriptor { fd: ManuallyDrop::new(fd), system }
+    }
+
+    /// Its file system, while that may hang.
+    pub fn blocking(&self) -> Option<&Arc<FileSystem>> {
+        self.system.as_ref().filter(|system| system.may_hang())
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the field after this.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if let Some(system) = self.blocking() {
+            system.later(move || drop(fd));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

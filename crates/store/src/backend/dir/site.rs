@@ -1,0 +1,461 @@
+//! Where the system calls of an operation are made: on the calling core, or on a worker because a file system may block.
+//!
+//! What: one decision for each operation, by the file system of the nodes that it names. The calls are the same in both places.
+//! A share is usually one file system. Others may be mounted below its root: what names a node of one of those, or the name that leads
+//! into it, is carried out in the places of that one, so a mount that hangs leaves the rest of its share alone.
+//! Owns: which file systems a share has seen. Does not: know when one may block; see [`weft_machine::file::system`].
+//! Limits: those of the file systems' places; [`Error::Limit`] for whoever finds none.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::fsync;
+use weft_machine::file::busy::{self, Unlocked};
+use weft_machine::file::system::{Device, FileSystem};
+use weft_machine::file::{mount_readings, remote_below};
+
+use super::lookup::Looked;
+use super::observe::Guard;
+use super::sys::Identity;
+use super::{Folder, names, sys};
+use crate::vfs::{DirName, Error, NodeId, Op, Outcome};
+
+/// File systems of a share besides that of its root that are remembered.
+const MAX_OTHERS: usize = 1024;
+
+/// Where the system calls of an operation are made.
+#[derive(Clone)]
+pub(super) enum Site {
+    /// On the calling core. `None`: they are on the file system of the root.
+    Core(Option<Arc<FileSystem>>),
+    /// On workers, in the places of this file system.
+    Workers(Arc<FileSystem>),
+}
+
+/// The file systems of a share.
+pub(super) struct Systems {
+    home: Arc<FileSystem>,
+    /// There are others: each operation is looked at.
+    are_several: AtomicBool,
+    /// The table of mounts that `known` has been looked up in.
+    reading: AtomicU64,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    others: HashMap<Device, Arc<FileSystem>>,
+    crossings: Vec<Crossing>,
+}
+
+/// A name below the root that leads to a file system which may block.
+struct Crossing {
+    /// From the root to the directory of the name.
+    way: Vec<Vec<u8>>,
+    name: Vec<u8>,
+    system: Arc<FileSystem>,
+}
+
+impl Systems {
+    /// Those of a share whose root is of this device. Where tests are, time is nothing to go by.
+    pub(super) fn of(home: Device) -> Systems {
+        Systems::new(if cfg!(test) { FileSystem::fixed(false) } else { FileSystem::of(home) })
+    }
+
+    pub(super) fn new(home: Arc<FileSystem>) -> Systems {
+        Systems {
+            home,
+            are_several: AtomicBool::new(false),
+            // Other than every reading.
+            reading: AtomicU64::new(u64::MAX),
+            known: Mutex::default(),
+        }
+    }
+
+    /// That of the root.
+    pub(super) fn home(&self) -> &Arc<FileSystem> {
+        &self.home
+    }
+
+    // Each change of what it guards is one step.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One besides that of the root.
+    fn any_that_blocks(&self) -> Option<Arc<FileSystem>> {
+        let known = self.known();
+        let mounted = known.crossings.iter().map(|crossing| &crossing.system);
+        known.others.values().chain(mounted).find(|system| system.blocks()).cloned()
+    }
+
+    /// A node of another device than the root's was seen.
+    pub(super) fn saw_another(&self) {
+        self.are_several.store(true, Ordering::Release);
+    }
+
+    /// That of another device than the root's.
+    fn other(&self, device: Device) -> Arc<FileSystem> {
+        if let Some(system) = self.known().others.get(&device) {
+            return system.clone();
+        }
+        let system = FileSystem::of(device);
+        let mut known = self.known();
+        if known.others.len() >= MAX_OTHERS {
+            known.others.clear();
+        }
+        known.others.insert(device, system.clone());
+        system
+    }
+}
+
+/// The nodes that an operation names.
+fn nodes(op: &Op) -> [Option<NodeId>; 2] {
+    match op {
+        Op::Lookup { dir: node, .. }
+        | Op::Getattr { node }
+        | Op::Setattr { node, .. }
+        | Op::Open { node, .. }
+        | Op::Create { dir: node, .. }
+        | Op::Remove { dir: node, .. }
+        | Op::Rmdir { dir: node, .. }
+        | Op::MayUnlink { dir: node, .. }
+        | Op::Readlink { node }
+        | Op::Readdir { dir: node, .. }
+        | Op::Place { node }
+        | Op::SyncDir { dir: node }
+        | Op::SyncAll { node }
+        | Op::Hold { node }
+        | Op::GetXattr { node, .. }
+        | Op::SetXattr { node, .. }
+        | Op::ListXattrs { node }
+        | Op::RemoveXattr { node, .. }
+        | Op::Beside { node } => [Some(*node), None],
+        Op::Rename { from, to, .. } => [Some(from.dir), Some(to.dir)],
+        Op::Link { node, dir, .. } => [Some(*node), Some(*dir)],
+        Op::Statfs | Op::Find { .. } | Op::Stable { .. } => [None, None],
+    }
+}
+
+/// A directory, and the name in it; `None` where all of it is read.
+type Named<'a> = (NodeId, Option<&'a [u8]>);
+
+/// The names that an operation leads to.
+fn names_of(op: &Op) -> [Option<Named<'_>>; 2] {
+    match op {
+        Op::Lookup { dir, name, .. }
+        | Op::Create { dir, name, .. }
+        | Op::Remove { dir, name }
+        | Op::Rmdir { dir, name }
+        | Op::MayUnlink { dir, name }
+        | Op::Link { dir, name, .. } => [Some((*dir, Some(name))), None],
+        Op::Rename { from, to, .. } => [Some((from.dir, Some(&from.name))), Some((to.dir, Some(&to.name)))],
+        Op::Readdir { dir, .. } => [Some((*dir, None)), None],
+        _ => [None, None],
+    }
+}
+
+impl Folder {
+    /// Where the calls of `op` are made.
+    pub(super) fn site(&self, op: &Op) -> Site {
+        let systems = &self.systems;
+        if systems.reading.load(Ordering::Acquire) != mount_readings() {
+            self.look_for_mounts();
+        }
+        if systems.are_several.load(Ordering::Acquire) {
+            return self.site_among_several(op);
+        }
+        self.site_at_home(op)
+    }
+
+    fn site_at_home(&self, op: &Op) -> Site {
+        let home = &self.systems.home;
+        // The table alone answers some.
+        match home.blocks() && !matches!(op, Op::Stable { .. }) {
+            true => Site::Workers(home.clone()),
+            false => Site::Core(None),
+        }
+    }
+
+    fn site_among_several(&self, op: &Op) -> Site {
+        let mut elsewhere = None;
+        let mut nodes = nodes(op);
+        if let Op::Find { stable } = op {
+            nodes = [self.table().of(&Identity::from_stable(stable, &self.home)), None];
+            if nodes == [None, None]
+                && let Some(system) = self.systems.any_that_blocks()
+            {
+                // It is searched for everywhere.
+                return Site::Workers(system);
+            }
+        }
+        for node in nodes.into_iter().flatten() {
+            let Ok(identity) = self.table().identity(node) else { continue };
+            if identity.is_beside(&self.home) {
+                continue;
+            }
+            let system = self.systems.other(identity.device());
+            if system.blocks() {
+                return Site::Workers(system);
+            }
+            elsewhere = Some(system);
+        }
+        for (dir, name) in names_of(op).into_iter().flatten() {
+            let known = self.systems.known();
+            let crossings = known.crossings.iter().filter(|crossing| crossing.system.blocks());
+            let mut leading = crossings
+                .filter(|crossing| name.is_none_or(|name| names::fold(name) == names::fold(&crossing.name)));
+            if let Some(crossing) = leading.find(|crossing| self.table().is_at(dir, &crossing.way)) {
+                return Site::Workers(crossing.system.clone());
+            }
+        }
+        match self.site_at_home(op) {
+            Site::Core(_) => Site::Core(elsewhere),
+            site => site,
+        }
+    }
+
+    /// Whether a node lies on another file system than the root, which may block.
+    pub(super) fn is_behind_slow_mount(&self, node: NodeId) -> bool {
+        let Ok(identity) = self.table().identity(node) else { return false };
+        !identity.is_beside(&self.home) && self.systems.other(identity.device()).blocks()
+    }
+
+    /// The file system of a node.
+    pub(super) fn system_of(&self, node: NodeId) -> Result<Arc<FileSystem>, Error> {
+        let identity = self.table().identity(node)?;
+        Ok(match identity.is_beside(&self.home) {
+            true => self.systems.home.clone(),
+            false => self.systems.other(identity.device()),
+        })
+    }
+
+    /// The mounts below the root, by the kernel's table alone: nothing is asked of any of them.
+    fn look_for_mounts(&self) {
+        let reading = mount_readings();
+        let crossings = self.root_path().map(|root| remote_below(&root)).unwrap_or_default().into_iter();
+        let crossings = crossings.filter_map(|(mount, way)| {
+            let mut way: Vec<_> = way.iter().map(|name| name.as_bytes().to_vec()).collect();
+            let name = way.pop()?;
+            Some(Crossing { way, name, system: FileSystem::of(mount.device) })
+        });
+        let crossings: Vec<_> = crossings.collect();
+        if !crossings.is_empty() {
+            self.systems.saw_another();
+        }
+        self.systems.known().crossings = crossings;
+        self.systems.reading.store(reading, Ordering::Release);
+    }
+
+    fn root_path(&self) -> Option<PathBuf> {
+        let root: Arc<OwnedFd> = self.fd(NodeId::ROOT).ok()?;
+        std::fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).ok()
+    }
+
+    /// Carries out one step of an operation. A step on a worker runs to its end, whoever still waits for it.
+    pub(super) async fn step<T: Send + 'static>(
+        self: &Arc<Folder>,
+        site: &Site,
+        step: impl FnOnce(&Folder) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        match site {
+            Site::Core(_) => step(self),
+            Site::Workers(system) => {
+                let folder = self.clone();
+                system.names(move || step(&folder)).await?
+            }
+        }
+    }
+
+    /// Carries out an operation on workers.
+    pub(super) async fn on_workers(
+        self: Arc<Folder>,
+        system: Arc<FileSystem>,
+        op: Op,
+    ) -> Result<Outcome, Error> {
+        let site = Site::Workers(system.clone());
+        match op {
+            Op::SyncDir { dir } => {
+                let sync = move || Ok(fsync(sys::open_dir(&self.dir_fd(dir)?)?)?);
+                system.data(sync).await?.map(|()| Outcome::Done)
+            }
+            Op::SyncAll { node } => {
+                let sync = move || match self.any_dir_beside(node) {
+                    Some(dir) => Ok(rustix::fs::syncfs(dir)?),
+                    None => {
+                        rustix::fs::sync();
+                        Ok(())
+                    }
+                };
+                system.data(sync).await?.map(|()| Outcome::Done)
+            }
+            Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),
+            Op::Lookup { dir, name, fold_case } => {
+                let wanted = name.clone();
+                match self.step(&site, move |folder| folder.lookup(dir, &wanted, fold_case)).await? {
+                    Looked::Found(attr) => Ok(Outcome::Attr(attr)),
+                    Looked::Unread { .. } => self.search_folded(&site, dir, &name).await.map(Outcome::Attr),
+                }
+            }
+            op => self.whole(&site, op).await,
+        }
+    }
+
+    /// An operation in one step. A file that another worker has for itself is waited for as a task: in the kernel that would take a
+    /// place.
+    async fn whole(self: &Arc<Folder>, site: &Site, mut op: Op) -> Result<Outcome, Error> {
+        loop {
+            let (unlocked, is_all) = match Unlocked::all() {
+                Some(unlocked) => (unlocked, true),
+                None => {
+                    let locks;
+                    (locks, op) = self.step(site, move |folder| Ok((folder.locks(&op), op))).await?;
+                    (busy::shared(locks).await, false)
+                }
+            };
+            let done = self.step(site, move |folder| {
+                // While it waited, its names may have been given to other files.
+                if !is_all && !unlocked.covers(&folder.locks(&op)) {
+                    return Ok(Err(op));
+                }
+                folder.settle(&op);
+                let done = folder.carry_out(op, &unlocked)?;
+                drop(unlocked);
+                if let Some(ending) = done.ending {
+                    // When this is answered the space is free, unless somebody has the file open.
+                    ending.close();
+                }
+                Ok(Ok(done.outcome))
+            });
+            match done.await? {
+                Ok(outcome) => return Ok(outcome),
+                Err(again) => op = again,
+            }
+        }
+    }
+
+    /// What was closed before a name goes is closed then: a file that is open keeps some file systems from removing its folder.
+    fn settle(&self, op: &Op) {
+        if let Op::Remove { dir, .. } | Op::Rmdir { dir, .. } | Op::Rename { to: DirName { dir, .. }, .. } =
+            op
+            && let Ok(system) = self.system_of(*dir)
+        {
+            system.settle();
+        }
+    }
+
+    /// Does on a thread of its own what goes through the whole share from time to time, where that may block: it would keep the other
+    /// shares from their turn. One at a time.
+    pub(super) fn from_time_to_time(
+        self: &Arc<Folder>,
+        runs: fn(&Folder) -> &AtomicBool,
+        act: impl FnOnce(&Folder) + Send + 'static,
+    ) {
+        if !self.systems.home.may_hang() && self.systems.any_that_blocks().is_none() {
+            return act(self);
+        }
+        if runs(self).swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let folder = self.clone();
+        let spawned = std::thread::Builder::new().name("weft-sweep".to_owned()).spawn(move || {
+            act(&folder);
+            runs(&folder).store(false, Ordering::Release);
+        });
+        if spawned.is_err() {
+            runs(self).store(false, Ordering::Release);
+        }
+    }
+
+    /// Observes a directory.
+    pub(super) async fn observing(
+        self: Arc<Folder>,
+        observe: impl FnOnce(&Folder) -> Option<Guard> + Send + 'static,
+    ) -> Option<Box<dyn Any + Send + Sync>> {
+        let system = self.systems.home.clone();
+        let guard = match system.blocks() {
+            false => observe(&self),
+            true => system.names(move || observe(&self)).await.ok().flatten(),
+        };
+        Some(Box::new(Observing { guard: Some(guard?), system }))
+    }
+}
+
+/// What is observed. It ends on a thread of its file system where that may block: whoever begins to observe holds a lock while
+/// the file system is asked.
+struct Observing {
+    guard: Option<Guard>,
+    system: Arc<FileSystem>,
+}
+
+impl Drop for Observing {
+    fn drop(&mut self) {
+        let guard = self.guard.take();
+        if self.system.blocks() {
+            self.system.later(move || drop(guard));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::{SetAttr, Stable};
+
+    fn places(site: &Site) -> Option<&Arc<FileSystem>> {
+        match site {
+            Site::Core(_) => None,
+            Site::Workers(system) => Some(system),
+        }
+    }
+
+    #[test]
+    fn what_leads_into_a_slow_mount_goes_to_its_places_and_the_rest_of_the_share_stays() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(tree.path().join("a/m")).unwrap();
+        std::fs::create_dir(tree.path().join("m")).unwrap();
+        let folder = Folder::open(tree.path(), Systems::of).unwrap();
+        let a = folder.exact(NodeId::ROOT, b"a").unwrap().node;
+        let slow = FileSystem::fixed(true);
+        let crossing = Crossing { way: vec![b"a".to_vec()], name: b"m".to_vec(), system: slow.clone() };
+        folder.systems.known().crossings.push(crossing);
+        let lookup = |dir, name: &[u8]| Op::Lookup { dir, name: name.to_vec(), fold_case: true };
+        let list = |dir| Op::Readdir { dir, cookie: 0, max: 10, beside: false };
+        let rename = Op::Rename {
+            from: DirName { dir: NodeId::ROOT, name: b"m".to_vec() },
+            to: DirName { dir: a, name: b"m".to_vec() },
+            replace: false,
+        };
+        let nowhere = Stable([7; 24]);
+        for leads in [lookup(a, b"m"), lookup(a, b"M"), list(a), rename, Op::Find { stable: nowhere }] {
+            let site = folder.site_among_several(&leads);
+            assert!(places(&site).is_some_and(|places| Arc::ptr_eq(places, &slow)), "{leads:?}");
+        }
+        let stays = [
+            lookup(NodeId::ROOT, b"m"),
+            lookup(a, b"n"),
+            list(NodeId::ROOT),
+            Op::Getattr { node: a },
+            Op::Setattr { node: a, set: SetAttr::default() },
+            Op::Find { stable: folder.getattr(a).unwrap().stable },
+            Op::Statfs,
+        ];
+        for stays in stays {
+            assert!(places(&folder.site_among_several(&stays)).is_none(), "{stays:?}");
+        }
+    }
+
+    #[test]
+    fn a_share_whose_own_file_system_may_block_asks_only_its_table_on_a_core() {
+        let tree = tempfile::tempdir().unwrap();
+        let folder = Folder::open(tree.path(), |_| Systems::new(FileSystem::fixed(true))).unwrap();
+        assert!(places(&folder.site(&Op::Getattr { node: NodeId::ROOT })).is_some());
+        assert!(places(&folder.site(&Op::Statfs)).is_some());
+        assert!(places(&folder.site(&Op::Stable { node: NodeId::ROOT })).is_none());
+    }
+}
