@@ -35,6 +35,13 @@ const SET_ID_BITS: u32 = 0o6000;
 /// What is kept beside a file.
 const KEPT: FileAttributes = FileAttributes(SETTABLE.0 | FileAttributes::SPARSE_FILE.0);
 
+/// A file's metadata: what every file has, and what a client has set of it that only DOS knows.
+#[derive(Clone, Copy)]
+pub(super) struct Metadata<'a> {
+    pub(super) attr: &'a Attr,
+    pub(super) dos: Option<Dos>,
+}
+
 /// A time of the store on the wire.
 pub(super) fn filetime(t: Timestamp) -> Filetime {
     Filetime::from_unix(t.secs, t.nanos)

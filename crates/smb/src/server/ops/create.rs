@@ -24,16 +24,17 @@ use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::posix;
 use weft_wire::smb2::{Dialect, FileId, Filetime, NtStatus};
 
+use super::attributes::{self, Metadata};
 use super::caching::{self, Caching, Interim, Wanted};
+use super::channel_sequence::ChannelSequence;
 use super::instances::{self, Instance};
-use super::opens::Open;
+use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::path::Path;
 use super::replay::{Begin, Begun};
 use super::resolve::{self, Resolved};
-use super::{
-    attributes, durable, ea, namespace, path, persistent, previous, security, status, symlink, tunnel,
-};
+use super::security::{self, Asked};
+use super::{durable, ea, namespace, path, persistent, previous, status, symlink, tunnel};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 use crate::server::held::OPEN_BYTES;
 
@@ -154,17 +155,23 @@ async fn first(
         open(cx, &vfs, &wish).await.map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
     let summary = attributes::summary(&opened.attr, opened.dos, &opened.place.name);
     let (attr, dos, dir) = (opened.attr, opened.dos, opened.place.dir);
-    let open = Open::new(
-        cx,
+    let open = Open::new(opens::New {
+        id: cx.server().handles.number(),
+        sequence: ChannelSequence::starting(cx.header()),
         vfs,
-        (attr.node, attr.kind),
-        opened.place,
-        (opened.access, wish.options),
-        opened.file,
-        (opened.claim, opened.caching),
+        node: attr.node,
+        kind: attr.kind,
+        place: opened.place,
+        access: opened.access,
+        options: wish.options,
+        file: opened.file,
+        claim: opened.claim,
+        caching: opened.caching,
         action,
-        (opened.hold, held, descriptors),
-    );
+        hold: opened.hold,
+        held,
+        descriptors,
+    });
     let _ = open.share.set(share.name.clone());
     if let Some(short) = opened.by_short {
         let _ = open.by_short.set((cx.server().handles.tunnel.clone(), short));
@@ -178,15 +185,21 @@ async fn first(
     }
     // Before anything is waited for: if the connection is lost, the open is closed, and what it was to delete goes.
     let owned = OwnedOpen::new(Arc::new(open));
-    let about = (&share.vfs, (&attr, dos), dir);
-    let mut contexts =
-        answer_contexts(cx, &request.contexts, about, &share.name, summary.change_time).await?;
+    let about = OpenedFile {
+        vfs: &share.vfs,
+        share: &share.name,
+        metadata: Metadata { attr: &attr, dos },
+        dir,
+        change_time: summary.change_time,
+    };
+    let mut contexts = answer_contexts(cx, &request.contexts, about).await?;
     // Before it is in a table, out of which it can be closed: whoever closes it then finds all that is to be forgotten.
     if let Some(begun) = begun {
         begun.opened(&owned, &cx.session().user);
     }
-    let asked = (wish.share, request.desired_access);
-    if let Some(persistent) = persistent::begin(cx, share, &owned, asked, (durable, &wish.caching)).await {
+    let desired = request.desired_access;
+    let written = persistent::begin(cx, share, &owned, wish.share, desired, durable, &wish.caching);
+    if let Some(persistent) = written.await {
         durable::make_persistent(cx, &owned, durable, persistent);
     }
     let open = owned.clone();
@@ -491,7 +504,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         None => Ok(()),
     };
     let taken = match kept {
-        Ok(()) => take(cx, vfs, wish, (&attr, None), place, access, true).await,
+        Ok(()) => take(cx, vfs, wish, Metadata { attr: &attr, dos: None }, place, access, true).await,
         Err(failure) => Err(failure),
     };
     let mut opened = match taken {
@@ -549,14 +562,14 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         Err(e) => return Err(e.into()),
     }
     // To make a stream is to write to the file.
-    let implied = AccessMask::FILE_WRITE_DATA;
+    let asked = Asked { desired: wish.access, implied: AccessMask::FILE_WRITE_DATA };
     let dos = vfs.beside(base.node).await?.dos;
-    let access = security::granted(cx, vfs, (wish.access, implied), (&base, dos), place.dir).await?;
+    let access = security::granted(cx, vfs, asked, Metadata { attr: &base, dos }, place.dir).await?;
     let (attr, made) = vfs.stream(base.node, name, true).await?;
     if !made {
         return Ok(None);
     }
-    let opened = match take(cx, vfs, wish, (&attr, dos), place, access, true).await {
+    let opened = match take(cx, vfs, wish, Metadata { attr: &attr, dos }, place, access, true).await {
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(None),
         Err(failure) => {
@@ -589,12 +602,14 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     if delete && (kept || attr.node == NodeId::ROOT) {
         return Err(NtStatus::CANNOT_DELETE.into());
     }
-    let access = security::granted(cx, vfs, (wish.access, wish.implied()), (attr, dos), place.dir).await?;
+    let metadata = Metadata { attr, dos };
+    let asked = Asked { desired: wish.access, implied: wish.implied() };
+    let access = security::granted(cx, vfs, asked, metadata, place.dir).await?;
     if delete && vfs.stream_of(attr.node).is_none() {
         vfs.may_unlink(place.dir, &place.name).await?;
     }
     if !wish.truncates() {
-        let opened = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
+        let opened = take(cx, vfs, wish, metadata, place, access, false).await?;
         return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
     }
     // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so. Nobody
@@ -608,7 +623,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     reserve(vfs, wish.allocation).await?;
-    let taken = take(cx, vfs, wish, (attr, dos), place, access, false).await?;
+    let taken = take(cx, vfs, wish, metadata, place, access, false).await?;
     let Some(mut opened) = taken else { return Ok(None) };
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     opened.attr = vfs.setattr(attr.node, empty).await?;
@@ -665,7 +680,7 @@ async fn take(
     cx: &OpContext,
     vfs: &Vfs,
     wish: &Wish,
-    (attr, dos): (&Attr, Option<Dos>),
+    Metadata { attr, dos }: Metadata<'_>,
     place: DirName,
     access: AccessMask,
     new: bool,
@@ -809,31 +824,42 @@ async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What the contexts of an answer tell of.
+struct OpenedFile<'a> {
+    vfs: &'a Vfs,
+    /// The share's name.
+    share: &'a str,
+    metadata: Metadata<'a>,
+    /// The directory that it was found in.
+    dir: NodeId,
+    /// As its client sees it.
+    change_time: Filetime,
+}
+
 async fn answer_contexts(
     cx: &OpContext,
     asked: &[RequestContext],
-    (vfs, (attr, dos), dir): (&Vfs, (&Attr, Option<Dos>), NodeId),
-    share: &str,
-    changed: Filetime,
+    about: OpenedFile<'_>,
 ) -> Result<Vec<ResponseContext>, Failure> {
+    let OpenedFile { vfs, share, metadata, dir, change_time } = about;
     let maximal = match asked.iter().any(|context| matches!(context, RequestContext::MaximalAccess(_))) {
-        true => security::maximal(cx, vfs, (attr, dos), dir).await?,
+        true => security::maximal(cx, vfs, metadata, dir).await?,
         false => AccessMask::NONE,
     };
     let answer = |context: &RequestContext| match context {
         // 3.3.5.9.5: unchanged since the client asked last.
-        RequestContext::MaximalAccess(Some(since)) if *since == changed => {
+        RequestContext::MaximalAccess(Some(since)) if *since == change_time => {
             Some(ResponseContext::MaximalAccess { status: status::NONE_MAPPED, access: 0 })
         }
         RequestContext::MaximalAccess(_) => {
             Some(ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access: maximal.0 })
         }
         RequestContext::OnDiskId => {
-            let file_id = attributes::number(cx, attr);
+            let file_id = attributes::number(cx, metadata.attr);
             Some(ResponseContext::OnDiskId { file_id, volume_id: volume_id(share) })
         }
         RequestContext::Posix { .. } if cx.connection().negotiated().posix => {
-            Some(ResponseContext::Posix(attributes::posix_of(attr)))
+            Some(ResponseContext::Posix(attributes::posix_of(metadata.attr)))
         }
         _ => None,
     };

@@ -172,6 +172,16 @@ fn response(create_guid: Option<Guid>, timeout: Duration, persistent: bool) -> R
     }
 }
 
+/// Whose a persistent handle is, and how long it waits for its client.
+pub(super) struct Owner<'a> {
+    pub(super) user: &'a str,
+    /// ClientGuid.
+    pub(super) client: Guid,
+    /// What its client called it.
+    pub(super) create_guid: Guid,
+    pub(super) timeout: Duration,
+}
+
 impl Durable {
     /// That of what this request opened.
     fn of(
@@ -191,14 +201,15 @@ impl Durable {
     }
 
     /// That of a handle of the last run.
-    pub(super) fn restored(
-        (create_guid, client): (Guid, Guid),
-        user: Arc<str>,
-        timeout: Duration,
-        home: Arc<Preserved>,
-        persistent: Persistent,
-    ) -> Durable {
-        Durable { create_guid: Some(create_guid), user, client, timeout, home, persistent: Some(persistent) }
+    pub(super) fn restored(owner: Owner<'_>, home: Arc<Preserved>, persistent: Persistent) -> Durable {
+        Durable {
+            create_guid: Some(owner.create_guid),
+            user: owner.user.into(),
+            client: owner.client,
+            timeout: owner.timeout,
+            home,
+            persistent: Some(persistent),
+        }
     }
 
     /// The context that said that it is durable, again.
@@ -211,9 +222,14 @@ impl Durable {
         self.persistent.as_ref()
     }
 
-    /// Whose it is: user and client.
-    pub(super) fn owner(&self) -> (&str, Guid) {
-        (&self.user, self.client)
+    /// Whose it is.
+    pub(super) fn owner(&self) -> Owner<'_> {
+        Owner {
+            user: &self.user,
+            client: self.client,
+            create_guid: self.create_guid.unwrap_or_default(),
+            timeout: self.timeout,
+        }
     }
 
     /// Whether it was opened by this user.

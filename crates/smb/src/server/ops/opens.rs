@@ -108,48 +108,46 @@ pub(super) enum ChangeTime {
     Frozen(Timestamp),
 }
 
+/// What an open starts with.
+pub(super) struct New {
+    /// Open.DurableFileId: it stays when the handle goes over to another file, and over restarts of the server.
+    pub(super) id: u64,
+    pub(super) sequence: ChannelSequence,
+    pub(super) vfs: Vfs,
+    pub(super) node: NodeId,
+    pub(super) kind: Kind,
+    pub(super) place: DirName,
+    pub(super) access: AccessMask,
+    pub(super) options: CreateOptions,
+    /// `None`: its data was not asked for, or has none.
+    pub(super) file: Option<OpenFile>,
+    pub(super) claim: Claim,
+    pub(super) caching: Caching,
+    pub(super) action: CreateAction,
+    pub(super) hold: Hold,
+    pub(super) held: Charge,
+    pub(super) descriptors: Charge,
+}
+
 impl Open {
-    #[allow(clippy::too_many_arguments, reason = "each is one field")]
-    pub(super) fn new(
-        cx: &OpContext,
-        vfs: Vfs,
-        (node, kind): (NodeId, Kind),
-        place: DirName,
-        (access, options): (AccessMask, CreateOptions),
-        file: Option<OpenFile>,
-        (claim, caching): (Claim, Caching),
-        action: CreateAction,
-        (hold, held, descriptors): (Hold, Charge, Charge),
-    ) -> Open {
-        let (id, sequence) = (cx.server().handles.number(), ChannelSequence::starting(cx.header()));
-        Open::numbered(
+    pub(super) fn new(new: New) -> Open {
+        let New {
             id,
             sequence,
             vfs,
-            (node, kind),
+            node,
+            kind,
             place,
-            (access, options),
+            access,
+            options,
             file,
-            (claim, caching),
+            claim,
+            caching,
             action,
-            (hold, held, descriptors),
-        )
-    }
-
-    /// The same for one that has a number already.
-    #[allow(clippy::too_many_arguments, reason = "each is one field")]
-    pub(super) fn numbered(
-        id: u64,
-        sequence: ChannelSequence,
-        vfs: Vfs,
-        (node, kind): (NodeId, Kind),
-        place: DirName,
-        (access, options): (AccessMask, CreateOptions),
-        file: Option<OpenFile>,
-        (claim, caching): (Claim, Caching),
-        action: CreateAction,
-        (hold, held, descriptors): (Hold, Charge, Charge),
-    ) -> Open {
+            hold,
+            held,
+            descriptors,
+        } = new;
         Open {
             persistent: id,
             vfs,

@@ -23,8 +23,8 @@ use weft_wire::smb2::{Guid, NtStatus};
 use super::caching::{self, Caching, Oplock, Wanted, state_of};
 use super::channel_sequence::ChannelSequence;
 use super::create::{self, rights_of_access};
-use super::durable::{self, Durable, Preserved};
-use super::opens::Open;
+use super::durable::{self, Durable, Owner, Preserved};
+use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::status;
 use crate::server::Server;
@@ -62,8 +62,10 @@ pub(super) async fn begin(
     cx: &OpContext,
     share: &Share,
     open: &Open,
-    (sharing, desired): (Sharing, AccessMask),
-    (durable, wanted): (&durable::Wanted, &Wanted),
+    sharing: Sharing,
+    desired: AccessMask,
+    durable: &durable::Wanted,
+    wanted: &Wanted,
 ) -> Option<Persistent> {
     let durable::Wanted::V2 { timeout, create_guid, persistent: true } = *durable else { return None };
     // 3.3.5.9.10: no directory is durable. Nor is a stream, which has no name of its own over restarts.
@@ -88,8 +90,9 @@ pub(super) async fn begin(
         (Caching::Lease(_), Wanted::Lease(lease)) => Cached::Lease(*lease),
         _ => Cached::Nothing,
     };
-    let whose = (&*cx.session().user, cx.session().client_guid, create_guid, timeout);
-    let record = persistent.record(open, whose, cached).await;
+    let session = cx.session();
+    let owner = Owner { user: &session.user, client: session.client_guid, create_guid, timeout };
+    let record = persistent.record(open, owner, cached).await;
     if let Err(full) = persistent.charge(open, &record) {
         let _ = held::refused(full);
         return None;
@@ -116,17 +119,12 @@ impl Persistent {
         Ok(())
     }
 
-    async fn record(
-        &self,
-        open: &Open,
-        (user, client, create_guid, timeout): (&str, Guid, Guid, Duration),
-        cached: Cached,
-    ) -> Record {
+    async fn record(&self, open: &Open, owner: Owner<'_>, cached: Cached) -> Record {
         let locks = open.claim.locked().into_iter();
         Record {
-            create_guid,
-            client,
-            user: user.to_owned(),
+            create_guid: owner.create_guid,
+            client: owner.client,
+            user: owner.user.to_owned(),
             share: self.share.to_string(),
             file: self.file,
             access: open.access.0,
@@ -134,7 +132,7 @@ impl Persistent {
             options: open.options.0,
             sharing: sharing_bits(self.sharing),
             action: open.action.0,
-            timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+            timeout_ms: u32::try_from(owner.timeout.as_millis()).unwrap_or(u32::MAX),
             delete_pending: open.claim.delete_pending(),
             cached,
             locks: locks.map(|(range, exclusive)| (range.offset, range.len, exclusive)).collect(),
@@ -162,9 +160,7 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
         Caching::Oplock(_) => Cached::Oplock(bits(open.vfs.opens().caching(open.node, open.claim.key()).0)),
         Caching::Lease(lease) => Cached::Lease(lease.describe()),
     };
-    let (user, client) = durable.owner();
-    let whose = (user, client, durable.create_guid.unwrap_or_default(), durable.timeout());
-    let mut record = persistent.record(open, whose, cached).await;
+    let mut record = persistent.record(open, durable.owner(), cached).await;
     if persistent.charge(open, &record).is_err() {
         // The file is found without it, too, but later.
         record.path.clear();
@@ -297,18 +293,23 @@ async fn reopen(
         }
         _ => {}
     }
-    let open = Open::numbered(
+    let open = Open::new(opens::New {
         id,
-        ChannelSequence::default(),
+        sequence: ChannelSequence::default(),
         vfs,
-        (attr.node, attr.kind),
+        node: attr.node,
+        kind: attr.kind,
         place,
-        (access, options),
+        access,
+        options,
         file,
-        (claim, caching),
-        CreateAction(record.action),
-        (hold, held, descriptors),
-    );
+        claim,
+        caching,
+        action: CreateAction(record.action),
+        hold,
+        held,
+        descriptors,
+    });
     let _ = open.share.set(share.name.clone());
     open.locks.restore(&record.sequences);
     let persistent = Persistent {
@@ -320,13 +321,13 @@ async fn reopen(
         path_bytes: AtomicUsize::new(path_bytes),
         gone: Arc::default(),
     };
-    let durable = Durable::restored(
-        (record.create_guid, record.client),
-        record.user.as_str().into(),
-        Duration::from_millis(record.timeout_ms.into()),
-        handles.preserved.clone(),
-        persistent,
-    );
+    let owner = Owner {
+        user: &record.user,
+        client: record.client,
+        create_guid: record.create_guid,
+        timeout: Duration::from_millis(record.timeout_ms.into()),
+    };
+    let durable = Durable::restored(owner, handles.preserved.clone(), persistent);
     let first = open.durable.set(durable).is_ok();
     debug_assert!(first, "it was just made");
     Ok(Arc::new(open))

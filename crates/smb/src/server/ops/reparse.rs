@@ -21,7 +21,7 @@ use super::caching::Caching;
 use super::channel_sequence::ChannelSequence;
 use super::create::{DATA, WRITE_DATA, rights_of_access};
 use super::ioctl::Output;
-use super::opens::Open;
+use super::opens::{self, Open};
 use super::owned_open::OwnedOpen;
 use super::{status, symlink};
 use crate::server::context::{Failure, OpContext};
@@ -230,18 +230,23 @@ async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) 
     let again = |charge: &Charge, of| charge.budget().restore(charge.holder().clone(), of);
     let (held, descriptors) =
         (again(open.held(), OPEN_BYTES), again(open.descriptors(), DESCRIPTORS_OF_OPEN));
-    let new = Open::numbered(
-        open.persistent,
-        ChannelSequence::starting(cx.header()),
-        vfs.clone(),
-        (made.node, made.kind),
+    let new = Open::new(opens::New {
+        id: open.persistent,
+        sequence: ChannelSequence::starting(cx.header()),
+        vfs: vfs.clone(),
+        node: made.node,
+        kind: made.kind,
         place,
-        (open.access, open.options),
+        access: open.access,
+        options: open.options,
         file,
-        (claim, Caching::None),
-        open.action,
-        (hold, held, descriptors),
-    );
+        claim,
+        caching: Caching::None,
+        action: open.action,
+        hold,
+        held,
+        descriptors,
+    });
     if let Some(share) = open.share.get() {
         let _ = new.share.set(share.clone());
     }

@@ -10,7 +10,7 @@ use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::query_info::SecurityInformation;
 
-use super::attributes;
+use super::attributes::{self, Metadata};
 use super::opens::Open;
 use crate::server::accounts::Accounts;
 use crate::server::context::{Failure, OpContext};
@@ -56,7 +56,7 @@ async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Resu
 pub(super) async fn maximal(
     cx: &OpContext,
     vfs: &Vfs,
-    (attr, dos): (&Attr, Option<Dos>),
+    Metadata { attr, dos }: Metadata<'_>,
     dir: NodeId,
 ) -> Result<AccessMask, Failure> {
     let guard = access::look(vfs, attr, token_of(cx)).await?;
@@ -82,19 +82,26 @@ fn ceiling(vfs: &Vfs, attr: &Attr, dos: Option<Dos>) -> AccessMask {
     if vfs.is_read_only() { most.without(CHANGING) } else { most }
 }
 
-/// GrantedAccess to something that exists: all of `wanted`, or a refusal. `implied` is what the user must be allowed
-/// besides, for what CREATE will do to it.
+/// What a user asks to be allowed.
+pub(super) struct Asked {
+    /// DesiredAccess.
+    pub(super) desired: AccessMask,
+    /// What CREATE will do to the file, which must be allowed besides and is not granted.
+    pub(super) implied: AccessMask,
+}
+
+/// GrantedAccess to something that exists: all that is asked for, or a refusal.
 pub(super) async fn granted(
     cx: &OpContext,
     vfs: &Vfs,
-    (wanted, implied): (AccessMask, AccessMask),
-    (attr, dos): (&Attr, Option<Dos>),
+    Asked { desired, implied }: Asked,
+    Metadata { attr, dos }: Metadata<'_>,
     dir: NodeId,
 ) -> Result<AccessMask, Failure> {
-    let explicit = wanted.without(AccessMask::MAXIMUM_ALLOWED);
+    let explicit = desired.without(AccessMask::MAXIMUM_ALLOWED);
     let guard = access::look(vfs, attr, token_of(cx)).await?;
     let mut granted = guard.grants(token_of(cx));
-    let maximum = wanted.contains(AccessMask::MAXIMUM_ALLOWED);
+    let maximum = desired.contains(AccessMask::MAXIMUM_ALLOWED);
     if maximum || !granted.contains(explicit | implied) {
         granted |= from_above(cx, vfs, attr, dir).await?;
     }
@@ -158,10 +165,11 @@ pub(super) async fn may_move_to(
 pub(super) async fn may_delete(
     cx: &OpContext,
     vfs: &Vfs,
-    target: (&Attr, Option<Dos>),
+    target: Metadata<'_>,
     dir: NodeId,
 ) -> Result<(), Failure> {
-    granted(cx, vfs, (AccessMask::DELETE, AccessMask::NONE), target, dir).await.map(|_| ())
+    let asked = Asked { desired: AccessMask::DELETE, implied: AccessMask::NONE };
+    granted(cx, vfs, asked, target, dir).await.map(|_| ())
 }
 
 /// 3.3.5.20.3: the parts that were asked for.

@@ -19,11 +19,12 @@ use weft_wire::smb2::query_info::{InfoType, SecurityInformation};
 use weft_wire::smb2::set_info::{Request, Response};
 use weft_wire::smb2::{Filetime, NtStatus};
 
+use super::attributes::{self, Metadata};
 use super::caching::Interim;
 use super::opens::{self, ChangeTime, Open};
 use super::path::{self, Path};
 use super::resolve::Resolved;
-use super::{attributes, caching, ea, namespace, persistent, resolve, security, status, symlink};
+use super::{caching, ea, namespace, persistent, resolve, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// What a file occupies is counted in these.
@@ -303,7 +304,7 @@ fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
 /// Refuses to replace what may not be replaced ([MS-FSA] 2.1.5.15.12). A directory may be where it `gives_way`.
 fn check_target(
     open: &Open,
-    (target, dos): (&Attr, Option<Dos>),
+    Metadata { attr: target, dos }: Metadata<'_>,
     replace: bool,
     gives_way: bool,
 ) -> Result<(), NtStatus> {
@@ -342,7 +343,7 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
         && target.node != open.node
     {
         let dos = open.vfs.beside(base).await?.dos;
-        check_target(open, (&target, dos), replace, false)?;
+        check_target(open, Metadata { attr: &target, dos }, replace, false)?;
     }
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
@@ -456,7 +457,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
         }
         Some((target, spelled)) => {
             let gives_way = gives_way(open, target, wish.replace_if_exists).await?;
-            let target = (target, vfs.beside(target.node).await?.dos);
+            let target = Metadata { attr: target, dos: vfs.beside(target.node).await?.dos };
             check_target(open, target, wish.replace_if_exists, gives_way)?;
             security::may_delete(cx, vfs, target, to.dir).await?;
             vfs.rename(source, to.at(spelled), true).await?;
@@ -493,7 +494,7 @@ async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> 
         if target.node == open.node && wish.replace_if_exists {
             return Ok(());
         }
-        let target = (target, vfs.beside(target.node).await?.dos);
+        let target = Metadata { attr: target, dos: vfs.beside(target.node).await?.dos };
         check_target(open, target, wish.replace_if_exists, false)?;
         security::may_delete(cx, vfs, target, to.dir).await?;
         match vfs.remove(to.dir, spelled).await {

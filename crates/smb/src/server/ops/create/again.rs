@@ -12,12 +12,14 @@ use weft_wire::smb2::create::{CreateAction, OplockLevel, Request, Response};
 use weft_wire::smb2::create_context::RequestContext;
 use weft_wire::smb2::{FileId, Guid, NtStatus};
 
+use super::super::attributes::{self, Metadata};
 use super::super::caching::{self, Caching, Wanted, level_of};
 use super::super::durable::Claim;
 use super::super::opens::Open;
 use super::super::owned_open::OwnedOpen;
 use super::super::path::Path;
-use super::super::{attributes, persistent, resolve};
+use super::super::{persistent, resolve};
+use super::OpenedFile;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
 /// A client that lost its connection may be back on another core before that one has noticed.
@@ -166,9 +168,14 @@ async fn describe(
     let attr = open.vfs.getattr(open.node).await?;
     let beside = open.vfs.beside(open.node).await?;
     let summary = attributes::summary(&attr, beside.dos, &open.name());
-    let about = (&open.vfs, (&attr, beside.dos), open.place().await?.dir);
-    let changed = summary.change_time;
-    let mut contexts = super::answer_contexts(cx, &request.contexts, about, &share.name, changed).await?;
+    let about = OpenedFile {
+        vfs: &open.vfs,
+        share: &share.name,
+        metadata: Metadata { attr: &attr, dos: beside.dos },
+        dir: open.place().await?.dir,
+        change_time: summary.change_time,
+    };
+    let mut contexts = super::answer_contexts(cx, &request.contexts, about).await?;
     let oplock = caching::describe(open, &mut contexts);
     Ok(Response { oplock, flags: 0, action: CreateAction::OPENED, summary, file, contexts })
 }
