@@ -35,12 +35,13 @@ use weft_wire::xdr::{Decoder, Encoder, Xdr};
 use super::Server;
 use super::caller::{READ, WRITE};
 use super::context::{Context, Node, Results, args};
+use super::file_id::FileId;
 use super::outgoing::Outgoing;
 use super::v4::state::Ranges;
 use callback::Way;
 pub(super) use callback::notify;
 pub use table::HostId;
-use table::{FileId, OwnerId, Table, Wish};
+use table::{OwnerId, Table, Wish};
 
 /// Bits of [`Share::access`] and [`Share::deny`].
 const SHARE_READ: u32 = 1;
@@ -410,7 +411,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
         let opening = Opening { past_grace: true, ..Opening::new(access, allows, opens.key()) };
         let done = cx.server.locking.table.share(
             &host,
-            (node.share.id, node.id),
+            node.file(),
             &kept(owner),
             |open| open.change(access, allows).is_ok(),
             || opens.try_open(node.id, &opening).ok(),
@@ -421,7 +422,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             Err(Full) => return Err(Status::DENIED_NOLOCKS),
         }
         if let Err(status) = super::monitors::monitor(cx.server, host.addr) {
-            if let Some(open) = cx.server.locking.table.unshare(&host, (node.share.id, node.id), owner) {
+            if let Some(open) = cx.server.locking.table.unshare(&host, node.file(), owner) {
                 super::v4::close_open(&node.share.vfs, open).await;
             }
             return Err(status);
@@ -440,7 +441,7 @@ async fn unshare(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             return Err(Status::DENIED);
         }
         let host = host(cx, &args.share.caller)?;
-        let file: FileId = (node.share.id, node.id);
+        let file = node.file();
         if let Some(open) = cx.server.locking.table.unshare(&host, file, &args.share.owner) {
             super::v4::close_open(&node.share.vfs, open).await;
         }
@@ -494,7 +495,7 @@ async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
 }
 
 async fn give_up(server: &Server, freed: table::Freed) {
-    for ((share, node), id) in freed.ranges {
+    for (FileId { share, node }, id) in freed.ranges {
         if let Some(share) = server.shares.get(share) {
             share.vfs.opens().release_ranges(node, id);
         }

@@ -67,7 +67,7 @@ async fn first(
 ) -> Status {
     let found = io::actual(c, stateid).and_then(|stateid| c.cx.server.states.find(&stateid, c.speaker()?));
     let open = match found {
-        Ok(state) if (state.share, state.node) == (node.share.id, node.id) => state,
+        Ok(state) if state.file == node.file() => state,
         Ok(_) => return c.put::<()>(n, Err(Status::BAD_STATEID)),
         Err(status) => return c.put::<()>(n, Err(status)),
     };
@@ -109,8 +109,7 @@ async fn first(
                 let (charge, ranges) = room.map_err(|full| no_room(full, c.minor))?;
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
-                let state =
-                    c.cx.server.states.enter(open.lease.clone(), node.share.id, node.id, kind, charge);
+                let state = c.cx.server.states.enter(open.lease.clone(), node.file(), kind, charge);
                 // First under its open: what is taken from a client that goes is closed with all locks under it.
                 if enter(&open, &state) && client.hold(&state) {
                     Ok(state.stateid())
@@ -158,7 +157,7 @@ async fn in_turn(
 ) -> Status {
     let found = c.node().and_then(|node| {
         let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
-        let here = (state.share, state.node) == (node.share.id, node.id);
+        let here = state.file == node.file();
         match &state.kind {
             Kind::Lock { owner, .. } if here => Ok((state.clone(), owner.clone())),
             _ => Err(Status::BAD_STATEID),
@@ -265,7 +264,7 @@ async fn tell_when_free(
         return;
     }
     let Ok(charge) = client.awaited_room() else { return };
-    let awaited = (node.share.id, node.id, id);
+    let awaited = (node.file(), id);
     {
         let mut mine = client.mine();
         if mine.awaited.len() >= MAX_AWAITED || !mine.awaited.insert(awaited) {
@@ -356,8 +355,8 @@ pub async fn release_lockowner(c: &Compound<'_>, owner: &WireOwner) -> Result<()
         client.mine().states.values().filter(|state| is_of(state, &owner)).cloned().collect();
     for state in &states {
         let Kind::Lock { id, .. } = &state.kind else { continue };
-        let Some(node) = c.node_of(state.share, state.node) else { continue };
-        if node.share.vfs.opens().holds_ranges(state.node, *id) {
+        let Some(node) = c.node_of(state.file) else { continue };
+        if node.share.vfs.opens().holds_ranges(state.file.node, *id) {
             return Err(Status::LOCKS_HELD);
         }
     }

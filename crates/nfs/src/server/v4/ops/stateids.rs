@@ -35,8 +35,8 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     }
     let state = states.current(&named, c.speaker()?)?;
     let Kind::Lock { id, ranges, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
-    let node = c.node_of(state.share, state.node).ok_or(Status::BAD_STATEID)?;
-    if !ranges.end_empty((node.share.vfs.opens(), state.node, *id)) {
+    let node = c.node_of(state.file).ok_or(Status::BAD_STATEID)?;
+    if !ranges.end_empty((node.share.vfs.opens(), state.file.node, *id)) {
         return Err(Status::LOCKS_HELD);
     }
     states.drop_locks(&state);
@@ -47,7 +47,7 @@ pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Stat
     let node = c.node()?;
     let states = &c.cx.server.states;
     let state = states.current(&io::actual(c, stateid)?, c.speaker()?)?;
-    if state.delegation().is_none() || (state.share, state.node) != (node.share.id, node.id) {
+    if state.delegation().is_none() || state.file != node.file() {
         return Err(Status::BAD_STATEID);
     }
     state.lease.renew(c.now);
