@@ -37,7 +37,7 @@ use super::caller::{READ, WRITE};
 use super::context::{Context, Node, Results, args};
 use super::file_id::FileId;
 use super::outgoing::Outgoing;
-use super::v4::state::Ranges;
+use super::v4::state::{LockedBy, Ranges};
 use callback::Way;
 pub(super) use callback::notify;
 pub use table::HostId;
@@ -267,7 +267,8 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
         super::monitors::monitor(cx.server, asked.host.addr)?;
     }
     let set = || opens.try_set_range(asked.node.id, entered.id, asked.range, args.exclusive);
-    let attempt = || entered.ranges.lock((opens, asked.node.id, entered.id), set).unwrap_or(Err(NO_ROOM));
+    let by = LockedBy { opens, node: asked.node.id, owner: entered.id };
+    let attempt = || entered.ranges.lock(by, set).unwrap_or(Err(NO_ROOM));
     let mut done = attempt();
     if matches!(done, Err(SetFailed::Conflict(_))) && super::v4::clear_lapsed(cx.server, &asked.node).await {
         done = attempt();
@@ -310,7 +311,8 @@ fn wait(
     let task = async move {
         let mut set = pin!(opens.set_range(node, id, range, exclusive));
         let done = poll_fn(|cx| {
-            let mut attempt = || ranges.lock((&opens, node, id), || set.as_mut().poll(cx));
+            let mut attempt =
+                || ranges.lock(LockedBy { opens: &opens, node, owner: id }, || set.as_mut().poll(cx));
             table.poll_granted(&host, &wish, number, || {
                 attempt().unwrap_or(Poll::Ready(Err(Refused::Limit(MEMORY))))
             })
@@ -348,9 +350,9 @@ fn give_back(
     let Some(id) = table.owner(host, owner) else { return Ok(()) };
     let clear = || opens.clear_range(node, id, range);
     match table.ranges(host, owner, node) {
-        Some(ranges) => {
-            ranges.unlock((opens, node, id), range, clear).map_err(|_| Refused::Limit(MEMORY))??
-        }
+        Some(ranges) => ranges
+            .unlock(LockedBy { opens, node, owner: id }, range, clear)
+            .map_err(|_| Refused::Limit(MEMORY))??,
         None => clear()?,
     }
     table.leave(host, owner, node, |id| opens.holds_ranges(node, id));

@@ -643,7 +643,10 @@ fn a_lock_that_is_being_taken_can_be_given_back_whatever_comes_between() {
                 Between::Restart => notified(server, here, 3).await.unwrap(),
             }
             let set = || opens.try_set_range(node, entered.id, Range::new(0, 10).unwrap(), true);
-            assert!(matches!(entered.ranges.lock((opens, node, entered.id), set), Ok(Ok(()))));
+            assert!(matches!(
+                entered.ranges.lock(LockedBy { opens, node, owner: entered.id }, set),
+                Ok(Ok(()))
+            ));
             drop(entered);
             assert!(tested(server, THERE, part(file, 9, 0, 1), true).await.is_err(), "it is locked");
             assert_eq!(unlocked(server, HERE, mine.clone()).await, Status::GRANTED);

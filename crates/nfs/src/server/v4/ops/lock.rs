@@ -20,7 +20,7 @@ use super::super::compound::Compound;
 use super::super::io;
 use super::super::place::{Place, no_file};
 use super::super::state::budget::no_room;
-use super::super::state::{Kind, LockOwner, Ranges, State, Turn, Turned, Unchanged};
+use super::super::state::{Kind, LockOwner, LockedBy, Ranges, State, Turn, Turned, Unchanged};
 use super::open::clear;
 use crate::server::context::Node;
 
@@ -223,7 +223,8 @@ async fn take(
     let opens = node.share.vfs.opens();
     let key = open.held().open.as_ref().map(weft_store::opens::Open::key);
     let set = || opens.try_set_range_as(node.id, key, id, range, args.kind.exclusive);
-    let attempt = || match ranges.lock((opens, node.id, id), set) {
+    let by = LockedBy { opens, node: node.id, owner: id };
+    let attempt = || match ranges.lock(by, set) {
         Ok(done) => Ok(done),
         Err(Unchanged::Full) => Ok(Err(SetFailed::Refused(Refused::Limit("memory for byte-range locks")))),
         // Closed, or taken from its client, in the meantime.
@@ -336,7 +337,7 @@ pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
         let opens = node.share.vfs.opens();
         let clear = || opens.clear_range(node.id, *id, range);
         // Splitting a range may need one more than there is room for.
-        let cleared = ranges.unlock((opens, node.id, *id), range, clear);
+        let cleared = ranges.unlock(LockedBy { opens, node: node.id, owner: *id }, range, clear);
         let cleared = cleared.map_err(|unchanged| match unchanged {
             Unchanged::Full => no_room(Full, c.minor),
             Unchanged::Ended => Status::BAD_STATEID,

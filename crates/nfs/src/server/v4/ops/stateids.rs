@@ -8,7 +8,7 @@ use super::super::compound::Compound;
 use super::super::delegations;
 use super::super::io;
 use super::super::names::status;
-use super::super::state::Kind;
+use super::super::state::{Kind, LockedBy};
 use crate::server::caller::{READ, WRITE};
 use crate::server::guard;
 
@@ -36,7 +36,8 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     let state = states.current(&named, c.speaker()?)?;
     let Kind::Lock { id, ranges, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
     let node = c.node_of(state.file).ok_or(Status::BAD_STATEID)?;
-    if !ranges.end_empty((node.share.vfs.opens(), state.file.node, *id)) {
+    let by = LockedBy { opens: node.share.vfs.opens(), node: state.file.node, owner: *id };
+    if !ranges.end_empty(by) {
         return Err(Status::LOCKS_HELD);
     }
     states.drop_locks(&state);

@@ -1,6 +1,6 @@
 //! Byte-range locks.
 
-use super::super::state::{Kind, Speaker, State, Unchanged};
+use super::super::state::{Kind, LockedBy, Speaker, State, Unchanged};
 use super::*;
 use weft_store::opens::Range;
 
@@ -206,10 +206,11 @@ fn lock_late(server: &Server, state: &State, end: &str) {
     let opens = server.shares[0].vfs.opens();
     let range = Range::new(0, 10).unwrap();
     let set = || opens.try_set_range(state.file.node, *id, range, true);
-    let late = ranges.lock((opens, state.file.node, *id), set);
+    let by = LockedBy { opens, node: state.file.node, owner: *id };
+    let late = ranges.lock(by, set);
     assert!(!opens.holds_ranges(state.file.node, *id), "{end}: nobody would ever release it");
     assert!(matches!(late, Err(Unchanged::Ended)), "{end}");
-    let cleared = ranges.unlock((opens, state.file.node, *id), range, || ());
+    let cleared = ranges.unlock(by, range, || ());
     assert_eq!(cleared, Err(Unchanged::Ended), "{end}");
 }
 
