@@ -6,8 +6,7 @@
 
 use serde::Serialize;
 
-use crate::gate::Verdict;
-use crate::result::Spread;
+use crate::result::{Spread, Verdict};
 
 /// What a figure has to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

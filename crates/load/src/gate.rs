@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::result::{Point, Report, Spread, Work};
+use crate::result::{Point, Report, Spread, Verdict, Work};
 
 /// Which figure of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,19 +44,6 @@ pub struct Gate {
     pub figure: Figure,
     /// At most (latency, cycles) or at least (throughput) this ratio of medians.
     pub bound: f64,
-}
-
-/// What became of a gate.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Verdict {
-    /// The gate in words.
-    pub claim: String,
-    /// The ratio of medians; `None` when a point is missing.
-    pub ratio: Option<f64>,
-    /// Its bound.
-    pub bound: f64,
-    /// Whether it holds.
-    pub holds: bool,
 }
 
 impl Gate {

@@ -10,6 +10,7 @@ mod latencies;
 mod measure;
 mod point;
 mod spread;
+mod verdict;
 mod work;
 
 use std::collections::BTreeMap;
@@ -23,9 +24,8 @@ pub use self::latencies::{Latencies, LatenciesError, Latency, PERCENTILES};
 pub use self::measure::{Measure, Unit};
 pub use self::point::{Mark, MarkKind, Point, Sample};
 pub use self::spread::Spread;
+pub use self::verdict::Verdict;
 pub use self::work::Work;
-
-use crate::gate::Verdict;
 
 /// What [`Report::schema`] says. The number rises when a field changes its meaning or goes; fields may be added without.
 pub const SCHEMA: &str = "weft-result/1";

@@ -318,7 +318,10 @@ impl File {
                     }
                 }
             }
-            Remote::V4(opened) => opened.write(offset, count, stable, cargo).await?,
+            Remote::V4(opened) => {
+                let done = opened.write(offset, count, stable, cargo).await?;
+                (done.count, done.committed, done.verifier)
+            }
         };
         let holder = (committed == Stable::Unstable).then_some(verifier);
         if !self.lines().repeats() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{Buf, File, Payload};
 use weft_store::rules::Way;
-use weft_store::{DirName, Error, NodeId, OpenFile, Share, ShareId};
+use weft_store::{DirName, Error, NodeId, OpenFile, Share};
 use weft_transport::{Distant, Kind, Limits, Part, Peer};
 use weft_wire::nfs3::{Handle, Status, Xdr};
 use weft_wire::nfs4;
@@ -21,6 +21,7 @@ use weft_wire::xdr::{Data, Decoder, Encoder, Malformed};
 use super::Server;
 use super::answers::Answers;
 use super::caller::Caller;
+use super::file_id::FileId;
 use super::handles::Named;
 use super::identity::Origin;
 use super::line::Line;
@@ -99,6 +100,11 @@ pub(super) struct Node<'a> {
 }
 
 impl Node<'_> {
+    /// Its share and its id.
+    pub fn file(&self) -> FileId {
+        FileId { share: self.share.id, node: self.id }
+    }
+
     /// This name in it.
     pub fn at<'n>(&self, name: &'n [u8]) -> DirName<&'n [u8]> {
         DirName { dir: self.id, name }
@@ -110,7 +116,7 @@ impl<'a> Context<'a> {
     pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
         let named = self.server.handles.open(&self.server.shares, handle).await?;
         // The root of all shares and named attributes are for version 4 alone.
-        let Named::Node(share, id) = named else { return Err(Status::STALE) };
+        let Named::Node(FileId { share, node: id }) = named else { return Err(Status::STALE) };
         let share = self.server.shares.get(share).ok_or(Status::STALE)?;
         if share.vfs.stream_of(id).is_some() {
             return Err(Status::STALE);
@@ -118,9 +124,9 @@ impl<'a> Context<'a> {
         Ok(Node { share, id })
     }
 
-    /// The handle of a node of this share.
-    pub async fn handle(&self, share: ShareId, node: NodeId) -> Result<Handle, Error> {
-        self.server.handles.make(&self.server.shares, share, node).await
+    /// The handle of a file.
+    pub async fn handle(&self, file: FileId) -> Result<Handle, Error> {
+        self.server.handles.make(&self.server.shares, file).await
     }
 
     /// Where clients' records that this caller has to do with come from: nowhere, unless some share lets it in.

@@ -13,13 +13,12 @@ use weft_store::{Attr, Cache, Error, NodeId, OpenFile, ShareId, Vfs, access};
 use weft_wire::security::SecurityDescriptor;
 
 use super::caller::{Caller, READ, WRITE};
+use super::file_id::FileId;
 use super::shares::Shares;
 use super::{guard, shard};
 
 /// Cores seldom meet in one shard.
 const SHARDS: usize = 16;
-
-type Key = (ShareId, NodeId);
 
 /// A descriptor, where there is one.
 type Known = Option<Arc<SecurityDescriptor>>;
@@ -35,7 +34,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Shard {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<FileId, Entry>,
     uses: u64,
 }
 
@@ -69,7 +68,7 @@ impl OpenFiles {
         write: bool,
         caller: &Caller,
     ) -> Result<OpenFile, Error> {
-        let key = (share, attr.node);
+        let key = FileId { share, node: attr.node };
         let wanted = guard::data(if write { WRITE } else { READ });
         let now = vfs.descriptors();
         let known = self.shard(key).find(key, write, now);
@@ -79,24 +78,17 @@ impl OpenFiles {
         }
         let descriptor = access::stored(vfs, attr).await?.map(Arc::new);
         caller.admitted(descriptor.as_deref(), wanted)?;
-        let file = self.open(vfs, share, attr.node, write).await?;
+        let file = self.open(vfs, key, write).await?;
         self.shard(key).guard(key, (now, descriptor));
         Ok(file)
     }
 
     /// The file of a node, opened unless it is open already.
-    pub async fn open(
-        &self,
-        vfs: &Vfs,
-        share: ShareId,
-        node: NodeId,
-        write: bool,
-    ) -> Result<OpenFile, Error> {
-        let key = (share, node);
+    pub async fn open(&self, vfs: &Vfs, key: FileId, write: bool) -> Result<OpenFile, Error> {
         if let Some((file, _)) = self.shard(key).find(key, write, vfs.descriptors()) {
             return Ok(file);
         }
-        let file = vfs.open(node, write).await?;
+        let file = vfs.open(key.node, write).await?;
         let evicted = self.shard(key).keep(key, &file, write, self.per_shard);
         // Closing a file can take time: not under the lock.
         match evicted {
@@ -120,21 +112,22 @@ impl OpenFiles {
     }
 
     // A map's insert or remove leaves it usable even if it panicked.
-    fn shard(&self, (share, node): Key) -> MutexGuard<'_, Shard> {
+    fn shard(&self, FileId { share, node }: FileId) -> MutexGuard<'_, Shard> {
         shard(&self.shards, (node.0 ^ share.number()) as usize).lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Cache for OpenFiles {
     fn forget(&self, share: ShareId, node: NodeId) {
-        let closed = self.shard((share, node)).entries.remove(&(share, node));
+        let key = FileId { share, node };
+        let closed = self.shard(key).entries.remove(&key);
         drop(closed);
     }
 
     fn sweep(&self, share: ShareId) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let gone = |key: &Key, entry: &mut Entry| key.0 == share && entry.file.is_unlinked();
+            let gone = |key: &FileId, entry: &mut Entry| key.share == share && entry.file.is_unlinked();
             let closed: Vec<_> = shard.entries.extract_if(|key, entry| gone(key, entry)).collect();
             drop(shard);
             drop(closed);
@@ -144,7 +137,7 @@ impl Cache for OpenFiles {
 
 impl Shard {
     /// The file, and its descriptor if that is known as of `now`.
-    fn find(&mut self, key: Key, write: bool, now: u64) -> Option<(OpenFile, Option<Known>)> {
+    fn find(&mut self, key: FileId, write: bool, now: u64) -> Option<(OpenFile, Option<Known>)> {
         self.uses = self.uses.wrapping_add(1);
         let entry = self.entries.get_mut(&key).filter(|entry| entry.writable || !write)?;
         entry.used = self.uses;
@@ -152,13 +145,13 @@ impl Shard {
         Some((entry.file.clone(), known))
     }
 
-    fn guard(&mut self, key: Key, guard: (u64, Known)) {
+    fn guard(&mut self, key: FileId, guard: (u64, Known)) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.guard = Some(guard);
         }
     }
 
-    fn keep(&mut self, key: Key, file: &OpenFile, writable: bool, limit: usize) -> Option<Entry> {
+    fn keep(&mut self, key: FileId, file: &OpenFile, writable: bool, limit: usize) -> Option<Entry> {
         // Another request may have opened it meanwhile: a writable one is worth more.
         if self.entries.get(&key).is_some_and(|known| known.writable && !writable) {
             return None;

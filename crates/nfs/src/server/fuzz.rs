@@ -30,6 +30,7 @@ use weft_transport::{Channel, Error, Message, Outgoing, Part, Peer, Sending, Tic
 use weft_wire::rpc::{AuthSys, Call, Credential, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Xdr};
 
+use super::file_id::FileId;
 use super::{Config, Limits, Policy, Server};
 use crate::memory::without_rdma;
 
@@ -208,7 +209,8 @@ impl World {
         let mut known = Knowledge::default();
         // That of the first share twice: there is more to be had where more is done.
         for name in ["ram", "ram", "other"] {
-            let root = server.handles.make(&server.shares, ShareId::of_name(name), NodeId::ROOT).await;
+            let root = FileId { share: ShareId::of_name(name), node: NodeId::ROOT };
+            let root = server.handles.make(&server.shares, root).await;
             known.handles.learn(Bytes::copy_from_slice(root.expect("a root").as_bytes()));
         }
         let mut world = World {

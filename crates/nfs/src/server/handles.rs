@@ -21,6 +21,7 @@ use weft_store::{Error, NodeId, Share, ShareId, Stable};
 use weft_wire::nfs3::{Handle, Status};
 
 use super::attributes::status;
+use super::file_id::FileId;
 use super::shard;
 use super::shares::Shares;
 
@@ -45,10 +46,10 @@ type Key = (ShareId, Stable, Option<u64>);
 pub(super) enum Named {
     /// The directory of shares that NFSv4 begins with.
     Root,
-    /// A node of this share, or a named attribute of one.
-    Node(ShareId, NodeId),
+    /// A node of a share, or a named attribute of one.
+    Node(FileId),
     /// The named attributes of this node.
-    Attributes(ShareId, NodeId),
+    Attributes(FileId),
 }
 
 /// Makes and opens handles.
@@ -90,8 +91,9 @@ impl Handles {
         Handle::new(&bytes).expect("48 bytes are at most 64")
     }
 
-    /// The handle of a node of this share.
-    pub async fn make(&self, shares: &Shares, share: ShareId, node: NodeId) -> Result<Handle, Error> {
+    /// The handle of a file of these shares.
+    pub async fn make(&self, shares: &Shares, file: FileId) -> Result<Handle, Error> {
+        let FileId { share, node } = file;
         let vfs = &shares.get(share).ok_or(Error::Stale)?.vfs;
         let stable = vfs.stable(node).await?;
         let attribute = vfs.stream_of(node).map(|(_, attribute)| name_hash(&attribute));
@@ -101,7 +103,8 @@ impl Handles {
     }
 
     /// The handle of a node's named attributes.
-    pub async fn attributes(&self, shares: &Shares, share: ShareId, node: NodeId) -> Result<Handle, Error> {
+    pub async fn attributes(&self, shares: &Shares, file: FileId) -> Result<Handle, Error> {
+        let FileId { share, node } = file;
         let stable = shares.get(share).ok_or(Error::Stale)?.vfs.stable(node).await?;
         self.know((share, stable, None), node);
         Ok(self.sealed(ATTRIBUTES, share, stable, None))
@@ -139,10 +142,11 @@ impl Handles {
         let id = ShareId::from_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6]);
         let share = shares.get(id).ok_or(Status::STALE)?;
         let stable = Stable(*stable);
+        let file = |node| FileId { share: id, node };
         Ok(match attribute {
-            Some(attribute) => Named::Node(id, self.attribute(share, stable, attribute).await?),
-            None if *layout == ATTRIBUTES => Named::Attributes(id, self.node(share, stable).await?),
-            None => Named::Node(id, self.node(share, stable).await?),
+            Some(attribute) => Named::Node(file(self.attribute(share, stable, attribute).await?)),
+            None if *layout == ATTRIBUTES => Named::Attributes(file(self.node(share, stable).await?)),
+            None => Named::Node(file(self.node(share, stable).await?)),
         })
     }
 
@@ -212,10 +216,10 @@ mod tests {
     fn no_bit_of_a_handle_can_be_changed() {
         rt::block_on(async {
             let shares = Shares::new(vec![share("ram", Vfs::new(Ram::new(1 << 20)))]);
-            let id = shares[0].id;
+            let root = FileId { share: shares[0].id, node: NodeId::ROOT };
             let handles = Handles::new([7; 16]);
-            let good = handles.make(&shares, id, NodeId::ROOT).await.unwrap();
-            assert_eq!(handles.open(&shares, &good).await, Ok(Named::Node(id, NodeId::ROOT)));
+            let good = handles.make(&shares, root).await.unwrap();
+            assert_eq!(handles.open(&shares, &good).await, Ok(Named::Node(root)));
             assert_eq!(handles.open(&shares, &handles.root()).await, Ok(Named::Root));
             for handle in [good, handles.root()] {
                 for bit in 0..BYTES * 8 {
@@ -245,15 +249,15 @@ mod tests {
                 .await
                 .unwrap();
             let old = Handles::new([7; 16]);
-            let handle = old.make(&before, before[1].id, made.node).await.unwrap();
-            let lost = old.make(&before, before[0].id, NodeId::ROOT).await;
+            let handle = old.make(&before, FileId { share: before[1].id, node: made.node }).await.unwrap();
+            let lost = old.make(&before, FileId { share: before[0].id, node: NodeId::ROOT }).await;
             // Another run: the share has another place, its nodes have other numbers.
             let after = Shares::new(vec![share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))]);
             let handles = Handles::new([7; 16]);
-            let Ok(Named::Node(id, node)) = handles.open(&after, &handle).await else { panic!("not found") };
-            assert_eq!((id, id), (before[1].id, after[0].id));
-            assert_eq!(after[0].vfs.lookup(NodeId::ROOT, b"file", false).await.unwrap().node, node);
-            assert_eq!(handles.make(&after, id, node).await.unwrap(), handle);
+            let Ok(Named::Node(file)) = handles.open(&after, &handle).await else { panic!("not found") };
+            assert_eq!((file.share, file.share), (before[1].id, after[0].id));
+            assert_eq!(after[0].vfs.lookup(NodeId::ROOT, b"file", false).await.unwrap().node, file.node);
+            assert_eq!(handles.make(&after, file).await.unwrap(), handle);
             // What was in memory is gone.
             assert_eq!(handles.open(&after, &lost.unwrap()).await, Err(Status::STALE));
             assert_eq!(Handles::new([8; 16]).open(&after, &handle).await, Err(Status::STALE));

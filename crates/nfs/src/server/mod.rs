@@ -16,6 +16,7 @@ mod dispatch;
 mod duplicates;
 mod durable;
 mod export;
+mod file_id;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -14,6 +14,7 @@ use weft_wire::nfs3::Status;
 use super::attributes::status;
 use super::context::Context;
 use super::export::{self, KeptOut};
+use super::file_id::FileId;
 
 /// Who has mounted what, as far as they said.
 pub(super) struct Mounts {
@@ -37,7 +38,7 @@ pub(super) async fn mnt(cx: &Context<'_>, path: DirPath) -> MountResult {
         Ok((share, node)) => {
             remember(cx, &path);
             let flavors = export::flavors(&share.rules.nfs);
-            match cx.handle(share.id, node).await {
+            match cx.handle(FileId { share: share.id, node }).await {
                 Ok(handle) => MountResult::Ok { handle, flavors },
                 Err(_) => MountResult::Failed(MountStatus::IO),
             }

@@ -22,6 +22,7 @@ use weft_wire::rpc::{AuthStat, AuthSys, Call, Credential, Flavor, Reply};
 use weft_wire::xdr::{Decoder, Encoder};
 use weft_wire::{mount, nfs3};
 
+use super::file_id::FileId;
 use super::*;
 use crate::memory::without_rdma;
 
@@ -89,13 +90,14 @@ fn server_where(policy: Policy) -> Arc<Server> {
 
 pub(super) fn node_of(server: &Server, handle: &Handle) -> NodeId {
     match rt::block_on(server.handles.open(&server.shares, handle)).unwrap() {
-        Ok(handles::Named::Node(_, node)) => node,
+        Ok(handles::Named::Node(file)) => file.node,
         other => panic!("{other:?}"),
     }
 }
 
 pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
-    rt::block_on(server.handles.make(&server.shares, server.shares[share].id, node)).unwrap().unwrap()
+    let file = FileId { share: server.shares[share].id, node };
+    rt::block_on(server.handles.make(&server.shares, file)).unwrap().unwrap()
 }
 
 /// Everything that the server answers to these messages, and how the connection ended.
@@ -821,7 +823,10 @@ fn files_kept_open_are_bounded_and_a_removed_one_is_closed() {
             let name = format!("f{n}");
             let make = weft_store::Make::File;
             let (attr, _) = vfs.create(NodeId::ROOT, name.as_bytes(), make, exists, set()).await.unwrap();
-            files.open(&vfs, server.shares[0].id, attr.node, n % 2 == 0).await.unwrap();
+            files
+                .open(&vfs, FileId { share: server.shares[0].id, node: attr.node }, n % 2 == 0)
+                .await
+                .unwrap();
         }
     })
     .unwrap();

@@ -17,7 +17,7 @@ use weft_wire::xdr::Malformed;
 
 use super::attributes::{WANTED, changes, shown};
 use super::compound::Results;
-use super::opened::{Opened, skip};
+use super::opened::{Opened, Sharing, skip};
 use super::session::{Client, Keep, part};
 use crate::client::lines::{Dial, Lines};
 use crate::client::listing::Listed;
@@ -171,13 +171,13 @@ impl Mount {
     pub async fn open(&self, path: &str, write: bool) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
         let access = if write { share::BOTH } else { share::READ };
-        Ok(File::of_v4(Opened::open(&self.client, &dir, name, (access, 0), None).await?))
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, Sharing { access, deny: 0 }, None).await?))
     }
 
     /// Opens an existing file to write, and nobody else may until it is closed: see [`Mount::create_alone`].
     pub async fn open_alone(&self, path: &str) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
-        let shared = (share::BOTH, share::WRITE);
+        let shared = Sharing { access: share::BOTH, deny: share::WRITE };
         Ok(File::of_v4(Opened::open(&self.client, &dir, name, shared, None).await?))
     }
 
@@ -208,7 +208,8 @@ impl Mount {
 
     async fn create_how(&self, path: &str, deny: u32, how: CreateHow) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
-        Ok(File::of_v4(Opened::open(&self.client, &dir, name, (share::BOTH, deny), Some(how)).await?))
+        let sharing = Sharing { access: share::BOTH, deny };
+        Ok(File::of_v4(Opened::open(&self.client, &dir, name, sharing, Some(how)).await?))
     }
 
     /// Makes a directory.

@@ -33,15 +33,19 @@ pub(super) enum Back {
     Anew,
 }
 
+/// What an open may do, and what others may not do meanwhile (RFC 8881 9.7): bits of [`share`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharing {
+    pub access: u32,
+    pub deny: u32,
+}
+
 /// An open file.
 pub(crate) struct Opened {
     pub client: Rc<Client>,
     pub handle: Handle,
     stateid: Cell<Stateid>,
-    /// Bits of [`share`].
-    access: u32,
-    /// Of them, what others may not have meanwhile (RFC 8881 9.7).
-    deny: u32,
+    sharing: Sharing,
     owner: Opaque,
     /// The owner's number.
     number: u64,
@@ -58,9 +62,10 @@ impl Opened {
         client: &Rc<Client>,
         dir: &[Op],
         name: Text,
-        (access, deny): (u32, u32),
+        sharing: Sharing,
         how: OpenHow,
     ) -> Result<Rc<Opened>, Error> {
+        let Sharing { access, deny } = sharing;
         client.close_forgotten(false).await?;
         let (number, owner) = client.new_owner();
         let open = |how| {
@@ -88,8 +93,7 @@ impl Opened {
             client: client.clone(),
             handle,
             stateid: Cell::new(ok.stateid),
-            access,
-            deny,
+            sharing,
             owner,
             number,
             reopening: Mutex::default(),
@@ -111,7 +115,7 @@ impl Opened {
             Back::Anew => share::WANT_NO_DELEG,
         };
         let owner = Owner { client: 0, owner: self.owner.clone() };
-        let (access, deny) = (self.access | wish, self.deny);
+        let (access, deny) = (self.sharing.access | wish, self.sharing.deny);
         let open = Open { seqid: 0, access, deny, owner, how: None, claim };
         vec![Op::Putfh(self.handle), Op::Open(open)]
     }
@@ -179,17 +183,10 @@ impl Opened {
     }
 
     /// One WRITE of so many bytes, which are in the cargo.
-    pub async fn write(
-        &self,
-        offset: u64,
-        len: u32,
-        stable: Stable,
-        cargo: Cargo,
-    ) -> Result<(u32, Stable, Verifier), Error> {
+    pub async fn write(&self, offset: u64, len: u32, stable: Stable, cargo: Cargo) -> Result<WriteOk, Error> {
         let op = |stateid| Op::Write(Write { stateid, offset, stable, data: Bytes::new().into() });
         let mut results = self.run(op, Keep::Yes, Some(len), cargo).await?;
-        let WriteOk { count, committed, verifier } = results.ok(opnum::WRITE)?;
-        Ok((count, committed, verifier))
+        results.ok(opnum::WRITE)
     }
 
     /// COMMIT of the whole file.

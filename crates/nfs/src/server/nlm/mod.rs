@@ -35,12 +35,13 @@ use weft_wire::xdr::{Decoder, Encoder, Xdr};
 use super::Server;
 use super::caller::{READ, WRITE};
 use super::context::{Context, Node, Results, args};
+use super::file_id::FileId;
 use super::outgoing::Outgoing;
-use super::v4::state::Ranges;
+use super::v4::state::{LockedBy, Ranges};
 use callback::Way;
 pub(super) use callback::notify;
 pub use table::HostId;
-use table::{FileId, OwnerId, Table, Wish};
+use table::{OwnerId, Table, Wish};
 
 /// Bits of [`Share::access`] and [`Share::deny`].
 const SHARE_READ: u32 = 1;
@@ -266,7 +267,8 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
         super::monitors::monitor(cx.server, asked.host.addr)?;
     }
     let set = || opens.try_set_range(asked.node.id, entered.id, asked.range, args.exclusive);
-    let attempt = || entered.ranges.lock((opens, asked.node.id, entered.id), set).unwrap_or(Err(NO_ROOM));
+    let by = LockedBy { opens, node: asked.node.id, owner: entered.id };
+    let attempt = || entered.ranges.lock(by, set).unwrap_or(Err(NO_ROOM));
     let mut done = attempt();
     if matches!(done, Err(SetFailed::Conflict(_))) && super::v4::clear_lapsed(cx.server, &asked.node).await {
         done = attempt();
@@ -309,7 +311,8 @@ fn wait(
     let task = async move {
         let mut set = pin!(opens.set_range(node, id, range, exclusive));
         let done = poll_fn(|cx| {
-            let mut attempt = || ranges.lock((&opens, node, id), || set.as_mut().poll(cx));
+            let mut attempt =
+                || ranges.lock(LockedBy { opens: &opens, node, owner: id }, || set.as_mut().poll(cx));
             table.poll_granted(&host, &wish, number, || {
                 attempt().unwrap_or(Poll::Ready(Err(Refused::Limit(MEMORY))))
             })
@@ -347,9 +350,9 @@ fn give_back(
     let Some(id) = table.owner(host, owner) else { return Ok(()) };
     let clear = || opens.clear_range(node, id, range);
     match table.ranges(host, owner, node) {
-        Some(ranges) => {
-            ranges.unlock((opens, node, id), range, clear).map_err(|_| Refused::Limit(MEMORY))??
-        }
+        Some(ranges) => ranges
+            .unlock(LockedBy { opens, node, owner: id }, range, clear)
+            .map_err(|_| Refused::Limit(MEMORY))??,
         None => clear()?,
     }
     table.leave(host, owner, node, |id| opens.holds_ranges(node, id));
@@ -410,7 +413,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
         let opening = Opening { past_grace: true, ..Opening::new(access, allows, opens.key()) };
         let done = cx.server.locking.table.share(
             &host,
-            (node.share.id, node.id),
+            node.file(),
             &kept(owner),
             |open| open.change(access, allows).is_ok(),
             || opens.try_open(node.id, &opening).ok(),
@@ -421,7 +424,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             Err(Full) => return Err(Status::DENIED_NOLOCKS),
         }
         if let Err(status) = super::monitors::monitor(cx.server, host.addr) {
-            if let Some(open) = cx.server.locking.table.unshare(&host, (node.share.id, node.id), owner) {
+            if let Some(open) = cx.server.locking.table.unshare(&host, node.file(), owner) {
                 super::v4::close_open(&node.share.vfs, open).await;
             }
             return Err(status);
@@ -440,7 +443,7 @@ async fn unshare(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
             return Err(Status::DENIED);
         }
         let host = host(cx, &args.share.caller)?;
-        let file: FileId = (node.share.id, node.id);
+        let file = node.file();
         if let Some(open) = cx.server.locking.table.unshare(&host, file, &args.share.owner) {
             super::v4::close_open(&node.share.vfs, open).await;
         }
@@ -494,7 +497,7 @@ async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
 }
 
 async fn give_up(server: &Server, freed: table::Freed) {
-    for ((share, node), id) in freed.ranges {
+    for (FileId { share, node }, id) in freed.ranges {
         if let Some(share) = server.shares.get(share) {
             share.vfs.opens().release_ranges(node, id);
         }

@@ -26,6 +26,7 @@ use weft_store::opens::{LockOwner, Open, Opens, Refused};
 use weft_store::{NodeId, ShareId};
 use weft_wire::nlm::Object;
 
+use crate::server::file_id::FileId;
 use crate::server::v4::state::Ranges;
 
 /// What a host is charged, its name not counted.
@@ -50,9 +51,6 @@ pub struct HostId {
     /// By its own words.
     pub name: Bytes,
 }
-
-/// A file, by the number of its share.
-pub(super) type FileId = (ShareId, NodeId);
 
 /// Who locks: a process of a host, as the host tells them apart. The store's names are per share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -365,7 +363,9 @@ impl Table {
         let mut gone = HashSet::new();
         for (owner, known) in known.owners.iter_mut().filter(|(owner, known)| goes(owner.share, known.state))
         {
-            freed.ranges.extend(known.files.keys().map(|node| ((owner.share, *node), known.id)));
+            freed.ranges.extend(
+                known.files.keys().map(|node| (FileId { share: owner.share, node: *node }, known.id)),
+            );
             // What a request that is under way will lock can be given back by this name alone.
             known.files.retain(|_, file| file.pending > 0);
             gone.insert(owner.clone());
@@ -373,8 +373,8 @@ impl Table {
         for (_, blocked) in known.blocked.extract_if(|wish, _| gone.contains(&wish.owner)) {
             blocked.waiting.abort();
         }
-        let shares = known.shares.extract_if(|((share, _), _), _| goes(*share, None));
-        freed.shares.extend(shares.map(|(((share, _), _), (open, _))| (share, open)));
+        let shares = known.shares.extract_if(|(file, _), _| goes(file.share, None));
+        freed.shares.extend(shares.map(|((file, _), (open, _))| (file.share, open)));
         for (owner, known) in known.owners.extract_if(|_, known| known.files.is_empty()) {
             hosts.words.remove(&(owner.share, known.id));
         }

@@ -19,6 +19,7 @@ use weft_wire::rpcbind;
 
 use super::*;
 use crate::server::durable::Durable;
+use crate::server::file_id::FileId;
 use crate::server::tests::{make, node_of, results_for, results_of, results_over, server};
 use crate::server::{Config, Limits, Policy};
 
@@ -160,7 +161,11 @@ fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it(
                 weft_store::SetAttr::default(),
             );
             let node = made.await.unwrap().0.node;
-            let file = server.handles.make(&server.shares, server.shares[0].id, node).await.unwrap();
+            let file = server
+                .handles
+                .make(&server.shares, FileId { share: server.shares[0].id, node })
+                .await
+                .unwrap();
             let told = Rc::new(RefCell::new(Vec::new()));
             let status = if wanted { Status::GRANTED } else { Status::DENIED };
             rt::spawn(client(listener, status, told.clone())).detach();
@@ -575,7 +580,7 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
         );
         let file = server
             .handles
-            .make(&server.shares, server.shares[0].id, made.await.unwrap().0.node)
+            .make(&server.shares, FileId { share: server.shares[0].id, node: made.await.unwrap().0.node })
             .await
             .unwrap();
         let udp = Peer::Udp(HERE.parse().unwrap());
@@ -638,7 +643,10 @@ fn a_lock_that_is_being_taken_can_be_given_back_whatever_comes_between() {
                 Between::Restart => notified(server, here, 3).await.unwrap(),
             }
             let set = || opens.try_set_range(node, entered.id, Range::new(0, 10).unwrap(), true);
-            assert!(matches!(entered.ranges.lock((opens, node, entered.id), set), Ok(Ok(()))));
+            assert!(matches!(
+                entered.ranges.lock(LockedBy { opens, node, owner: entered.id }, set),
+                Ok(Ok(()))
+            ));
             drop(entered);
             assert!(tested(server, THERE, part(file, 9, 0, 1), true).await.is_err(), "it is locked");
             assert_eq!(unlocked(server, HERE, mine.clone()).await, Status::GRANTED);
@@ -699,7 +707,8 @@ fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one(
         let vfs = &server.shares[0].vfs;
         let made = vfs.create(NodeId::ROOT, b"f", Make::File, Exists::Fail, SetAttr::default());
         let node = made.await.unwrap().0.node;
-        let file = server.handles.make(&server.shares, server.shares[0].id, node).await.unwrap();
+        let file =
+            server.handles.make(&server.shares, FileId { share: server.shares[0].id, node }).await.unwrap();
         let peer = Peer::Tcp(HERE.parse().unwrap());
         let known = (peer, Some(Security { holder: Some(Certified([1; 32])) }));
         async fn call<T: Xdr>(

@@ -19,7 +19,7 @@ pub(in crate::server) async fn commit(cx: &Context<'_>, args: CommitArgs) -> Out
     };
     let done = if before.kind == Kind::File {
         // Any descriptor will do: what is made durable is the file, not what was written by it.
-        match cx.server.files.open(&node.share.vfs, node.share.id, node.id, false).await {
+        match cx.server.files.open(&node.share.vfs, node.file(), false).await {
             Ok(file) => cx.server.run.commit(&node.share.vfs, &file).await.map_err(|e| status(&e)),
             Err(e) => Err(status(&e)),
         }

@@ -6,6 +6,7 @@ use weft_wire::nfs3::{AttrOnly, LookupArgs, LookupOk, Outcome};
 use super::{failed, failed_at};
 use crate::server::caller::EXECUTE;
 use crate::server::context::Context;
+use crate::server::file_id::FileId;
 
 pub(in crate::server) async fn lookup(cx: &Context<'_>, args: LookupArgs) -> Outcome<LookupOk, AttrOnly> {
     let dir = match cx.node(&args.what.dir).await {
@@ -23,7 +24,7 @@ pub(in crate::server) async fn lookup(cx: &Context<'_>, args: LookupArgs) -> Out
         (Err(e), _) => Err(e),
     };
     let found = match found {
-        Ok(attr) => cx.handle(dir.share.id, attr.node).await.map(|handle| (attr, handle)),
+        Ok(attr) => cx.handle(FileId { node: attr.node, ..dir.file() }).await.map(|handle| (attr, handle)),
         Err(e) => Err(e),
     };
     match found {

@@ -60,6 +60,7 @@ use weft_wire::nfs3::{
 
 use super::attributes::{attributes, status, wcc};
 use super::context::{Context, Node};
+use super::file_id::FileId;
 use super::guard;
 
 /// How long a request waits for what others cache.
@@ -147,7 +148,7 @@ async fn created(
     let wcc = dir.wcc(before).await;
     match made {
         Ok(attr) => Ok(CreateOk {
-            object: cx.handle(dir.share.id, attr.node).await.ok(),
+            object: cx.handle(FileId { node: attr.node, ..dir.file() }).await.ok(),
             attributes: Some(dir.attributes(&attr)),
             dir: wcc,
         }),

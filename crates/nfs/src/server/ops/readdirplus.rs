@@ -6,6 +6,7 @@ use weft_wire::nfs3::{AttrOnly, EntryPlus, Name, Outcome, ReaddirplusArgs, Readd
 use super::readdir::{EMPTY_LISTING, Found, fit, listing, names};
 use super::{failed, failed_at};
 use crate::server::context::Context;
+use crate::server::file_id::FileId;
 use crate::server::handles::BYTES;
 
 /// What an entryplus3 has beyond an entry3: post_op_attr and post_op_fh3 with our handles.
@@ -41,7 +42,7 @@ pub(in crate::server) async fn readdirplus(
             for found in &names.found {
                 rt::yield_if_due().await;
                 let handle = match enters {
-                    true => cx.handle(dir.share.id, found.attr.node).await.ok(),
+                    true => cx.handle(FileId { node: found.attr.node, ..dir.file() }).await.ok(),
                     false => None,
                 };
                 handles.push(handle);

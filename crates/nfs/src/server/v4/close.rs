@@ -15,7 +15,7 @@ use crate::server::context::Node;
 
 /// Closes what a state holds. A second time does nothing.
 pub(super) async fn close(server: &Server, state: &State) {
-    let Some(share) = server.shares.get(state.share) else { return };
+    let Some(share) = server.shares.get(state.file.share) else { return };
     match &state.kind {
         Kind::Open { .. } | Kind::Delegation { .. } => {
             if let Some(right) = state.delegation() {
@@ -33,7 +33,7 @@ pub(super) async fn close(server: &Server, state: &State) {
         }
         Kind::Lock { id, .. } => {
             state.end();
-            share.vfs.opens().release_ranges(state.node, *id);
+            share.vfs.opens().release_ranges(state.file.node, *id);
         }
     }
 }
@@ -47,7 +47,7 @@ pub(in crate::server) async fn close_open(vfs: &Vfs, open: Open) {
 
 /// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
 pub(in crate::server) async fn clear_lapsed(server: &Server, node: &Node<'_>) -> bool {
-    let taken = server.states.take_lapsed(node.share.id, node.id, weft_machine::rt::now());
+    let taken = server.states.take_lapsed(node.file(), weft_machine::rt::now());
     let any = !taken.0.is_empty();
     give_up(server, taken).await;
     any

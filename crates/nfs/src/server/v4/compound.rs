@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weft_machine::{Payload, Time};
-use weft_store::{NodeId, ShareId};
+use weft_store::ShareId;
 use weft_wire::nfs4::{Stateid, Status, Xdr};
 use weft_wire::rpc::Credential;
 use weft_wire::xdr::fill;
@@ -16,6 +16,7 @@ use super::place::Place;
 use super::reply::Body;
 use super::state::{Client, Lease, Session, Speaker};
 use crate::server::context::{Context, Node};
+use crate::server::file_id::FileId;
 use crate::server::identity::{Identity, Principal};
 
 /// A compound that is being carried out.
@@ -138,10 +139,10 @@ impl<'a> Compound<'a> {
         };
     }
 
-    /// A node of this share.
-    pub fn node_of(&self, share: ShareId, id: NodeId) -> Option<Node<'a>> {
-        let share = self.cx.server.shares.get(share)?;
-        Some(Node { share, id })
+    /// A file with its share.
+    pub fn node_of(&self, file: FileId) -> Option<Node<'a>> {
+        let share = self.cx.server.shares.get(file.share)?;
+        Some(Node { share, id: file.node })
     }
 
     /// Who asks for what clients have; nobody whom no share lets in.

@@ -57,12 +57,12 @@ pub(super) async fn grant(
     if !client.back().is_some_and(|back| back.is_up()) || states.grace.lasts(c.now) {
         return refused(why::RESOURCE);
     }
-    if states.delegated.is_contended(node.share.id, node.id, c.now, states.limits.contention) {
+    if states.delegated.is_contended(node.file(), c.now, states.limits.contention) {
         return refused(why::CONTENTION);
     }
     {
         let mut mine = client.mine();
-        if mine.states.len() >= states.limits.states || !mine.delegated.insert((node.share.id, node.id)) {
+        if mine.states.len() >= states.limits.states || !mine.delegated.insert(node.file()) {
             return refused(why::RESOURCE);
         }
     }
@@ -77,7 +77,7 @@ pub(super) async fn grant(
     match granted {
         Ok(Some(state)) => described(&state, write_of(&state), times),
         Ok(None) | Err(_) => {
-            client.mine().delegated.remove(&(node.share.id, node.id));
+            client.mine().delegated.remove(&node.file());
             refused(why::CONTENTION)
         }
     }
@@ -115,7 +115,7 @@ async fn enter(
     let Ok(held_open) = vfs.opens().try_open(node.id, &opening) else { return Ok(None) };
     let handle = Place::Node(*node).handle(c.cx).await?;
     let lease = states.limits.lease;
-    let file = (node.share.id, node.id);
+    let file = node.file();
     let all = states.delegated.clone();
     let right = Delegation::new(write, times, handle, lease, vfs.opens().clone(), file, key, all);
     let caching = if write { Caching::RWH } else { Caching::RH };
@@ -145,7 +145,7 @@ async fn enter(
         asked: 0,
     };
     let kind = Kind::Delegation { held: RwLock::new(held), right: right.clone() };
-    let state = states.enter(client.lease.clone(), node.share.id, node.id, kind, charge);
+    let state = states.enter(client.lease.clone(), node.file(), kind, charge);
     states.delegated.enter(&state);
     right.entered(client, &state);
     if client.hold(&state) {
@@ -196,7 +196,7 @@ pub(super) async fn as_written(
     node: &Node<'_>,
     values: &mut Attributes,
 ) -> Result<(), Status> {
-    let Some(state) = c.cx.server.states.delegated.writer(node.share.id, node.id) else { return Ok(()) };
+    let Some(state) = c.cx.server.states.delegated.writer(node.file()) else { return Ok(()) };
     let Some(right) = state.delegation().filter(|right| !right.is_revoked()) else { return Ok(()) };
     if c.is_of(&state.lease) {
         return Ok(());

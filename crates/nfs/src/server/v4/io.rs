@@ -45,7 +45,7 @@ pub(super) fn state(
         return Ok(None);
     }
     let state = c.cx.server.states.current(&named, c.speaker()?)?;
-    if (state.share, state.node) != (node.share.id, node.id) {
+    if state.file != node.file() {
         return Err(Status::BAD_STATEID);
     }
     if c.minor == 0 && state.open_owner().is_some_and(|owner| !owner.is_confirmed()) {

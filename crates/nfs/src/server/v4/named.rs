@@ -106,7 +106,7 @@ pub(super) async fn rename(
     to: &Node<'_>,
     args: &Rename,
 ) -> Result<RenameOk, Status> {
-    if (from.share.id, from.id) != (to.share.id, to.id) {
+    if from.file() != to.file() {
         return Err(Status::XDEV);
     }
     let before = admit(c, from, WRITE).await?;

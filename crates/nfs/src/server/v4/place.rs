@@ -9,6 +9,7 @@ use weft_wire::nfs4::{Handle, Status};
 use super::names::status;
 use crate::server::context::{Context, Node};
 use crate::server::export::KeptOut;
+use crate::server::file_id::FileId;
 use crate::server::handles::Named;
 
 /// The current or the saved file handle.
@@ -28,14 +29,14 @@ impl<'a> Place<'a> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
         // The numbers of version 3's errors mean the same in version 4.
         let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
-        let node = |share, id| {
+        let node = |FileId { share, node: id }| {
             let share = cx.server.shares.get(share).ok_or(Status::STALE)?;
             Ok(Node { share, id })
         };
         match named {
             Named::Root => Ok(Place::Root),
-            Named::Node(share, id) => node(share, id).map(Place::Node),
-            Named::Attributes(share, id) => node(share, id).map(Place::Attributes),
+            Named::Node(file) => node(file).map(Place::Node),
+            Named::Attributes(file) => node(file).map(Place::Attributes),
         }
     }
 
@@ -54,10 +55,10 @@ impl<'a> Place<'a> {
     pub async fn handle(&self, cx: &Context<'_>) -> Result<Handle, Status> {
         let handle = match self {
             Place::Root => cx.server.handles.root(),
-            Place::Node(node) => cx.handle(node.share.id, node.id).await.map_err(|e| status(&e))?,
+            Place::Node(node) => cx.handle(node.file()).await.map_err(|e| status(&e))?,
             Place::Attributes(node) => {
                 let (handles, shares) = (&cx.server.handles, &cx.server.shares);
-                handles.attributes(shares, node.share.id, node.id).await.map_err(|e| status(&e))?
+                handles.attributes(shares, node.file()).await.map_err(|e| status(&e))?
             }
         };
         Ok(Handle::new(handle.as_bytes()).expect("ours are short"))

@@ -20,7 +20,7 @@ use super::super::compound::Compound;
 use super::super::io;
 use super::super::place::{Place, no_file};
 use super::super::state::budget::no_room;
-use super::super::state::{Kind, LockOwner, Ranges, State, Turn, Turned, Unchanged};
+use super::super::state::{Kind, LockOwner, LockedBy, Ranges, State, Turn, Turned, Unchanged};
 use super::open::clear;
 use crate::server::context::Node;
 
@@ -67,7 +67,7 @@ async fn first(
 ) -> Status {
     let found = io::actual(c, stateid).and_then(|stateid| c.cx.server.states.find(&stateid, c.speaker()?));
     let open = match found {
-        Ok(state) if (state.share, state.node) == (node.share.id, node.id) => state,
+        Ok(state) if state.file == node.file() => state,
         Ok(_) => return c.put::<()>(n, Err(Status::BAD_STATEID)),
         Err(status) => return c.put::<()>(n, Err(status)),
     };
@@ -109,8 +109,7 @@ async fn first(
                 let (charge, ranges) = room.map_err(|full| no_room(full, c.minor))?;
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
-                let state =
-                    c.cx.server.states.enter(open.lease.clone(), node.share.id, node.id, kind, charge);
+                let state = c.cx.server.states.enter(open.lease.clone(), node.file(), kind, charge);
                 // First under its open: what is taken from a client that goes is closed with all locks under it.
                 if enter(&open, &state) && client.hold(&state) {
                     Ok(state.stateid())
@@ -158,7 +157,7 @@ async fn in_turn(
 ) -> Status {
     let found = c.node().and_then(|node| {
         let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
-        let here = (state.share, state.node) == (node.share.id, node.id);
+        let here = state.file == node.file();
         match &state.kind {
             Kind::Lock { owner, .. } if here => Ok((state.clone(), owner.clone())),
             _ => Err(Status::BAD_STATEID),
@@ -224,7 +223,8 @@ async fn take(
     let opens = node.share.vfs.opens();
     let key = open.held().open.as_ref().map(weft_store::opens::Open::key);
     let set = || opens.try_set_range_as(node.id, key, id, range, args.kind.exclusive);
-    let attempt = || match ranges.lock((opens, node.id, id), set) {
+    let by = LockedBy { opens, node: node.id, owner: id };
+    let attempt = || match ranges.lock(by, set) {
         Ok(done) => Ok(done),
         Err(Unchanged::Full) => Ok(Err(SetFailed::Refused(Refused::Limit("memory for byte-range locks")))),
         // Closed, or taken from its client, in the meantime.
@@ -265,7 +265,7 @@ async fn tell_when_free(
         return;
     }
     let Ok(charge) = client.awaited_room() else { return };
-    let awaited = (node.share.id, node.id, id);
+    let awaited = (node.file(), id);
     {
         let mut mine = client.mine();
         if mine.awaited.len() >= MAX_AWAITED || !mine.awaited.insert(awaited) {
@@ -337,7 +337,7 @@ pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
         let opens = node.share.vfs.opens();
         let clear = || opens.clear_range(node.id, *id, range);
         // Splitting a range may need one more than there is room for.
-        let cleared = ranges.unlock((opens, node.id, *id), range, clear);
+        let cleared = ranges.unlock(LockedBy { opens, node: node.id, owner: *id }, range, clear);
         let cleared = cleared.map_err(|unchanged| match unchanged {
             Unchanged::Full => no_room(Full, c.minor),
             Unchanged::Ended => Status::BAD_STATEID,
@@ -356,8 +356,8 @@ pub async fn release_lockowner(c: &Compound<'_>, owner: &WireOwner) -> Result<()
         client.mine().states.values().filter(|state| is_of(state, &owner)).cloned().collect();
     for state in &states {
         let Kind::Lock { id, .. } = &state.kind else { continue };
-        let Some(node) = c.node_of(state.share, state.node) else { continue };
-        if node.share.vfs.opens().holds_ranges(state.node, *id) {
+        let Some(node) = c.node_of(state.file) else { continue };
+        if node.share.vfs.opens().holds_ranges(state.file.node, *id) {
             return Err(Status::LOCKS_HELD);
         }
     }

@@ -445,9 +445,7 @@ async fn acquire(
     wanted: Wanted,
 ) -> Result<Arc<State>, Status> {
     let node = found.node;
-    let known = turn
-        .states()
-        .find(|state| (state.share, state.node) == (node.share.id, node.id) && !state.has_ended());
+    let known = turn.states().find(|state| state.file == node.file() && !state.has_ended());
     match known {
         Some(state) => {
             widen(c, &node, &state, wanted).await?;
@@ -461,7 +459,7 @@ async fn acquire(
             };
             let held = enter(c, client, found, wanted, room.descriptors).await?;
             let kind = Kind::Open { owner: owner.clone(), held: RwLock::new(held) };
-            let state = states.enter(client.lease.clone(), node.share.id, node.id, kind, room.state);
+            let state = states.enter(client.lease.clone(), node.file(), kind, room.state);
             if !client.hold(&state) {
                 give_back(c.cx.server, state).await;
                 return Err(Status::EXPIRED);
@@ -560,7 +558,7 @@ async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted)
 
 /// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
 pub async fn clear(c: &Compound<'_>, node: &Node<'_>) -> bool {
-    let taken = c.cx.server.states.take_lapsed(node.share.id, node.id, c.now);
+    let taken = c.cx.server.states.take_lapsed(node.file(), c.now);
     let any = !taken.0.is_empty();
     give_up(c.cx.server, taken).await;
     any
@@ -581,8 +579,8 @@ impl Compound<'_> {
         tail.u32(n);
         tail.u32(answered.status.0);
         tail.fixed(&answered.body);
-        if let Some((number, id)) = answered.place
-            && let Some(node) = self.node_of(number, id)
+        if let Some(file) = answered.place
+            && let Some(node) = self.node_of(file)
         {
             self.stand(Place::Node(node));
         }
@@ -592,7 +590,7 @@ impl Compound<'_> {
     /// What was answered just now: the reply behind `at`, where its status lies.
     pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
         let place = match self.current {
-            Some(Place::Node(node)) => Some((node.share.id, node.id)),
+            Some(Place::Node(node)) => Some(node.file()),
             _ => None,
         };
         Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }

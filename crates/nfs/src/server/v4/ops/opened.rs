@@ -69,9 +69,7 @@ fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<(Arc<State>, Arc<Owner>),
     let Kind::Open { owner, .. } = &state.kind else { return Err(Status::BAD_STATEID) };
     let owner = owner.clone();
     match place {
-        super::super::place::Place::Node(node) if (node.share.id, node.id) == (state.share, state.node) => {
-            Ok((state, owner))
-        }
+        super::super::place::Place::Node(node) if node.file() == state.file => Ok((state, owner)),
         _ => Err(Status::BAD_STATEID),
     }
 }

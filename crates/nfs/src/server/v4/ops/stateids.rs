@@ -8,7 +8,7 @@ use super::super::compound::Compound;
 use super::super::delegations;
 use super::super::io;
 use super::super::names::status;
-use super::super::state::Kind;
+use super::super::state::{Kind, LockedBy};
 use crate::server::caller::{READ, WRITE};
 use crate::server::guard;
 
@@ -35,8 +35,9 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     }
     let state = states.current(&named, c.speaker()?)?;
     let Kind::Lock { id, ranges, .. } = &state.kind else { return Err(Status::LOCKS_HELD) };
-    let node = c.node_of(state.share, state.node).ok_or(Status::BAD_STATEID)?;
-    if !ranges.end_empty((node.share.vfs.opens(), state.node, *id)) {
+    let node = c.node_of(state.file).ok_or(Status::BAD_STATEID)?;
+    let by = LockedBy { opens: node.share.vfs.opens(), node: state.file.node, owner: *id };
+    if !ranges.end_empty(by) {
         return Err(Status::LOCKS_HELD);
     }
     states.drop_locks(&state);
@@ -47,7 +48,7 @@ pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Stat
     let node = c.node()?;
     let states = &c.cx.server.states;
     let state = states.current(&io::actual(c, stateid)?, c.speaker()?)?;
-    if state.delegation().is_none() || (state.share, state.node) != (node.share.id, node.id) {
+    if state.delegation().is_none() || state.file != node.file() {
         return Err(Status::BAD_STATEID);
     }
     state.lease.renew(c.now);

@@ -39,6 +39,6 @@ pub async fn commit(c: &Compound<'_>, args: &Commit) -> Result<Verifier, Status>
     }
     args.offset.checked_add(u64::from(args.count)).ok_or(Status::INVAL)?;
     let files = &c.cx.server.files;
-    let file = files.open(&node.share.vfs, node.share.id, node.id, false).await.map_err(|e| status(&e))?;
+    let file = files.open(&node.share.vfs, node.file(), false).await.map_err(|e| status(&e))?;
     c.cx.server.run.commit(&node.share.vfs, &file).await.map_err(|e| status(&e))
 }

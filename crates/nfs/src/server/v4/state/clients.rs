@@ -25,6 +25,7 @@ use super::owned::Owned;
 use super::session::Session;
 use super::{Back, Lease, LockOwner, Offload, Owner, Ranges, Speaker, State, States};
 use crate::server::durable::Who;
+use crate::server::file_id::FileId;
 use crate::server::identity::{Identity, Origin};
 
 pub use leaving::Taken;
@@ -69,9 +70,9 @@ pub struct Mine {
     /// How it is called (minor version 0); sessions have their own.
     pub back: Option<Arc<Back>>,
     /// Files that it has a delegation of, or is being granted one.
-    pub delegated: HashSet<(ShareId, weft_store::NodeId)>,
+    pub delegated: HashSet<FileId>,
     /// Files and owners of locks that it is told of when they can be had.
-    pub awaited: HashSet<(ShareId, weft_store::NodeId, LockId)>,
+    pub awaited: HashSet<(FileId, LockId)>,
     /// Copies that go on, or whose end it has not been told.
     pub copies: HashMap<Other, Arc<Offload>>,
     /// What it was confirmed with (minor version 0).

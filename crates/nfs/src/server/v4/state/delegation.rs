@@ -12,20 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weft_machine::{Time, rt};
+use weft_store::NodeId;
 use weft_store::opens::{Holder, Key, Opens, Recall};
-use weft_store::{NodeId, ShareId};
 use weft_wire::nfs4::{Attributes, CbOp, CbRecall, Handle, Status};
 
 use super::back::Unanswered;
 use super::{Client, State};
+use crate::server::file_id::FileId;
 
 /// Files that are remembered as contended.
 const MAX_CONTENDED: usize = 4096;
 /// A client that does not know yet what it was granted is asked again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-
-/// A share's number, and a file there.
-type File = (ShareId, NodeId);
 
 /// One right.
 pub struct Delegation {
@@ -35,7 +33,7 @@ pub struct Delegation {
     pub handle: Handle,
     lease: Duration,
     opens: Arc<Opens>,
-    file: File,
+    file: FileId,
     key: Key,
     all: Arc<Delegated>,
     given_back: AtomicBool,
@@ -66,7 +64,7 @@ impl Delegation {
         handle: Handle,
         lease: Duration,
         opens: Arc<Opens>,
-        file: File,
+        file: FileId,
         key: Key,
         all: Arc<Delegated>,
     ) -> Arc<Delegation> {
@@ -109,7 +107,7 @@ impl Delegation {
     pub fn give_back(&self) {
         // The same client may have been granted another one since.
         if !self.given_back.swap(true, Ordering::AcqRel) {
-            self.opens.give_back(self.file.1, self.key);
+            self.opens.give_back(self.file.node, self.key);
         }
     }
 
@@ -135,7 +133,7 @@ impl Delegation {
 impl Holder for Delegation {
     fn recall(&self, _: Recall) -> bool {
         self.recalled.store(true, Ordering::Release);
-        self.all.contend(self.file.0, self.file.1, rt::now());
+        self.all.contend(self.file, rt::now());
         match (self.of.get(), self.of()) {
             // It is being granted at this moment, and will be recalled when it is.
             (None, _) => true,
@@ -209,32 +207,32 @@ impl Client {
 pub struct Delegated {
     /// Write delegations, so that nobody looks for one while there is none.
     writers: AtomicUsize,
-    written: Mutex<HashMap<File, Arc<State>>>,
-    contended: Mutex<HashMap<File, Time>>,
+    written: Mutex<HashMap<FileId, Arc<State>>>,
+    contended: Mutex<HashMap<FileId, Time>>,
     /// Delegations that were granted.
     pub granted: AtomicU64,
 }
 
 impl Delegated {
     // Each change is one insert or remove.
-    fn written(&self) -> MutexGuard<'_, HashMap<File, Arc<State>>> {
+    fn written(&self) -> MutexGuard<'_, HashMap<FileId, Arc<State>>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn contended(&self) -> MutexGuard<'_, HashMap<File, Time>> {
+    fn contended(&self) -> MutexGuard<'_, HashMap<FileId, Time>> {
         self.contended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn enter(&self, state: &Arc<State>) {
         self.granted.fetch_add(1, Ordering::Relaxed);
         if state.delegation().is_some_and(|right| right.write) {
-            self.written().insert((state.share, state.node), state.clone());
+            self.written().insert(state.file, state.clone());
             self.writers.fetch_add(1, Ordering::Release);
         }
     }
 
     pub fn leave(&self, state: &State) {
-        let file = (state.share, state.node);
+        let file = state.file;
         let mut written = self.written();
         if written.get(&file).is_some_and(|known| known.other == state.other) {
             let gone = written.remove(&file);
@@ -245,30 +243,30 @@ impl Delegated {
     }
 
     /// Who writes a file without telling.
-    pub fn writer(&self, share: ShareId, node: NodeId) -> Option<Arc<State>> {
+    pub fn writer(&self, file: FileId) -> Option<Arc<State>> {
         if self.writers.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.written().get(&(share, node)).cloned()
+        self.written().get(&file).cloned()
     }
 
     /// Somebody wanted what another had.
-    fn contend(&self, share: ShareId, node: NodeId, now: Time) {
+    fn contend(&self, file: FileId, now: Time) {
         let mut contended = self.contended();
         if contended.len() >= MAX_CONTENDED {
             // They come back one by one.
             contended.clear();
         }
-        contended.insert((share, node), now);
+        contended.insert(file, now);
     }
 
     /// Whether that was less than `span` ago.
-    pub fn is_contended(&self, share: ShareId, node: NodeId, now: Time, span: Duration) -> bool {
+    pub fn is_contended(&self, file: FileId, now: Time, span: Duration) -> bool {
         let mut contended = self.contended();
-        let Some(since) = contended.get(&(share, node)) else { return false };
+        let Some(since) = contended.get(&file) else { return false };
         let recent = now.since(*since) < span;
         if !recent {
-            contended.remove(&(share, node));
+            contended.remove(&file);
         }
         recent
     }

@@ -35,7 +35,7 @@ pub use delegation::Delegation;
 pub use lease::Lease;
 pub use offload::Offload;
 pub use owner::{Answered, LockOwner, Owner, Turn, Turned};
-pub use ranges::{Ranges, Unchanged};
+pub use ranges::{LockedBy, Ranges, Unchanged};
 pub use session::{Begun, Session};
 pub use speaker::Speaker;
 pub use stateids::{Held, Kind, State};

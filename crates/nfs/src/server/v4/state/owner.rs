@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use futures_util::lock::{Mutex as Queue, OwnedMutexGuard};
 use weft_machine::Charge;
+use weft_store::ShareId;
 use weft_store::opens;
-use weft_store::{NodeId, ShareId};
 use weft_wire::nfs4::Status;
 
 use super::State;
+use crate::server::file_id::FileId;
 
 /// An owner of opens.
 pub struct Owner {
@@ -54,7 +55,7 @@ pub struct Answered {
     /// What follows the status.
     pub body: Bytes,
     /// Where the operation left the current file handle.
-    pub place: Option<(ShareId, NodeId)>,
+    pub place: Option<FileId>,
 }
 
 /// What a sequence id says.

@@ -34,6 +34,21 @@ struct Inner {
     ended: bool,
 }
 
+/// Whose ranges they are.
+#[derive(Clone, Copy)]
+pub struct LockedBy<'a> {
+    pub opens: &'a Opens,
+    pub node: NodeId,
+    pub owner: LockOwner,
+}
+
+impl LockedBy<'_> {
+    /// How many they are.
+    fn count(&self) -> usize {
+        self.opens.ranges_of(self.node, self.owner).len()
+    }
+}
+
 /// Why no range was locked or unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchanged {
@@ -65,41 +80,32 @@ impl Ranges {
         self.inner().ended = true;
     }
 
-    /// The same if none is locked of `owner` in `node`; whether it is so.
-    pub fn end_empty(&self, (opens, node, owner): (&Opens, NodeId, LockOwner)) -> bool {
+    /// The same if none is locked; whether it is so.
+    pub fn end_empty(&self, by: LockedBy<'_>) -> bool {
         let mut inner = self.inner();
-        inner.ended |= !opens.holds_ranges(node, owner);
+        inner.ended |= !by.opens.holds_ranges(by.node, by.owner);
         inner.ended
     }
 
-    /// Carries out `act`, which locks one range of `owner` in `node`, if there is room for what that may add.
-    pub fn lock<T>(
-        &self,
-        (opens, node, owner): (&Opens, NodeId, LockOwner),
-        act: impl FnOnce() -> T,
-    ) -> Result<T, Unchanged> {
+    /// Carries out `act`, which locks one range, if there is room for what that may add.
+    pub fn lock<T>(&self, by: LockedBy<'_>, act: impl FnOnce() -> T) -> Result<T, Unchanged> {
         let inner = self.living()?;
         inner.charge.grow(ADDED_BY_LOCK.saturating_mul(RANGE_BYTES)).map_err(|Full| Unchanged::Full)?;
         let done = act();
-        self.settle(&inner.charge, opens.ranges_of(node, owner).len());
+        self.settle(&inner.charge, by.count());
         Ok(done)
     }
 
-    /// Carries out `act`, which unlocks `range` of `owner` in `node`.
-    pub fn unlock<T>(
-        &self,
-        (opens, node, owner): (&Opens, NodeId, LockOwner),
-        range: Range,
-        act: impl FnOnce() -> T,
-    ) -> Result<T, Unchanged> {
+    /// Carries out `act`, which unlocks `range`.
+    pub fn unlock<T>(&self, by: LockedBy<'_>, range: Range, act: impl FnOnce() -> T) -> Result<T, Unchanged> {
         let inner = self.living()?;
         if let Err(Full) = inner.charge.grow(RANGE_BYTES)
-            && opens.ranges_of(node, owner).iter().any(|(held, _)| splits(*held, range))
+            && by.opens.ranges_of(by.node, by.owner).iter().any(|(held, _)| splits(*held, range))
         {
             return Err(Unchanged::Full);
         }
         let done = act();
-        self.settle(&inner.charge, opens.ranges_of(node, owner).len());
+        self.settle(&inner.charge, by.count());
         Ok(done)
     }
 

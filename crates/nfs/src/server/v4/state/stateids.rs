@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft_machine::Charge;
-use weft_store::{Hold, NodeId, OpenFile, ShareId, opens};
+use weft_store::{Hold, OpenFile, opens};
 use weft_wire::nfs4::{Stateid, Status};
 
 use super::numbers::{Other, Purpose};
 use super::{Client, Delegation, Lease, LockOwner, Owner, Ranges, Speaker, States};
+use crate::server::file_id::FileId;
 use crate::server::shard;
 
 const SHARDS: usize = 64;
@@ -26,8 +27,7 @@ const SHARDS: usize = 64;
 pub struct State {
     pub other: Other,
     pub lease: Arc<Lease>,
-    pub share: ShareId,
-    pub node: NodeId,
+    pub file: FileId,
     seqid: AtomicU32,
     ended: AtomicBool,
     pub kind: Kind,
@@ -188,14 +188,7 @@ impl States {
     }
 
     /// Enters a new state; its first id has number 1. `charge` is what its client was charged for it.
-    pub fn enter(
-        &self,
-        lease: Arc<Lease>,
-        share: ShareId,
-        node: NodeId,
-        kind: Kind,
-        charge: Charge,
-    ) -> Arc<State> {
+    pub fn enter(&self, lease: Arc<Lease>, file: FileId, kind: Kind, charge: Charge) -> Arc<State> {
         loop {
             let other = self.next_other(lease.client);
             let mut shard = self.ids.shard(&other);
@@ -204,7 +197,7 @@ impl States {
                 continue;
             }
             let (seqid, ended) = (AtomicU32::new(1), AtomicBool::new(false));
-            let state = Arc::new(State { other, lease, share, node, seqid, ended, kind, _charge: charge });
+            let state = Arc::new(State { other, lease, file, seqid, ended, kind, _charge: charge });
             shard.insert(other, state.clone());
             return state;
         }
@@ -241,7 +234,7 @@ impl States {
         if let Some(client) = self.holder(&state.lease) {
             let mut mine = client.mine();
             if !right.is_revoked() {
-                mine.delegated.remove(&(state.share, state.node));
+                mine.delegated.remove(&state.file);
             }
             let gone = mine.states.remove(&state.other);
             drop(mine);

@@ -12,6 +12,7 @@ use weft_wire::nfs3;
 use weft_wire::nfs3::procedure;
 
 use super::*;
+use crate::server::file_id::FileId;
 use crate::server::tests::{handle_of, replies_in_parts, results_for, status_of};
 
 /// A disk of which a test knows what a loss of power would take. It stands before a file system in memory.
@@ -271,7 +272,11 @@ fn a_file_that_is_closed_for_want_of_room_is_flushed_before() {
         let vfs = &server.shares[0].vfs;
         for other in 0..16 {
             let other = vfs.lookup(NodeId::ROOT, other.to_string().as_bytes(), false).await.unwrap();
-            server.files.open(vfs, server.shares[0].id, other.node, false).await.unwrap();
+            server
+                .files
+                .open(vfs, FileId { share: server.shares[0].id, node: other.node }, false)
+                .await
+                .unwrap();
         }
         // What was only read is closed as it is.
         rt::yield_now().await;

@@ -1,6 +1,6 @@
 //! Byte-range locks.
 
-use super::super::state::{Kind, Speaker, State, Unchanged};
+use super::super::state::{Kind, LockedBy, Speaker, State, Unchanged};
 use super::*;
 use weft_store::opens::Range;
 
@@ -205,11 +205,12 @@ fn lock_late(server: &Server, state: &State, end: &str) {
     let Kind::Lock { id, ranges, .. } = &state.kind else { panic!("locks") };
     let opens = server.shares[0].vfs.opens();
     let range = Range::new(0, 10).unwrap();
-    let set = || opens.try_set_range(state.node, *id, range, true);
-    let late = ranges.lock((opens, state.node, *id), set);
-    assert!(!opens.holds_ranges(state.node, *id), "{end}: nobody would ever release it");
+    let set = || opens.try_set_range(state.file.node, *id, range, true);
+    let by = LockedBy { opens, node: state.file.node, owner: *id };
+    let late = ranges.lock(by, set);
+    assert!(!opens.holds_ranges(state.file.node, *id), "{end}: nobody would ever release it");
     assert!(matches!(late, Err(Unchanged::Ended)), "{end}");
-    let cleared = ranges.unlock((opens, state.node, *id), range, || ());
+    let cleared = ranges.unlock(by, range, || ());
     assert_eq!(cleared, Err(Unchanged::Ended), "{end}");
 }
 

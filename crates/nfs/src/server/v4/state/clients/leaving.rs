@@ -18,6 +18,7 @@ use weft_wire::nfs4::Status;
 use super::super::budget::CLIENT_BYTES;
 use super::super::{State, States};
 use super::{Client, Mine, Name, Pending, Record, Table};
+use crate::server::file_id::FileId;
 
 /// What was taken from clients; whoever gets it closes it.
 #[derive(Default)]
@@ -116,10 +117,9 @@ impl States {
     }
 
     /// Takes all that lapsed clients hold which hold something on this node: somebody wants it (RFC 8881 8.4.2.4, courtesy).
-    pub fn take_lapsed(&self, share: weft_store::ShareId, node: weft_store::NodeId, now: Time) -> Taken {
+    pub fn take_lapsed(&self, file: FileId, now: Time) -> Taken {
         let table = self.table();
-        let holds =
-            |mine: &Mine| mine.states.values().any(|state| (state.share, state.node) == (share, node));
+        let holds = |mine: &Mine| mine.states.values().any(|state| state.file == file);
         let mut ended = Ended::default();
         for client in table.confirmed.values().filter(|client| client.lease.lapsed(now, self.limits.lease)) {
             ended.add(self.end_if(client, holds).unwrap_or_default());

@@ -1,0 +1,12 @@
+//! A file of some share, by its ids.
+
+use weft_store::{NodeId, ShareId};
+
+/// A node of one of the server's shares.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct FileId {
+    /// The share.
+    pub share: ShareId,
+    /// The node there.
+    pub node: NodeId,
+}
