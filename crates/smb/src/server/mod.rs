@@ -24,6 +24,7 @@ mod pipes;
 mod requests;
 mod session;
 mod session_setup;
+mod shares;
 mod status;
 mod tree;
 
@@ -46,6 +47,7 @@ use clients::Clients;
 use connection::Connection;
 use logons::Refusals;
 use session::Sessions;
+use shares::Shares;
 
 /// What READ, WRITE and transact can move at most: what SMB Direct peers and Windows use.
 pub const MAX_IO: u32 = 8 << 20;
@@ -234,7 +236,9 @@ impl Offers {
 
 /// A server, shared by all cores.
 pub struct Server {
+    /// Without its shares, which are in `shares`.
     pub(crate) config: Config,
+    pub(crate) shares: Shares,
     pub(crate) sessions: Sessions,
     /// What survives a session, or is of a client rather than of one of its sessions.
     pub(crate) handles: ops::Handles,
@@ -264,8 +268,10 @@ impl Server {
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
         let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
+        let shares = Shares::new(std::mem::take(&mut config.shares));
         Arc::new(Server {
             config,
+            shares,
             sessions: Sessions::default(),
             handles: ops::Handles::default(),
             clients: Arc::default(),
@@ -278,6 +284,12 @@ impl Server {
             name,
             drain: Drain::default(),
         })
+    }
+
+    /// Serves these shares from now on. A tree that is connected keeps the share that it has, and what that asks, until its client
+    /// connects anew. A share whose files are to stay open has the file system of the one that it replaces.
+    pub fn replace_shares(&self, shares: Vec<Share>) {
+        self.shares.replace(shares);
     }
 
     /// Opens again what clients had open in the last run, and keeps it for them. To be called before anybody is served.

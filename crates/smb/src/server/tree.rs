@@ -30,9 +30,8 @@ pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> 
     let share = match name.eq_ignore_ascii_case(IPC) {
         true => None,
         false => {
-            let wanted = name.to_lowercase();
-            let found = config.shares.iter().find(|share| share.name.to_lowercase() == wanted);
-            Some(found.ok_or(NtStatus::BAD_NETWORK_NAME)?.clone())
+            let found = connection.server.shares.named(name);
+            Some(found.ok_or(NtStatus::BAD_NETWORK_NAME)?)
         }
     };
     let encrypted = session.encrypt || share.as_ref().is_some_and(|share| share.rules.encrypted);

@@ -237,8 +237,7 @@ async fn reopen(
     record: &Record,
 ) -> Result<Arc<Open>, String> {
     let offers = &server.config.offers;
-    let named = |share: &&Share| share.name.to_lowercase() == record.share.to_lowercase();
-    let share = server.config.shares.iter().find(named).filter(|share| offers.is_continuous(&share.name));
+    let share = server.shares.named(&record.share).filter(|share| offers.is_continuous(&share.name));
     let share = share.ok_or("the share is not continuously available any more")?;
     let vfs = share.vfs.clone();
     let text = |e: weft_store::vfs::Error| e.to_string();

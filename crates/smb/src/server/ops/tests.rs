@@ -158,7 +158,7 @@ impl Bench {
 
     /// A session with a server that others may use as well.
     fn on(server: Arc<Server>, dialect: Dialect, rdma: bool) -> Bench {
-        let share = server.config.shares[0].clone();
+        let share = server.shares.now()[0].clone();
         let client = Rc::new(Client {
             rdma,
             memory: (0..=255).cycle().take(1 << 20).collect::<Vec<u8>>().into(),

@@ -61,7 +61,7 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
         path: String::new(),
         current_uses: u32::try_from(uses(None)).unwrap_or(u32::MAX),
     };
-    caller.server.config.shares.iter().map(|share| disk(&share.name)).chain([ipc]).collect()
+    caller.server.shares.now().iter().map(|share| disk(&share.name)).chain([ipc]).collect()
 }
 
 /// Where an answer ends, which begins at the resume handle: how many entries, whether that is all, the next handle.

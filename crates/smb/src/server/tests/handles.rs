@@ -520,7 +520,7 @@ fn a_directory_is_cached_until_others_change_it() {
         let dir = create::Request { contexts: vec![lease(KEY, RWH)], ..dir };
         let again = create(&mut alice, &dir).await.unwrap();
         assert_eq!(lease_of(&again).state, RH);
-        let vfs = &world.server.config.shares[0].vfs;
+        let vfs = &world.server.shares.now()[0].vfs.clone();
         let d = vfs.lookup(weft_store::NodeId::ROOT, b"d", false).await.unwrap().node;
         vfs.remove(d, b"own").await.unwrap();
         assert!(matches!(told(&mut alice).await, Notification::Lease { new: LeaseState::NONE, .. }));
@@ -606,7 +606,7 @@ fn whoever_gives_way_is_answered_before_others_go_on() {
                 false => with_oplock(OplockLevel::BATCH, Vec::new()),
             };
             let held = create(&mut holder, &wish).await.unwrap().file;
-            let vfs = &world.server.config.shares[0].vfs;
+            let vfs = &world.server.shares.now()[0].vfs.clone();
             let node = vfs.lookup(NodeId::ROOT, b"f", false).await.unwrap().node;
             let woken = Arc::new(WokenAt::default());
             let mut waits = pin!(vfs.opens().clear(node, None, Access::Rename));

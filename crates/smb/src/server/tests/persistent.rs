@@ -415,7 +415,7 @@ async fn lost_while_it_closes(end: impl FnOnce(&mut Client, FileId)) {
     assert!(!dir.path().join("f").exists());
     assert_eq!(journal.records().unwrap(), []);
     assert_eq!(world.server.handles.creates(), 0);
-    assert_eq!(world.server.config.shares[0].vfs.opens().open_nodes(), []);
+    assert_eq!(world.server.shares.now()[0].vfs.opens().open_nodes(), []);
 }
 
 #[test]
@@ -765,7 +765,7 @@ fn restarted_with(handles: u64) -> Restart {
         let begun = std::time::Instant::now();
         world.server.restore().await.unwrap();
         let restart = Restart { took: begun.elapsed(), searches: searches.load(Ordering::Relaxed) };
-        let vfs = &world.server.config.shares[0].vfs;
+        let vfs = &world.server.shares.now()[0].vfs.clone();
         assert_eq!(vfs.opens().open_nodes().len() as u64, handles - 1);
         for path in ["d/file-1", "d/file-2", "moved", "d/file-5"] {
             let (dir, name) = path.split_once('/').map_or(("", path), |split| split);

@@ -149,7 +149,7 @@ async fn lost_while_a_file_goes(end: impl FnOnce(&mut Client, FileId)) {
     drop(held);
     rt::sleep(Duration::from_millis(1)).await;
     assert_eq!(world.server.session_count(), 0);
-    let vfs = &world.server.config.shares[0].vfs;
+    let vfs = &world.server.shares.now()[0].vfs.clone();
     for name in [&b"gone"[..], b"beside"] {
         assert!(matches!(vfs.lookup(NodeId::ROOT, name, false).await, Err(Error::NotFound)));
     }
@@ -204,6 +204,27 @@ fn trees() {
         client.tree().await;
         assert_ne!(client.tree, first);
         assert_eq!(client.read(file, 1).await.0, NtStatus::FILE_CLOSED);
+    });
+}
+
+#[test]
+fn shares_are_replaced_while_they_are_used() {
+    story(async {
+        let world = World::new();
+        let mut client = world.client().await;
+        let file = client.open("f", CreateOptions::NONE).await;
+        assert_eq!(client.write(file, b"kept").await, NtStatus::SUCCESS);
+        let old = world.server.shares.named("data").unwrap();
+        let ruled = Share { vfs: old.vfs.clone().read_only(), ..old };
+        world.server.replace_shares(vec![ruled, Share::new("New", Vfs::new(Ram::new(1 << 20)))]);
+        // Who has connected keeps what he had.
+        assert_eq!(client.write(file, b"more").await, NtStatus::SUCCESS);
+        assert_eq!(client.tree_connect(r"\\server\new").await.0.status, NtStatus::SUCCESS);
+        client.tree().await;
+        let create = client.status(Command::Create, |out| create_request("g", CreateOptions::NONE).emit(out));
+        assert_eq!(create.await, NtStatus::MEDIA_WRITE_PROTECTED);
+        world.server.replace_shares(Vec::new());
+        assert_eq!(client.tree_connect(r"\\server\data").await.0.status, NtStatus::BAD_NETWORK_NAME);
     });
 }
 
