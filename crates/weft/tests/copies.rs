@@ -3,77 +3,30 @@
 //! it is another way.
 #![forbid(unsafe_code)]
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weft_machine::{Listener, Pool, Stream, buf, rt};
-use weft_nfs::client::{Credential, Mount, SetAttributes};
-use weft_nfs::{client as nfs, server as nfsd};
+use weft_machine::{Pool, buf, rt};
+use weft_nfs::client::SetAttributes;
 use weft_rdma::{Provider, iwarp, shm};
-use weft_smb::auth::Secret;
-use weft_smb::client::{File, OpenOptions, Options, Session};
-use weft_smb::server::{Config, Limits, Server, User};
+use weft_smb::client::File;
+use weft_smb::server::Server;
+use weft_store::Vfs;
 use weft_store::backend::Ram;
-use weft_store::{Share, Vfs};
-use weft_transport::{Channel, nbss, rpcrdma, smbd};
+
+mod served;
 
 const SIZE: usize = 256 << 10;
 const OPERATIONS: u64 = 20;
 /// What a TCP receive may copy: the head of a large frame that came with the frame before it.
 const FRAME_HEAD: u64 = 8 << 10;
 
+fn ramdisk() -> Vfs {
+    Vfs::new(Ram::new(16 << 20))
+}
+
 fn server(pool: &Pool) -> Arc<Server> {
-    Server::new(Config {
-        server_guid: [7; 16],
-        name: "COPIES".into(),
-        shares: vec![Share::new("ram", Vfs::new(Ram::new(16 << 20)))],
-        users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
-        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
-        signing: weft_smb::server::Signing::Enabled,
-        min_dialect: weft_smb::server::Dialect::V2_0_2,
-        require_encryption: false,
-        multichannel: true,
-        interfaces: Vec::new().into(),
-        endpoints: String::new(),
-        offers: Default::default(),
-        pool: pool.clone(),
-        limits: Limits::default(),
-    })
-}
-
-/// A channel to `server` over TCP, on this core.
-async fn over_tcp(server: Arc<Server>, pool: &Pool) -> Rc<dyn Channel> {
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addr = listener.local_addr();
-    let buffers = pool.clone();
-    rt::spawn(async move {
-        let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-        server.serve(nbss::Nbss::new(stream, buffers, nbss::Config::default())).await;
-    })
-    .detach();
-    nbss::Nbss::new(Stream::connect(addr).await.unwrap(), pool.clone(), nbss::Config::default())
-}
-
-/// A channel to `server` over an RDMA provider, on this core.
-async fn over_rdma(server: Arc<Server>, provider: &dyn Provider, pool: &Pool) -> Rc<dyn Channel> {
-    let listener = provider.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let addr = listener.local_addr();
-    let buffers = pool.clone();
-    rt::spawn(async move {
-        let request = listener.accept().await.unwrap().request().await.unwrap();
-        server.serve(smbd::accept(request, smbd::Config::default(), buffers).await.unwrap()).await;
-    })
-    .detach();
-    smbd::connect(provider, addr, smbd::Config::default(), pool.clone()).await.unwrap()
-}
-
-async fn open(channel: Rc<dyn Channel>, pool: &Pool) -> (Session, File) {
-    let options = Options::new("127.0.0.1", "tester", "secret", pool.clone());
-    let session = Session::connect(channel, options).await.unwrap();
-    let tree = session.tree("ram").await.unwrap();
-    let file = tree.open("file", OpenOptions::create()).await.unwrap();
-    (session, file)
+    served::smb(ramdisk(), pool)
 }
 
 /// Bytes copied per operation: (READ, WRITE).
@@ -101,7 +54,7 @@ async fn copied(file: &File, pool: &Pool) -> (u64, u64) {
 fn tcp_copies_heads_only() {
     rt::block_on(async {
         let pool = Pool::new(256 << 20);
-        let (session, file) = open(over_tcp(server(&pool), &pool).await, &pool).await;
+        let (session, file) = served::open(served::smb_over_tcp(server(&pool), &pool).await, &pool).await;
         let (read, written) = copied(&file, &pool).await;
         assert!(read <= FRAME_HEAD, "{read} bytes copied per READ of {SIZE}");
         assert!(written <= FRAME_HEAD, "{written} bytes copied per WRITE of {SIZE}");
@@ -117,7 +70,8 @@ fn iwarp_copies_at_most_once_on_receive() {
             let pool = Pool::new(256 << 20);
             let config = iwarp::Config { crc, ..iwarp::Config::default() };
             let provider = iwarp::Provider::new(pool.clone(), config);
-            let (session, file) = open(over_rdma(server(&pool), &provider, &pool).await, &pool).await;
+            let (session, file) =
+                served::open(served::smb_over_rdma(server(&pool), &provider, &pool).await, &pool).await;
             let (read, written) = copied(&file, &pool).await;
             // A few bytes more for the messages themselves would hide nothing of a second copy.
             assert!(read <= SIZE as u64 + FRAME_HEAD, "CRC {crc}: {read} bytes copied per READ of {SIZE}");
@@ -135,7 +89,8 @@ fn shared_memory_copies_nothing() {
     rt::block_on(async {
         let pool = Pool::new(256 << 20);
         let provider = shm::Provider::new(pool.clone(), shm::Config::default());
-        let (session, file) = open(over_rdma(server(&pool), &provider, &pool).await, &pool).await;
+        let (session, file) =
+            served::open(served::smb_over_rdma(server(&pool), &provider, &pool).await, &pool).await;
         let (read, written) = copied(&file, &pool).await;
         assert_eq!((read, written), (0, 0), "bytes copied per READ and WRITE of {SIZE}");
         assert!(session.traffic().placed.0 >= OPERATIONS * SIZE as u64, "READs came by RDMA Write");
@@ -146,25 +101,7 @@ fn shared_memory_copies_nothing() {
 
 /// Bytes copied per WRITE over NFS, of bytes that are kept: in a buffer, and elsewhere.
 async fn copied_by_nfs(provider: &dyn Provider, pool: &Pool) -> (u64, u64) {
-    let server = nfsd::Server::new(nfsd::Config {
-        shares: vec![Share::new("ram", Vfs::new(Ram::new(16 << 20)))],
-        pool: pool.clone(),
-        limits: nfsd::Limits::default(),
-        policy: nfsd::Policy { decides: false, squash_root: true },
-        durable: None,
-    });
-    let listener = provider.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let addr = listener.local_addr();
-    let buffers = pool.clone();
-    rt::spawn(async move {
-        let request = listener.accept().await.unwrap().request().await.unwrap();
-        let channel = rpcrdma::accept(request, rpcrdma::Config::default(), buffers).await.unwrap();
-        server.serve(channel).await.unwrap();
-    })
-    .detach();
-    let channel = rpcrdma::connect(provider, addr, rpcrdma::Config::default(), pool.clone()).await.unwrap();
-    let options = nfs::Options { credential: Credential::None, pool: pool.clone() };
-    let mount = Mount::connect(channel, "/ram", options).await.unwrap();
+    let mount = served::mounted_over_rdma(served::nfs(ramdisk(), pool), provider, pool).await;
     let file = mount.create("file", SetAttributes::default()).await.unwrap();
     let pattern: Vec<u8> = (0..SIZE).map(|n| (n * 7) as u8).collect();
     let mut per_write = Vec::new();

@@ -113,7 +113,7 @@ fn table() -> MutexGuard<'static, Option<Arc<Vec<Mount>>>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that changes whenever [`mounts`] may.
+/// A number that changes whenever `mounts` may.
 pub fn readings() -> u64 {
     READINGS.load(Ordering::Acquire)
 }

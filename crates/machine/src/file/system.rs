@@ -2,7 +2,7 @@
 //!
 //! A call on a core keeps everybody waiting whom the core serves. Where the answer lies in memory that takes a microsecond, less than a
 //! hop to a worker; a file system that another machine or process answers for may take for ever. So [`FileSystem::blocks`] says where
-//! calls on names are made: on workers always where the file system is a remote one (see [`mounts`](super::mounts)), and for a while
+//! calls on names are made: on workers always where the file system is a remote one (see `file::mounts`), and for a while
 //! where one has taken [`SLOW_CALL`]; on the core otherwise. Calls on data follow only where the file system is a remote one, or hangs
 //! ([`FileSystem::may_hang`]): a disk that seeks for names takes writes into memory as ever.
 //!

@@ -4,7 +4,7 @@
 //!
 //! An object that has no descriptor implements [`Object::submit`] and nothing else. What a descriptor saves (sendfile, a
 //! mapping, a copy by the kernel, payload that lands where it stays) is a capability that an object may have.
-//! Whatever is done beside an operation (a quota, news for watches, counts of flushes) is a wrapper: see [`Layer`].
+//! Whatever is done beside an operation (a quota, news for watches, counts of flushes) is a wrapper: see `Layer`.
 //!
 //! Cost: an operation that need not wait is answered by the call ([`Submission::Now`]), without a future of its own.
 //! Errors: what failed may have changed any part of its range, and nothing else.
