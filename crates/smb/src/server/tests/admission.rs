@@ -154,7 +154,7 @@ async fn without(lack: Lack, world: &World, client: Client, file: FileId) -> (Cl
 
 /// What is in a file, past the server.
 async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
-    let vfs = &world.server.config.shares[0].vfs;
+    let vfs = world.server.shares.now()[0].vfs.clone();
     let attr = vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.ok()?;
     let file = vfs.open(attr.node, false).await.unwrap();
     Some(file.read(0, 1 << 20).data().await.unwrap().into_chain(&world.pool).await.unwrap().concat())
