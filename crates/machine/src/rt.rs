@@ -11,19 +11,21 @@ mod poller;
 mod reactor;
 pub(crate) mod readiness;
 mod spin;
+pub(crate) mod tickets;
 pub(crate) mod turn;
+
 mod watchdog;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use self::tickets::Tickets;
 use crate::clock::Time;
 use crate::sim;
 
@@ -217,9 +219,7 @@ struct Kind {
 
 struct Places {
     taken: usize,
-    next: u64,
-    /// Who waits, in order. `None`: a place was handed over, and not yet fetched.
-    waiting: BTreeMap<u64, Option<Waker>>,
+    waiting: Tickets,
 }
 
 const BLOCKING_MAX: usize = 64;
@@ -234,7 +234,7 @@ static SEEKS: Kind = Kind::new(SEEKS_MAX);
 
 impl Kind {
     const fn new(max: usize) -> Kind {
-        Kind { max, places: Mutex::new(Places { taken: 0, next: 0, waiting: BTreeMap::new() }) }
+        Kind { max, places: Mutex::new(Places { taken: 0, waiting: Tickets::new() }) }
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -276,7 +276,7 @@ impl Drop for Place {
     /// The first who waits has it, and is the only one who is woken.
     fn drop(&mut self) {
         let mut places = self.0.places();
-        let next = places.waiting.values_mut().find_map(Option::take);
+        let next = places.waiting.grant();
         if next.is_none() {
             places.taken -= 1;
         }
@@ -304,30 +304,22 @@ impl Future for Taking {
                 places.taken += 1;
                 return Poll::Ready(Place(kind));
             }
-            places.waiting.insert(places.next, Some(cx.waker().clone()));
-            self.number = Some(places.next);
-            places.next += 1;
+            self.number = Some(places.waiting.enter(cx.waker().clone()));
             return Poll::Pending;
         };
-        match places.waiting.get_mut(&number) {
-            Some(Some(waker)) => {
-                waker.clone_from(cx.waker());
-                Poll::Pending
-            }
-            _ => {
-                places.waiting.remove(&number);
-                self.number = None;
-                Poll::Ready(Place(kind))
-            }
+        if !places.waiting.fetch(number, cx.waker()) {
+            return Poll::Pending;
         }
+        self.number = None;
+        Poll::Ready(Place(kind))
     }
 }
 
 impl Drop for Taking {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let granted = self.kind.places().waiting.remove(&number);
-        if let Some(None) = granted {
+        let granted = self.kind.places().waiting.leave(number);
+        if granted {
             drop(Place(self.kind));
         }
     }

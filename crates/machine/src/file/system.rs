@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use super::mounts::{self, Mount};
 use crate::clock::Time;
+use crate::rt::tickets::Tickets;
 use crate::{rt, sim};
 
 /// A call on names that takes so long keeps others from their core for no good reason. What is in the kernel's caches takes a
@@ -433,13 +434,16 @@ struct Places {
 static PLACES: Mutex<Places> = Mutex::new(Places { lanes: BTreeMap::new() });
 
 /// The places of one.
-#[derive(Default)]
 struct Lane {
     /// `taken <= MAX_PLACES`.
     taken: usize,
-    next: u64,
-    /// Who waits, in order. `None`: a place was handed over, and not yet fetched.
-    waiting: BTreeMap<u64, Option<Waker>>,
+    waiting: Tickets,
+}
+
+impl Default for Lane {
+    fn default() -> Lane {
+        Lane { taken: 0, waiting: Tickets::new() }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -471,11 +475,7 @@ impl Places {
     }
 
     fn wait(&mut self, number: u64, waker: Waker) -> u64 {
-        let lane = self.lanes.entry(number).or_default();
-        let ticket = lane.next;
-        lane.next += 1;
-        lane.waiting.insert(ticket, Some(waker));
-        ticket
+        self.lanes.entry(number).or_default().waiting.enter(waker)
     }
 
     /// Gives a place back, and hands out what is free then. Answers who is to be woken.
@@ -492,12 +492,12 @@ impl Places {
         for number in numbers {
             while self.is_free(number) {
                 let Some(lane) = self.lanes.get_mut(&number) else { break };
-                let Some(waker) = lane.waiting.values_mut().find_map(Option::take) else { break };
+                let Some(waker) = lane.waiting.grant() else { break };
                 lane.taken += 1;
                 woken.push(waker);
             }
         }
-        self.lanes.retain(|_, lane| lane.taken > 0 || !lane.waiting.is_empty());
+        self.lanes.retain(|_, lane| lane.taken > 0 || lane.waiting.len() > 0);
         woken
     }
 }
@@ -533,16 +533,8 @@ impl Future for Taking {
                 ticket
             }
         };
-        let mut waits = false;
-        if let Some(lane) = places.lanes.get_mut(&number) {
-            match lane.waiting.get_mut(&ticket) {
-                Some(Some(waker)) => {
-                    waker.clone_from(cx.waker());
-                    waits = true;
-                }
-                _ => drop(lane.waiting.remove(&ticket)),
-            }
-        }
+        let lane = places.lanes.get_mut(&number);
+        let waits = lane.is_some_and(|lane| !lane.waiting.fetch(ticket, cx.waker()));
         drop(places);
         self.ticket = waits.then_some(ticket);
         woken.into_iter().for_each(Waker::wake);
@@ -553,8 +545,9 @@ impl Future for Taking {
 impl Drop for Taking {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let granted = lock(&PLACES).lanes.get_mut(&self.number).and_then(|lane| lane.waiting.remove(&ticket));
-        if let Some(None) = granted {
+        let granted =
+            lock(&PLACES).lanes.get_mut(&self.number).is_some_and(|lane| lane.waiting.leave(ticket));
+        if granted {
             drop(Place(self.number));
         }
     }

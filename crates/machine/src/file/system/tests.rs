@@ -72,8 +72,8 @@ fn who_waits_has_its_turn_in_order_and_no_more_wait_than_may() {
     assert_eq!(places.take(7), Taken::Full);
     assert_eq!(places.take(8), Taken::Now, "of another file system");
     assert_eq!(places.give(7).len(), 1);
-    let granted = |places: &Places, ticket| places.lanes[&7].waiting[ticket].is_none();
-    assert!(granted(&places, &tickets[0]) && !granted(&places, &tickets[1]));
+    let granted = |ticket| places.lanes[&7].waiting.is_granted(ticket);
+    assert!(granted(tickets[0]) && !granted(tickets[1]));
     assert_eq!(places.lanes[&7].taken, MAX_PLACES);
 }
 
