@@ -36,28 +36,11 @@ macro_rules! answer {
 }
 
 /// A read that has been asked for.
-#[derive(Debug)]
 pub enum Read<'a> {
     /// The bytes, unread as yet perhaps.
     Now(Result<Payload, Error>),
     /// They have to be waited for.
-    Later(Reading<'a>),
-}
-
-/// A read that waits.
-pub struct Reading<'a>(Submission<'a>);
-
-impl std::fmt::Debug for Reading<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reading")
-    }
-}
-
-impl Reading<'_> {
-    /// Its bytes.
-    pub async fn data(self) -> Result<Payload, Error> {
-        answer!(self.0, Done::Data(data) => data)
-    }
+    Later(Submission<'a>),
 }
 
 impl Read<'_> {
@@ -65,7 +48,7 @@ impl Read<'_> {
     pub async fn data(self) -> Result<Payload, Error> {
         match self {
             Read::Now(data) => data,
-            Read::Later(reading) => reading.data().await,
+            Read::Later(waits) => answer!(waits, Done::Data(data) => data),
         }
     }
 }
@@ -141,7 +124,7 @@ impl OpenFile {
         match self.object.submit(ObjectOp::Read { offset, len, size }) {
             Submission::Now(Ok(Done::Data(data))) => Read::Now(Ok(data)),
             Submission::Now(Err(e)) => Read::Now(Err(e)),
-            waits => Read::Later(Reading(waits)),
+            waits => Read::Later(waits),
         }
     }
 

@@ -65,16 +65,6 @@ impl Flushes {
         self.written.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many writes have ended.
-    pub(super) fn written(&self) -> u64 {
-        self.written.load(Ordering::SeqCst)
-    }
-
-    /// So many writes are durable.
-    pub(super) fn flushed(&self, written: u64) {
-        self.flushed.fetch_max(written, Ordering::SeqCst);
-    }
-
     /// Whether something was written since the last flush that succeeded began.
     pub(super) fn is_due(&self) -> bool {
         self.flushed.load(Ordering::SeqCst) < self.written.load(Ordering::SeqCst)
@@ -87,20 +77,34 @@ impl Flushes {
         let mut last = self.last.clone().lock_owned().await;
         if last.number <= before {
             let number = self.begun.fetch_add(1, Ordering::SeqCst).saturating_add(1);
-            let (failures, flushed) = (self.failures.clone(), self.flushed.clone());
-            let written = self.written.load(Ordering::SeqCst);
+            let count = self.counting();
             // The call has the turn, not this future: the next flush begins when the failure of this one is counted, even where
             // nobody waits for it any more.
             let ended = Box::new(move |done: &Result<(), Error>| {
-                match done {
-                    Ok(()) => drop(flushed.fetch_max(written, Ordering::SeqCst)),
-                    Err(_) => failures.add(),
-                }
+                count(done);
                 *last = Last { number, failed: done.as_ref().err().map(Error::repeated) };
             });
             return flush(ended).await.map(drop);
         }
         last.failed.as_ref().map_or(Ok(()), |failed| Err(failed.repeated()))
+    }
+
+    /// The same by a flush that stops when it is not polled: nobody else waits for it.
+    pub(super) async fn run_alone(&self, flush: Submission<'_>) -> Result<(), Error> {
+        let count = self.counting();
+        let done = flush.await.map(drop);
+        count(&done);
+        done
+    }
+
+    /// Counts a flush that begins now, when it has ended.
+    fn counting(&self) -> impl FnOnce(&Result<(), Error>) + Send + 'static {
+        let (failures, flushed) = (self.failures.clone(), self.flushed.clone());
+        let written = self.written.load(Ordering::SeqCst);
+        move |done| match done {
+            Ok(()) => drop(flushed.fetch_max(written, Ordering::SeqCst)),
+            Err(_) => failures.add(),
+        }
     }
 }
 

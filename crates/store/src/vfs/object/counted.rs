@@ -13,33 +13,22 @@ use super::{Done, Ended, Layer, Object, ObjectOp, Submission};
 pub struct Counted {
     inner: Arc<dyn Object>,
     flushes: Flushes,
-    failures: Failures,
 }
 
 impl Counted {
     /// Each flush of `inner` that fails is added to `failures`.
     pub fn new(inner: Arc<dyn Object>, failures: &Failures) -> Counted {
-        Counted { inner, flushes: Flushes::new(failures.clone()), failures: failures.clone() }
+        Counted { inner, flushes: Flushes::new(failures.clone()) }
     }
 
     async fn flush(&self, ended: Ended) -> Result<Done, Error> {
         let done = match self.inner.plain() {
             // A flush of the kernel ends whether somebody waits or not, so others can wait for it.
             Some(_) => self.flushes.run(|ended| self.inner.submit(ObjectOp::Sync { ended })).await,
-            None => self.flush_alone().await,
+            None => self.flushes.run_alone(self.inner.submit(ObjectOp::sync())).await,
         };
         ended(&done);
         done.map(|()| Done::Done)
-    }
-
-    async fn flush_alone(&self) -> Result<(), Error> {
-        let written = self.flushes.written();
-        let done = self.inner.submit(ObjectOp::sync()).await;
-        match &done {
-            Ok(_) => self.flushes.flushed(written),
-            Err(_) => self.failures.add(),
-        }
-        done.map(drop)
     }
 }
 
