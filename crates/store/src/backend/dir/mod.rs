@@ -759,10 +759,15 @@ impl Folder {
         unlocked: &Unlocked,
     ) -> LocalBoxFuture<'a, Result<Outcome, Error>> {
         match op {
-            Op::SyncDir { dir } => Box::pin(async move { self.sync_dir(dir).await.map(|()| Outcome::Done) }),
-            Op::SyncAll { node } => {
-                Box::pin(async move { self.sync_all(node).await.map(|()| Outcome::Done) })
-            }
+            Op::SyncDir { dir } => Box::pin(async move {
+                rt::blocking(self.sync_dir(dir)?).await?;
+                Ok(Outcome::Done)
+            }),
+            // All of a disk takes long: in the places of what does.
+            Op::SyncAll { node } => Box::pin(async move {
+                rt::lengthy(self.sync_all(node)).await?;
+                Ok(Outcome::Done)
+            }),
             Op::Find { stable } => {
                 Box::pin(async move { self.find(&Site::Core(None), stable).await.map(Outcome::Attr) })
             }
@@ -798,18 +803,20 @@ impl Folder {
         }
     }
 
-    async fn sync_dir(&self, dir: NodeId) -> Result<(), Error> {
+    /// Makes a directory's entries durable. Blocks when it is called.
+    fn sync_dir(&self, dir: NodeId) -> Result<impl FnOnce() -> Result<(), Errno> + Send + 'static, Error> {
         let open = sys::open_dir(&self.dir_fd(dir)?)?;
-        Ok(rt::blocking(move || rustix::fs::fsync(open)).await?)
+        Ok(move || rustix::fs::fsync(open))
     }
 
-    async fn sync_all(&self, node: NodeId) -> Result<(), Error> {
-        match self.any_dir_beside(node) {
-            // All of a disk takes long: in the places of what does.
-            Some(dir) => Ok(rt::lengthy(move || rustix::fs::syncfs(dir)).await?),
+    /// Makes durable all that is on the file system of a node. Blocks when it is called.
+    fn sync_all(&self, node: NodeId) -> impl FnOnce() -> Result<(), Errno> + Send + 'static {
+        let dir = self.any_dir_beside(node);
+        move || match dir {
+            Some(dir) => rustix::fs::syncfs(dir),
             // Of no directory that the server may read, or has a descriptor for: then nothing is left out.
             None => {
-                rt::lengthy(rustix::fs::sync).await;
+                rustix::fs::sync();
                 Ok(())
             }
         }

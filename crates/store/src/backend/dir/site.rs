@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::fsync;
 use weft_machine::file::busy::{self, Unlocked};
 use weft_machine::file::system::{Device, FileSystem};
 use weft_machine::file::{mount_readings, remote_below};
@@ -22,7 +21,7 @@ use weft_machine::file::{mount_readings, remote_below};
 use super::lookup::Looked;
 use super::observe::Guard;
 use super::sys::Identity;
-use super::{Folder, names, sys};
+use super::{Folder, names};
 use crate::vfs::{DirName, Error, NodeId, Op, Outcome};
 
 /// File systems of a share besides that of its root that are remembered.
@@ -281,18 +280,12 @@ impl Folder {
         let site = Site::Workers(system.clone());
         match op {
             Op::SyncDir { dir } => {
-                let sync = move || Ok(fsync(sys::open_dir(&self.dir_fd(dir)?)?)?);
+                let sync = move || Ok::<_, Error>(self.sync_dir(dir)?()?);
                 system.data(sync).await?.map(|()| Outcome::Done)
             }
             Op::SyncAll { node } => {
-                let sync = move || match self.any_dir_beside(node) {
-                    Some(dir) => Ok(rustix::fs::syncfs(dir)?),
-                    None => {
-                        rustix::fs::sync();
-                        Ok(())
-                    }
-                };
-                system.data(sync).await?.map(|()| Outcome::Done)
+                system.data(move || self.sync_all(node)()).await??;
+                Ok(Outcome::Done)
             }
             Op::Find { stable } => self.find(&site, stable).await.map(Outcome::Attr),
             Op::Lookup { dir, name, fold_case } => {
