@@ -12,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_smb::auth::Secret;
 use weft_smb::client::{OpenOptions, Options, Session, Wish};
-use weft_smb::server::{Config, Limits, Server, User};
+use weft_smb::server::{Config, Server, User};
 use weft_store::backend::ram::Ram;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::nbss::{self, Nbss};
@@ -73,20 +73,14 @@ fn measure(size: usize, protection: Protection, duration: Duration) -> (Duration
 async fn serve(tell: impl FnOnce(SocketAddr)) -> Duration {
     let pool = Pool::new(256 << 20);
     let server = Server::new(Config {
-        server_guid: [1; 16],
-        name: "WEFT".into(),
-        shares: vec![Share::new("ram", Vfs::new(Ram::new(2 * FILE_BYTES as u64)))],
-        users: vec![User { name: "u".into(), secret: Secret::password("p") }],
-        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
         signing: weft_smb::server::Signing::Enabled,
         min_dialect: weft_smb::server::Dialect::V2_0_2,
-        require_encryption: false,
-        multichannel: true,
-        interfaces: Vec::new().into(),
-        endpoints: String::new(),
-        offers: Default::default(),
-        pool: pool.clone(),
-        limits: Limits::default(),
+        ..Config::new(
+            [1; 16],
+            vec![Share::new("ram", Vfs::new(Ram::new(2 * FILE_BYTES as u64)))],
+            vec![User { name: "u".into(), secret: Secret::password("p") }],
+            pool.clone(),
+        )
     });
     let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
     tell(listener.local_addr());

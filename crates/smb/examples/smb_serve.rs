@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use weft_machine::{Listener, Pool, Stream, rt};
 use weft_smb::auth::Secret;
-use weft_smb::server::{Config, Limits, Server, User};
+use weft_smb::server::{Config, Server, User};
 use weft_store::backend::dir::Dir;
 use weft_store::vfs::{Share, Vfs};
 use weft_transport::nbss::{self, Nbss};
@@ -26,23 +26,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(256 << 20);
     let vfs = Vfs::new(Dir::open(folder)?);
     let server = Server::new(Config {
-        server_guid: *b"weft example 16b",
-        name: "WEFT".into(),
-        shares: vec![Share::new("data", vfs)],
-        users: vec![User { name: user.clone(), secret: Secret::password(password) }],
-        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
         signing: match flags.iter().any(|flag| flag == "--require-signing") {
             true => weft_smb::server::Signing::Required,
             false => weft_smb::server::Signing::Exposed,
         },
-        min_dialect: weft_smb::server::Dialect::V3_0,
         require_encryption: flags.iter().any(|flag| flag == "--require-encryption"),
-        multichannel: true,
-        interfaces: Vec::new().into(),
-        endpoints: String::new(),
-        offers: Default::default(),
-        pool: pool.clone(),
-        limits: Limits::default(),
+        ..Config::new(
+            *b"weft example 16b",
+            vec![Share::new("data", vfs)],
+            vec![User { name: user.clone(), secret: Secret::password(password) }],
+            pool.clone(),
+        )
     });
     let addr = SocketAddr::from(([127, 0, 0, 1], port.parse()?));
     rt::block_on(async move {

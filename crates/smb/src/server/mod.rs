@@ -206,6 +206,29 @@ pub struct Config {
     pub limits: Limits,
 }
 
+impl Config {
+    /// These shares for these users, called "WEFT" and by no other name, with what nobody has asked to be otherwise. A server that is
+    /// started again has the same `server_guid`.
+    pub fn new(server_guid: [u8; 16], shares: Vec<Share>, users: Vec<User>, pool: Pool) -> Config {
+        Config {
+            server_guid,
+            name: "WEFT".into(),
+            shares,
+            users,
+            names: ServerNames::new(["weft"], Vec::new).into(),
+            signing: Signing::default(),
+            min_dialect: Dialect::V3_0,
+            require_encryption: false,
+            multichannel: true,
+            interfaces: Vec::new().into(),
+            endpoints: String::new(),
+            offers: Offers::default(),
+            pool,
+            limits: Limits::default(),
+        }
+    }
+}
+
 /// What a server offers beyond what all do; nothing of it by default.
 #[derive(Clone, Debug, Default)]
 pub struct Offers {

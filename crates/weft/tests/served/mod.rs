@@ -9,27 +9,22 @@ use weft_nfs::{client, server as nfsd};
 use weft_rdma::Provider;
 use weft_smb::auth::Secret;
 use weft_smb::client::{File, OpenOptions, Options, Session};
-use weft_smb::server::{Config, Limits, Server, User};
+use weft_smb::server::{Config, Server, User};
 use weft_store::{Share, Vfs};
 use weft_transport::{Channel, nbss, rpcrdma, smbd};
 
 /// An SMB server of one share, `ram`.
 pub fn smb(vfs: Vfs, pool: &Pool) -> Arc<Server> {
     Server::new(Config {
-        server_guid: [7; 16],
         name: "COPIES".into(),
-        shares: vec![Share::new("ram", vfs)],
-        users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
-        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
         signing: weft_smb::server::Signing::Enabled,
         min_dialect: weft_smb::server::Dialect::V2_0_2,
-        require_encryption: false,
-        multichannel: true,
-        interfaces: Vec::new().into(),
-        endpoints: String::new(),
-        offers: Default::default(),
-        pool: pool.clone(),
-        limits: Limits::default(),
+        ..Config::new(
+            [7; 16],
+            vec![Share::new("ram", vfs)],
+            vec![User { name: "tester".into(), secret: Secret::password("secret") }],
+            pool.clone(),
+        )
     })
 }
 

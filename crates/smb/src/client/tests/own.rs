@@ -32,15 +32,9 @@ impl Own {
     pub fn new(adjust: impl FnOnce(&mut server::Config)) -> Own {
         let pool = Pool::new(512 << 20);
         let mut config = server::Config {
-            server_guid: *b"a server's guid!",
-            name: "WEFT".into(),
-            shares: vec![Share::new("data", Vfs::new(Ram::new(256 << 20)))],
-            users: vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
             names: crate::auth::ServerNames::new(["server"], Vec::new).into(),
             signing: crate::server::Signing::Enabled,
             min_dialect: weft_wire::smb2::Dialect::V2_0_2,
-            require_encryption: false,
-            multichannel: true,
             interfaces: vec![server::NetworkInterface {
                 index: 2,
                 addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -50,9 +44,12 @@ impl Own {
             }]
             .into(),
             endpoints: ENDPOINTS.into(),
-            offers: Default::default(),
-            pool: pool.clone(),
-            limits: server::Limits::default(),
+            ..server::Config::new(
+                *b"a server's guid!",
+                vec![Share::new("data", Vfs::new(Ram::new(256 << 20)))],
+                vec![server::User { name: "alice".into(), secret: Secret::password("secret") }],
+                pool.clone(),
+            )
         };
         adjust(&mut config);
         Own { server: Server::new(config), pool }

@@ -280,15 +280,8 @@ fn server(offers: Offers, vfs: Vfs) -> Arc<Server> {
 
 fn limited(limits: crate::server::Limits, offers: Offers, vfs: Vfs) -> Arc<Server> {
     Server::new(Config {
-        server_guid: [7; 16],
-        name: "WEFT".into(),
-        shares: vec![Share::new("data", vfs)],
-        users: Vec::new(),
-        names: crate::auth::ServerNames::new(["weft"], Vec::new).into(),
         signing: crate::server::Signing::Enabled,
         min_dialect: weft_wire::smb2::Dialect::V2_0_2,
-        require_encryption: false,
-        multichannel: true,
         interfaces: vec![NetworkInterface {
             index: 3,
             addr: [127, 0, 0, 1].into(),
@@ -299,8 +292,8 @@ fn limited(limits: crate::server::Limits, offers: Offers, vfs: Vfs) -> Arc<Serve
         .into(),
         endpoints: "iwarp 127.0.0.1:5445\n".into(),
         offers,
-        pool: Pool::new(64 << 20),
         limits,
+        ..Config::new([7; 16], vec![Share::new("data", vfs)], Vec::new(), Pool::new(64 << 20))
     })
 }
 

@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 
 use crate::auth::{Credentials, Initiator, Nonces, Secret, SessionKey};
 use crate::crypto::{self, Preauth, Profile, Role, Sender, SessionKeys, SigningKey, TRANSFORM_LEN};
-use crate::server::{Config, Limits, Server, User};
+use crate::server::{Config, Server, User};
 
 /// Both directions of one connection.
 #[derive(Default)]
@@ -232,20 +232,15 @@ impl World {
         let pool = Pool::new(64 << 20);
         let user = |name: &str| User { name: name.into(), secret: Secret::password(PASSWORD) };
         let mut config = Config {
-            server_guid: [7; 16],
-            name: "WEFT".into(),
-            shares: vec![Share::new("Data", Vfs::new(Ram::new(64 << 20)))],
-            users: vec![user("alice"), user("bob")],
             names: crate::auth::ServerNames::new(["weft"], || vec!["192.0.2.7".parse().unwrap()]).into(),
             signing: crate::server::Signing::Enabled,
             min_dialect: weft_wire::smb2::Dialect::V2_0_2,
-            require_encryption: false,
-            multichannel: true,
-            interfaces: Vec::new().into(),
-            endpoints: String::new(),
-            offers: Default::default(),
-            pool: pool.clone(),
-            limits: Limits::default(),
+            ..Config::new(
+                [7; 16],
+                vec![Share::new("Data", Vfs::new(Ram::new(64 << 20)))],
+                vec![user("alice"), user("bob")],
+                pool.clone(),
+            )
         };
         change(&mut config);
         World { server: Server::new(config), pool }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use weft_machine::{Listener, Pool};
 use weft_smb::auth::Secret;
-use weft_smb::server::{Config, Limits, NetworkInterface, Server, User};
+use weft_smb::server::{Config, NetworkInterface, Server, User};
 use weft_store::backend::Ram;
 use weft_store::{Share, Vfs};
 use weft_transport::Channel;
@@ -74,15 +74,10 @@ async fn answers(bytes: &'static [u8]) -> (u16, impl Future<Output = ()>) {
 
 fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
     Server::new(Config {
-        server_guid: [7; 16],
         name: "DOCTOR".into(),
-        shares: vec![Share::new("ram", Vfs::new(Ram::new(1 << 20)))],
-        users: vec![User { name: "tester".into(), secret: Secret::password("secret") }],
-        names: weft_smb::auth::ServerNames::new(["weft"], Vec::new).into(),
         signing: weft_smb::server::Signing::Enabled,
         min_dialect: weft_smb::server::Dialect::V2_0_2,
         require_encryption: encrypted,
-        multichannel: true,
         interfaces: vec![NetworkInterface {
             index: 1,
             addr: [127, 0, 0, 1].into(),
@@ -92,9 +87,12 @@ fn server(pool: &Pool, endpoints: String, encrypted: bool) -> Arc<Server> {
         }]
         .into(),
         endpoints,
-        offers: Default::default(),
-        pool: pool.clone(),
-        limits: Limits::default(),
+        ..Config::new(
+            [7; 16],
+            vec![Share::new("ram", Vfs::new(Ram::new(1 << 20)))],
+            vec![User { name: "tester".into(), secret: Secret::password("secret") }],
+            pool.clone(),
+        )
     })
 }
 
