@@ -705,6 +705,8 @@ class Replica(Hosts):
         [group] = here.wait_for(
             "suspended", lambda groups: groups and (groups[0]["engine"] or {}).get("peers", [{}])[0].get("phase") == "Suspended"
         )
+        # It is suspended before its log has been replayed.
+        [group] = here.wait_for("started", lambda groups: groups[0]["role"] != "starting")
         self.assertEqual(group["role"], "source")
         here.replica("resume", "vol1")
         here.wait_until_following()
