@@ -1,4 +1,5 @@
-"""The space of what is deleted or replaced comes back, whoever does it: on a file system of 8 MiB nothing else fits otherwise."""
+"""The space of a deleted or replaced file becomes free, whoever deletes it: otherwise nothing else would fit on a
+file system of 8 MiB."""
 
 import contextlib
 import json
@@ -21,7 +22,7 @@ SAVES = 12
 
 @contextlib.contextmanager
 def small_disk():
-    """A tmpfs of 8 MiB, called as the share is."""
+    """A tmpfs of 8 MiB, named like the share."""
     with tempfile.TemporaryDirectory(prefix="weft-space-") as folder:
         at = pathlib.Path(folder) / "data"
         at.mkdir()
@@ -75,7 +76,7 @@ class Space(unittest.TestCase):
         self.assert_used(0)
 
     def test_what_is_deleted_and_replaced_by_nfs(self):
-        """By REMOVE and RENAME of version 3 and 4, of files that both have had in their hands."""
+        """By REMOVE and RENAME of version 3 and 4, of files that both versions have used."""
         old = Old(self.server.ready)
         self.addCleanup(old.end)
         weft.run("nfs-cp", self.source, libnfs(self.server, "document"))
@@ -120,7 +121,7 @@ class Space(unittest.TestCase):
                 self.assertTrue(weft.same(large, partial))
 
     def test_a_download_that_finds_no_space_names_the_local_file(self):
-        """The disk that is full is this one: neither the server nor the file on it is to be looked at."""
+        """The full disk is the local one: the message must not send users to the server or to its file."""
         with weft.serving() as server:
             weft.random_file(pathlib.Path(server.folder) / "large", 12 << 20)
             newer = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data/large?vers=4.1"
@@ -155,12 +156,12 @@ class Space(unittest.TestCase):
         self.assert_used(1)
 
     def test_large_streams_go_with_their_file(self):
-        """The disk has no room for the streams of a second file, so each round needs the space of the one before."""
+        """The disk has no room for the streams of a second file, so each round needs the space of the previous one."""
         client = nfs4.Client(self.server.ready["nfs_port"], "space")
         self.addCleanup(client.hang_up)
 
         def by_nfs():
-            # Read there, too: the server keeps what is read open for a while.
+            # Read it there, too: the server keeps a file open for a while after a read.
             attribute = [*client.walk("data", "file"), nfs4.words(nfs4.OPENATTR, 0)]
             attribute.append(nfs4.words(nfs4.LOOKUP) + nfs4.opaque(b"one"))
             read = nfs4.words(nfs4.READ) + nfs4.ANONYMOUS + bytes(8) + nfs4.words(4096)
@@ -207,7 +208,7 @@ class Space(unittest.TestCase):
 
 
 class Ram(unittest.TestCase):
-    """The files of a ramdisk have a quarter of the descriptors: who fills it keeps nobody out."""
+    """Files of a ramdisk may use a quarter of the descriptors, so a client that fills it excludes nobody."""
 
     def test_many_small_files_and_few_descriptors(self):
         from impacket.smbconnection import SMBConnection
@@ -234,7 +235,7 @@ class Ram(unittest.TestCase):
                     peer.writeFile(tree, file, b"x")
                     peer.closeFile(tree, file)
                 self.assertLess(len(os.listdir(f"/proc/{ready['pid']}/fd")), before + 256 // 4 + 5)
-                # All of these have theirs open at once.
+                # All of these have their file open at the same time.
                 others = [logged_on() for _ in range(8)]
                 self.assertEqual(len(peer.listPath("ram", "f*")), 240)
                 for number in range(240):
