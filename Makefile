@@ -7,7 +7,7 @@ WEFT  := target/release/weft
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
-	@echo "make test         everything that CI runs (as root it installs the necessary Debian packages)"
+	@echo "make test         run everything that CI runs (as root it installs the necessary Debian packages)"
 	@echo "make man          write the manual pages to target/man"
 	@echo "make test-kernel  interoperate with the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make test-replica  replicate volumes under a Linux guest and PostgreSQL, and kill their server (builds the guest of test-kernel)"
