@@ -341,7 +341,7 @@ class Nfs:
         self.client.hang_up()
 
 
-class Old:
+class Nfs3:
     """NFSv3 and NLM."""
 
     NLM, JUKEBOX = {0: "ok", 1: "DENIED", 4: "GRACE"}, 10008
@@ -478,7 +478,7 @@ class Across(unittest.TestCase):
             asked = []
             for line, name, had, who, what, outcomes in cases:
                 side = {
-                    "smb": lambda: Smb(ready["smb_port"]), "v3": lambda: Old(ready),
+                    "smb": lambda: Smb(ready["smb_port"]), "v3": lambda: Nfs3(ready),
                     "v4": lambda: Nfs(ready["nfs_port"], name),
                 }[who]()
                 self.addCleanup(side.end)

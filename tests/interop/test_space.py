@@ -13,7 +13,7 @@ import unittest
 
 import nfs4
 import weft
-from test_across import Nfs, Old
+from test_across import Nfs, Nfs3
 from test_nfs import libnfs
 
 SIZE = 1 << 20
@@ -77,19 +77,19 @@ class Space(unittest.TestCase):
 
     def test_what_is_deleted_and_replaced_by_nfs(self):
         """By REMOVE and RENAME of version 3 and 4, of files that both versions have used."""
-        old = Old(self.server.ready)
-        self.addCleanup(old.end)
+        nfs3 = Nfs3(self.server.ready)
+        self.addCleanup(nfs3.end)
         weft.run("nfs-cp", self.source, libnfs(self.server, "document"))
         for _ in range(SAVES):
             weft.run("nfs-cp", self.source, libnfs(self.server, "other"))
             weft.smbclient(self.server, "get document /dev/null; get other /dev/null")
-            old.begin("document")
-            self.assertEqual(old.replace(), "ok")
+            nfs3.begin("document")
+            self.assertEqual(nfs3.replace(), "ok")
             self.assert_used(1)
         self.assertTrue(weft.same(self.source, self.disk / "document"))
         new = Nfs(self.server.ready["nfs_port"], "space")
         self.addCleanup(new.end)
-        for side in [new, old]:
+        for side in [new, nfs3]:
             side.begin("document")
             self.assertEqual(side.remove(), "ok")
             self.assert_used(0)
