@@ -15,7 +15,7 @@ FIRST = ("test_replica.py", "test_reach.py", "test_clients.py::Large", "test_nfs
          "test_tshark.py", "test_lasting.py")
 
 
-def place(item):
+def rank(item):
     """Its position in FIRST, or after all of them."""
     return next((at for at, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
 
@@ -34,7 +34,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=place)
+    items.sort(key=rank)
     for item in items:
         if weft.is_alone(item.cls):
             item.add_marker(pytest.mark.alone)
