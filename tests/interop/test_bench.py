@@ -114,7 +114,7 @@ class Pictures(unittest.TestCase):
         self.assertIn("127.0.0.1:1", said)
 
 
-class Others(unittest.TestCase):
+class IndependentServers(unittest.TestCase):
     def test_samba_is_measured_by_tcp_and_named(self):
         with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
             smbd = Smbd(pathlib.Path(folder))
@@ -126,13 +126,13 @@ class Others(unittest.TestCase):
                 [section] = json.loads(path.read_text())["sections"]
                 self.assertIn("Samba", section["peer"]["software"])
                 self.assertEqual(section["peer"]["dialect"], "SMB 3.1.1")
-                self.assertTrue(section["refusals"], "RDMA is said not to be there")
-                self.assertEqual(list(smbd.folder.iterdir()), [], "what was made is gone")
+                self.assertTrue(section["refusals"], "RDMA is reported as unavailable")
+                self.assertEqual(list(smbd.folder.iterdir()), [], "the benchmark removed its files")
             finally:
                 smbd.stop()
 
 
-class Own(unittest.TestCase):
+class JobFiles(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="weft-bench-")
         self.path = pathlib.Path(self.folder.name)

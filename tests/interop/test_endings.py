@@ -287,7 +287,7 @@ class Sockets(unittest.TestCase):
                 self.assertEqual([name for name in os.listdir(f"{run}/weft") if name.startswith("rdma-")], [])
 
 
-class Told(unittest.TestCase):
+class Output(unittest.TestCase):
     """The output of commands, and where it goes."""
 
     def fails(self, *command, **more):
