@@ -1,4 +1,4 @@
-//! Control messages: a source's requests to a destination besides storing bytes, and the responses.
+//! Control messages: a source's requests to a destination, other than storing bytes, and the responses.
 //!
 //! [`Request`] and [`Response`] are our own format, version 1, little-endian. `replica::destination` decides how to
 //! respond.
@@ -9,9 +9,10 @@
 //! lists:    2 count | items
 //! ```
 //!
-//! One request is one exchange: the response is sent when the action is complete, and durable if the request says so.
-//! Every request but a hello names the session that a hello established. A later hello ends the earlier session, so
-//! that a source that was taken for dead and returns is fenced at its next request, whatever that is.
+//! One request is one exchange: the destination responds once the action is complete, and once it is durable for
+//! requests that are marked so below. Every request but a hello names the session that a hello established. A later
+//! hello ends the earlier session, so that a source that was taken for dead and returns is fenced at its next request
+//! of any kind.
 
 use super::record::MAX_MEMBERS;
 use super::{Malformed, Reader};
@@ -81,12 +82,12 @@ pub struct Hello {
 pub enum Request {
     /// Claims the destination for the source's epoch; answered by [`Response::Welcome`].
     Hello(Hello),
-    /// Begins a resync: the destination applies its log and is no consistent copy from now on, and its log continues
-    /// after `base`. Durable.
+    /// Begins a resync: the destination applies its log, is inconsistent from now on, and continues its log after
+    /// `base`. Durable.
     Begin {
         /// The session.
         session: u64,
-        /// The last sequence whose effects the copied blocks fully contain.
+        /// The blocks to come contain all writes up to this sequence.
         base: u64,
         /// The kind, for the destination's status.
         sync: Sync,
