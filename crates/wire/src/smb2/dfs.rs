@@ -248,7 +248,10 @@ mod tests {
             for len in 0..bytes.len() {
                 // A cut inside a string gives a shorter one. Only the last terminator may be missing.
                 let cut = Response::parse(&bytes[..len - len % 2]);
-                assert!(len + 2 >= bytes.len() || cut != Ok(answer(version)), "version {version} cut to {len}");
+                assert!(
+                    len + 2 >= bytes.len() || cut != Ok(answer(version)),
+                    "version {version} cut to {len}"
+                );
             }
             // As many as fit.
             let one = answer(version).emit(bytes.len() - 1).unwrap();
