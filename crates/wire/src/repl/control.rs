@@ -31,8 +31,8 @@ pub const MAX_ERAS: usize = 32;
 pub const DIGEST: usize = 16;
 
 const HEAD: usize = 12;
-const ASK: [u8; 4] = *b"WfRq";
-const TELL: [u8; 4] = *b"WfRs";
+const REQUEST_MAGIC: [u8; 4] = *b"WfRq";
+const RESPONSE_MAGIC: [u8; 4] = *b"WfRs";
 
 /// A stretch of a history that one source wrote: the records after `after`, under this epoch. The random tag
 /// distinguishes it from the era of another source that took the same number at the same time, and from what the same
@@ -433,12 +433,12 @@ impl Request {
                 11
             }
         };
-        seal(ASK, kind, &body)
+        seal(REQUEST_MAGIC, kind, &body)
     }
 
     /// Parses a request.
     pub fn parse(bytes: &[u8]) -> Result<Request, Malformed> {
-        let (kind, mut r) = open(ASK, bytes)?;
+        let (kind, mut r) = open(REQUEST_MAGIC, bytes)?;
         let r = &mut r;
         let request = match kind {
             1 => {
@@ -583,12 +583,12 @@ impl Response {
                 6
             }
         };
-        seal(TELL, kind, &body)
+        seal(RESPONSE_MAGIC, kind, &body)
     }
 
     /// Parses a response.
     pub fn parse(bytes: &[u8]) -> Result<Response, Malformed> {
-        let (kind, mut r) = open(TELL, bytes)?;
+        let (kind, mut r) = open(RESPONSE_MAGIC, bytes)?;
         let r = &mut r;
         let response = match kind {
             1 => {
