@@ -1,9 +1,9 @@
 //! Replication of volumes: the records of a replication log ([`record`]), and the control messages between a source and
 //! its destination ([`control`]).
 //!
-//! Both formats are our own and little-endian; the two files draw them. The `replica` crate decides what a side does
-//! with them. Payload does not pass through this module: a record's payload follows its header, and copied blocks are
-//! plain writes of the protocol below.
+//! Both formats are our own and little-endian; the two files draw them. The `replica` crate defines the behaviour
+//! of both sides. Payload does not pass through this module: a record's payload follows its header, and copied blocks
+//! are plain writes of the protocol below.
 
 pub mod control;
 pub mod record;
