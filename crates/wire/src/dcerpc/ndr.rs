@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     fn varying_units(&mut self) -> Result<&'a [u8], Malformed> {
         let (most, offset, units) = (self.u32()?, self.u32()?, self.u32()?);
         if offset != 0 || units > most {
-            return Err(Malformed("malformed varying string"));
+            return Err(Malformed("varying string"));
         }
         self.take((units as usize).checked_mul(2).ok_or(TRUNCATED)?)
     }

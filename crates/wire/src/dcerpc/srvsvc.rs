@@ -68,7 +68,7 @@ impl Enum {
     ) -> Result<Enum, Malformed> {
         let (level, tag) = (r.u32()?, r.u32()?);
         if level != tag {
-            return Err(Malformed("malformed level of an enumeration"));
+            return Err(Malformed("level of an enumeration"));
         }
         // The container is for the answer; clients send it empty.
         if r.pointer()? {

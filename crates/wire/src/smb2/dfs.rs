@@ -157,7 +157,7 @@ impl Response {
 
     /// Parses a response about a root or a link.
     pub fn parse(output: &[u8]) -> Result<Response, Malformed> {
-        const WHAT: &str = "malformed DFS referral";
+        const WHAT: &str = "DFS referral";
         let mut r = Reader::new(output);
         let (path_consumed, count, flags) = (r.u16()?, usize::from(r.u16()?), Flags(r.u32()?));
         if count > MAX_TARGETS {

@@ -184,7 +184,7 @@ pub fn parse_trim(input: &[u8], limit: u32) -> Result<Vec<Extent>, Malformed> {
     let mut r = Reader::new(input);
     let (key, count) = (r.u32()?, r.u32()?);
     if key != 0 || count == 0 || count > limit {
-        return Err(Malformed("malformed FILE_LEVEL_TRIM"));
+        return Err(Malformed("FILE_LEVEL_TRIM"));
     }
     (0..count).map(|_| Ok(Extent { offset: r.u64()?, len: r.u64()? })).collect()
 }

@@ -300,7 +300,7 @@ impl NetworkInterface {
                 link_speed_bps,
                 addr,
             }));
-            rest = chained(rest, next, NetworkInterface::LEN, "malformed network interface list")?;
+            rest = chained(rest, next, NetworkInterface::LEN, "network interface list")?;
         }
         Ok(interfaces)
     }
