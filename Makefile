@@ -7,24 +7,24 @@ WEFT  := target/release/weft
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
-	@echo "make test         everything that CI runs (as root it installs the Debian packages that it needs)"
-	@echo "make man          the manual pages, in target/man"
-	@echo "make test-kernel  against the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
-	@echo "make test-replica  volumes replicated under a Linux guest and PostgreSQL, their server killed (wants the guest of test-kernel)"
-	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work, REPEAT=3 (wants root)"
-	@echo "make test-fresh   make demo and make test in a bare Debian 12 root (wants root, debootstrap and half an hour)"
-	@echo "make fuzz         the fuzzers that execute what they are given, by coverage, MINUTES=60 in turns, JOBS=1 at a time; corpora in fuzz/corpus (installs cargo-fuzz)"
-	@echo "make test-smbtorture  Samba's own tests of SMB, beside what Debian's smbd passes of them"
-	@echo "make build        the release binary, $(WEFT)"
-	@echo "make bench-demo   the demo with its bounds judged: exits non-zero and names the line that falls short"
-	@echo "make bench-rdma   iWARP beside plain TCP, shared memory beside memcpy, 1,000 connections: bounds judged likewise"
-	@echo "make bench-peers  SMB READ beside Debian's smbd, same independent client (installs samba)"
+	@echo "make test         run everything that CI runs (as root it installs the necessary Debian packages)"
+	@echo "make man          write the manual pages to target/man"
+	@echo "make test-kernel  interoperate with the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
+	@echo "make test-replica  replicate volumes under a Linux guest and PostgreSQL, and kill their server (builds the guest of test-kernel)"
+	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work; REPEAT=3 (needs root)"
+	@echo "make test-fresh   run make demo and make test in a bare Debian 12 root (needs root, debootstrap and half an hour)"
+	@echo "make fuzz         run the executing fuzzers, coverage-guided, MINUTES=60 in turns, JOBS=1 at a time; corpora in fuzz/corpus (installs cargo-fuzz)"
+	@echo "make test-smbtorture  run Samba's SMB tests against weft, and against Debian's smbd for comparison"
+	@echo "make build        build the release binary, $(WEFT)"
+	@echo "make bench-demo   run the demo and check its bounds: exits non-zero and names the line that falls short"
+	@echo "make bench-rdma   compare iWARP with plain TCP, shared memory with memcpy, and run 1,000 connections; checks bounds likewise"
+	@echo "make bench-peers  compare SMB READ with Debian's smbd, by the same independent client (installs samba)"
 	@echo "make bench-smb    the same for READ and WRITE, plain, signed, encrypted, from a folder and from memory"
 	@echo "make bench-scale  1,000 connections, 10,000 opens, a million notify events, a folder of 100,000: memory, latency, limits"
-	@echo "make bench-check  weft bench beside independent loaders, against smbd and Ganesha: within 5% (on a quiet machine)"
-	@echo "make bench-papers the white papers' pictures on this machine: JSON, page, and their claims one by one, in docs/results"
-	@echo "make bench-replica  first copy beside raw RDMA Writes and beside a file copy over TCP; latency of synchronous writes"
-	@echo "make bench-nfs    NFSv3 READ and WRITE beside Debian's NFS-Ganesha, same independent client (installs nfs-ganesha); then NFS/RDMA beside NFS/TCP"
+	@echo "make bench-check  check that weft bench agrees with independent loaders within 5%, against smbd and Ganesha (on a quiet machine)"
+	@echo "make bench-papers measure the white papers' pictures on this machine: JSON, page, and each claim, in docs/results"
+	@echo "make bench-replica  compare the first copy with raw RDMA Writes and with a file copy over TCP; latency of synchronous writes"
+	@echo "make bench-nfs    compare NFSv3 READ and WRITE with Debian's NFS-Ganesha, by the same independent client (installs nfs-ganesha); then NFS/RDMA with NFS/TCP"
 
 build:
 	$(CARGO) build --release --locked -p weft
@@ -32,8 +32,9 @@ build:
 demo: build
 	$(WEFT) demo --out report.html --json report.json
 
-# One after another whatever -j says, and each with its seconds. Documentation uses what lint has checked. The release build runs
-# beside the checks: it uses another folder of target, and neither keeps two cores busy all the time.
+# The steps run one after another, even with -j, and each is timed. Documentation reuses what lint has checked. The
+# release build runs in parallel with the checks: it uses another folder of target, and neither keeps two cores busy all
+# the time.
 test:
 	@start=$$(date +%s); told=; \
 	step() { began=$$(date +%s); $(MAKE) --no-print-directory $$1 || exit; told="$$told $$1 $$(($$(date +%s) - began))"; }; \
@@ -53,8 +54,9 @@ fmt-check:
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# Simulated pairs of iWARP queue pairs: about a minute of one core. What fails here can be seen again: property tests begin at
-# this seed, where cargo test alone takes a new one each time. Lint has built the examples, and no documentation holds code that runs.
+# Includes simulated pairs of iWARP queue pairs: about a minute of one core. Failures are reproducible: property tests
+# begin at this seed, while plain cargo test takes a new one each time. Lint has built the examples, and no
+# documentation contains code that runs.
 unit: SEED ?= 20261122
 unit:
 	WEFT_SEEDS=10000 PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --lib --bins --tests --locked
@@ -62,7 +64,8 @@ unit:
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-# Several tests at a time, then one by one those that measure; both halves run. JOBS=8 runs so many at a time.
+# Several tests at a time, then the tests that measure one by one; both halves run even if one fails. JOBS=8 runs eight
+# tests at a time.
 interop: build
 	/usr/bin/python3 -m pytest tests/interop -n auto -m "not alone"; first=$$?; \
 	/usr/bin/python3 -m pytest tests/interop -m alone && exit $$first
@@ -70,35 +73,35 @@ interop: build
 man: build
 	$(WEFT) man target/man
 
-# The guest is built once, in target/lab, from Debian packages: some three minutes and the network. Only tests/kernel/deps.sh wants
-# root, and only where a package is missing; the tests run in a network namespace of their own, with or without root.
-# JOBS=3 runs so many guests at a time.
+# The guest is built once, in target/lab, from Debian packages: this takes about three minutes and needs the network.
+# Only tests/kernel/deps.sh needs root, and only if a package is missing; the tests run in a network namespace of their
+# own, with or without root. JOBS=3 runs three guests at a time.
 test-kernel: build
 	bash tests/kernel/deps.sh
 	bash tests/kernel/guest/build.sh
 	bash tests/kernel/run.sh
 
-# The short stories of replication are part of `interop`; these boot the guest of test-kernel.
+# The short replication tests are part of `interop`; these boot the guest of test-kernel.
 test-replica: build
 	bash tests/kernel/deps.sh
 	bash tests/kernel/guest/build.sh
 	PATH=$$PATH:/usr/sbin:/sbin /usr/bin/python3 -m unittest discover -v -s tests/replica -t tests/replica
 
-# Twenty minutes on a quiet machine, 40 minutes at most; 10 minutes with REPEAT=1. Its table is that of docs/security.md.
+# Twenty minutes on a quiet machine, 40 minutes at most; 10 minutes with REPEAT=1. docs/security.md shows its table.
 test-abuse: REPEAT ?= 3
 test-abuse: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/abuse/abuse.py --repetitions $(REPEAT)
 
-# By hand before each release.
+# Run by hand before each release.
 test-fresh:
 	bash tests/fresh/run.sh
 
-# Samba's test suite: some ten minutes. SUITES="smb2.lock smb2.lease" runs those alone.
+# Samba's test suite: about ten minutes. SUITES="smb2.lock smb2.lease" runs only those.
 test-smbtorture: build
 	bash tests/smbtorture/run.sh $(SUITES)
 
-# TARGETS="smb_server" runs that one alone. On a finding it exits non-zero and says how to see it again.
+# TARGETS="smb_server" runs only that fuzzer. On a finding it exits non-zero and says how to reproduce it.
 fuzz: MINUTES ?= 60
 fuzz: JOBS ?= 1
 fuzz:
@@ -113,29 +116,30 @@ bench-rdma: build
 bench-peers: build
 	bash tests/peers/run.sh smb --first
 
-# A quarter of an hour. The second half wants nobody else's server: SMB Direct over shared memory beside SMB/TCP, and encrypted
-# beside the cipher alone. Both halves run, whatever the first one finds.
+# A quarter of an hour. The second half compares our own server with itself: SMB Direct over shared memory with SMB/TCP,
+# and encrypted transfers with the cipher alone. Both halves run, even if the first one fails.
 bench-smb: build
 	$(CARGO) build --release --locked -p weft-smb --example aead
 	bash tests/peers/run.sh smb; first=$$?; /usr/bin/python3 tests/peers/direct.py && exit $$first
 
-# Some minutes; wants 20,000 descriptors (ulimit -Hn).
+# A few minutes; needs 20,000 descriptors (ulimit -Hn).
 bench-scale: build
 	bash tests/interop/deps.sh
 	/usr/bin/python3 tests/peers/scale.py
 
-# The second half wants nobody else's server: NFS/RDMA over shared memory beside NFS/TCP, by `weft bench`. Both halves run.
+# The second half compares our own server with itself: NFS/RDMA over shared memory with NFS/TCP, by `weft bench`. Both
+# halves run, even if the first one fails.
 bench-nfs: build
 	bash tests/peers/run.sh nfs; first=$$?; /usr/bin/python3 tests/peers/rdma.py && exit $$first
 
-# Some ten minutes. Does our loader measure what others measure?
+# About ten minutes. Checks that our loader measures the same as others.
 bench-check: build
 	bash tests/peers/run.sh check
 
 bench-replica: build
 	/usr/bin/python3 tests/replica/bench.py --gate
 
-# Ten minutes on two cores; wants a quiet machine.
+# Ten minutes on two cores; needs a quiet machine.
 bench-papers: build
 	bash docs/results/measure.sh
 

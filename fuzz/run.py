@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the executing fuzzers in turns, coverage-guided, from the kept corpora, and keeps what they learn.
+"""Runs the executing fuzzers in turns, coverage-guided, from the kept corpora, and updates these.
 
-Each kind has its share of --minutes. A finding is left in fuzz/artifacts/TARGET, its reproduction is printed, and the exit status
-is 1. What is kept in fuzz/corpus/TARGET afterwards covers every edge that was reached, in few and small files, and the findings of
-before (found-*).
+Each kind gets an equal share of --minutes. A finding is stored in fuzz/artifacts/TARGET, its reproduction is printed,
+and the exit status is 1. Afterwards, fuzz/corpus/TARGET covers every reached edge in few and small files, and includes
+earlier findings (found-*).
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What takes turns, and the targets that share a turn.
+# The turns, and the targets that share one.
 KINDS = {
     "SMB": ["smb_server"],
     "NFS": ["nfs_server"],
@@ -27,16 +27,17 @@ KINDS = {
     "hostile RDMA peer": ["rpcrdma_peer", "smbd_peer"],
 }
 VERSION = "0.13.2"
-# What is kept of a corpus.
+# Limits of a kept corpus.
 MOST_FILES, MOST_BYTES = 399, 2 << 20
-# Scripts are read to their end: short ones have done nothing yet.
+# Scripts run to their end, and short ones reach little.
 FLAGS = ["-len_control=0", "-max_len=3000", "-timeout=60", "-rss_limit_mb=4096"]
-# How often a turn says how far it is.
+# Interval between progress messages.
 TELL_SECONDS = 60
 
 
 def cargo():
-    """The command, its environment and the sanitizer: nightly where that is installed, else stable with its locks off."""
+    """The command, its environment and the sanitizer: nightly if installed, else stable with unstable features
+    enabled."""
     env = dict(os.environ)
     if shutil.which("cargo-fuzz") is None:
         subprocess.run(["cargo", "install", "--locked", "--version", VERSION, "cargo-fuzz"], check=True)
@@ -52,14 +53,14 @@ class Fuzzer:
     def __init__(self, targets):
         self.cargo, self.env = cargo()
         self.where = ["--fuzz-dir", str(HERE)]
-        # The same versions as the program's.
+        # The same dependency versions as the program.
         shutil.copy(HERE.parent / "Cargo.lock", HERE / "Cargo.lock")
         self.sanitizer = []
         if not self.build(targets):
-            # A toolchain without its run-time library.
+            # A toolchain without the sanitizer's runtime library.
             self.sanitizer = ["-s", "none"]
             if not self.build(targets):
-                sys.exit("the fuzzers cannot be built: see above")
+                sys.exit("cannot build the fuzzers: see above")
 
     def build(self, targets):
         return all(
@@ -68,7 +69,7 @@ class Fuzzer:
         )
 
     def run(self, target, folders, *flags):
-        """One run of libFuzzer: its exit status and what it said. Its last line of progress is shown once a minute."""
+        """One run of libFuzzer: its exit status and output. The latest progress line is shown once a minute."""
         command = [*self.cargo, "run", *self.where, *self.sanitizer, target, *map(str, folders), "--", *flags]
         said, told = [], time.monotonic()
         with subprocess.Popen(
@@ -82,7 +83,7 @@ class Fuzzer:
         return fuzzer.returncode, "".join(said)
 
     def fuzz(self, target, seconds):
-        """One turn: (executions, edges, what was found)."""
+        """One turn: (executions, edges, findings)."""
         kept, learned = HERE / "corpus" / target, HERE / "target" / "learned" / target
         kept.mkdir(parents=True, exist_ok=True)
         learned.mkdir(parents=True, exist_ok=True)
@@ -93,24 +94,24 @@ class Fuzzer:
         edges = re.findall(r"cov: (\d+)", said) or ["0"]
         if code != 0:
             print(said[-4000:], file=sys.stderr)
-            print(f"{target}: again by: {' '.join(self.cargo)} run {target} {' '.join(map(str, found))}", file=sys.stderr)
+            print(f"{target}: reproduce with: {' '.join(self.cargo)} run {target} {' '.join(map(str, found))}", file=sys.stderr)
         elif int(executions[-1]) == 0:
-            raise RuntimeError(f"{target} has executed nothing:\n{said[-4000:]}")
+            raise RuntimeError(f"{target} executed nothing:\n{said[-4000:]}")
         return int(executions[-1]), int(edges[-1]), code != 0
 
     def keep(self, target):
-        """Few files that reach every edge that was reached."""
+        """Reduces the corpus to few files that reach every edge reached before."""
         kept, learned = HERE / "corpus" / target, HERE / "target" / "learned" / target
         with tempfile.TemporaryDirectory() as folder:
             few = pathlib.Path(folder)
-            # Edges alone: how often each is passed takes ten times the files.
+            # Edges only: distinguishing how often each is passed takes ten times the files.
             code, said = self.run(target, [few, learned, kept], *FLAGS, "-set_cover_merge=1", "-use_counters=0")
             if code != 0:
-                raise RuntimeError(f"the corpus of {target} could not be made smaller:\n{said[-4000:]}")
+                raise RuntimeError(f"cannot reduce the corpus of {target}:\n{said[-4000:]}")
             files = sorted(few.iterdir(), key=lambda file: (file.stat().st_size, file.name))
             if not files:
                 raise RuntimeError(f"nothing of the corpus of {target} is left:\n{said[-4000:]}")
-            # What was a finding stays, whatever else reaches the same.
+            # Earlier findings stay, even if other files reach the same edges.
             for old in kept.iterdir():
                 if not old.name.startswith("found-"):
                     old.unlink()
@@ -125,18 +126,18 @@ class Fuzzer:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=60, help="in all; each kind has an equal part")
-    parser.add_argument("--jobs", type=int, default=1, help="turns at a time, each on a core of its own")
-    parser.add_argument("targets", nargs="*", help="these alone; else all that execute what they are given")
+    parser.add_argument("--minutes", type=float, default=60, help="total minutes, shared equally by the kinds")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent turns, each on a core of its own")
+    parser.add_argument("targets", nargs="*", help="fuzzers to run; by default all executing ones")
     args = parser.parse_args()
     known = [target for targets in KINDS.values() for target in targets]
     strangers = set(args.targets) - set(known)
     if strangers:
-        parser.error(f"no executing fuzzer {' or '.join(sorted(strangers))}; there are {', '.join(known)}")
+        parser.error(f"no executing fuzzer {' or '.join(sorted(strangers))}; known: {', '.join(known)}")
     if not args.minutes > 0:
-        parser.error("--minutes is more than 0")
+        parser.error("--minutes must be above 0")
     if args.jobs < 1:
-        parser.error("--jobs is 1 or more")
+        parser.error("--jobs must be at least 1")
     kinds = {kind: [t for t in targets if not args.targets or t in args.targets] for kind, targets in KINDS.items()}
     kinds = {kind: targets for kind, targets in kinds.items() if targets}
     fuzzer = Fuzzer([target for targets in kinds.values() for target in targets])
@@ -150,7 +151,7 @@ def main():
             fuzzer.keep(target)
         return target, seconds, executions, edges, found
 
-    # The long turns first: several at a time then end at about the same time.
+    # The long turns first, so that concurrent turns end at about the same time.
     turns.sort(key=lambda turn: -turn[1])
     with ThreadPoolExecutor(args.jobs) as several:
         try:

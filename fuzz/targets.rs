@@ -1,5 +1,5 @@
-//! One function per wire module that must survive any bytes: the fuzzers run them, and so does a short smoke in
-//! `cargo test` (crates/wire/tests/fuzz_smoke.rs). Adding a target is one function and one line in [`TARGETS`].
+//! One function per wire module that must survive any bytes. The fuzzers run them, and so does a short smoke test in
+//! `cargo test` (crates/wire/tests/fuzz_smoke.rs). A new target takes one function and one line in [`TARGETS`].
 
 use bytes::Bytes;
 use weft_wire::dcerpc::{lsarpc, pdu, samr, srvsvc};
@@ -12,7 +12,7 @@ use weft_wire::{
     smbd, spnego,
 };
 
-/// A name and what runs under it.
+/// A name and the function to run.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -44,7 +44,7 @@ pub fn mpa(data: &[u8]) {
     let _ = mpa::Frame::parse(data);
 }
 
-/// DDP headers and what RDMAP puts behind them.
+/// DDP headers and the RDMAP headers after them.
 pub fn ddp_rdmap(data: &[u8]) {
     let _ = ddp::Header::parse(data);
     let _ = rdmap::ReadRequest::parse(data);
@@ -118,7 +118,7 @@ pub fn fscc(data: &[u8]) {
     }
 }
 
-/// NTLM messages and what is inside them.
+/// NTLM messages and their contents.
 pub fn ntlm(data: &[u8]) {
     let _ = ntlm::Negotiate::parse(data).is_ok() | ntlm::Challenge::parse(data).is_ok();
     let _ = ntlm::Authenticate::parse(data);
@@ -147,12 +147,12 @@ pub fn rpcrdma(data: &[u8]) {
     let _ = rpcrdma::Header::parse(Bytes::copy_from_slice(data));
 }
 
-/// What rping's sides send each other.
+/// Messages between the sides of rping.
 pub fn rping(data: &[u8]) {
     let _ = rping::Advert::parse(data);
 }
 
-/// What the sides of `weft rdma perf` send each other.
+/// Messages between the sides of `weft rdma perf`.
 pub fn perf(data: &[u8]) {
     let _ = perf::Plan::parse(data).is_ok() | perf::Welcome::parse(data).is_ok();
     let _ = perf::Refusal::parse(data).is_ok() | perf::Message::parse(data).is_ok();
@@ -244,7 +244,7 @@ pub fn nfs4(data: &[u8]) {
     }
 }
 
-/// NLM, NSM and rpcbind: what a client of NFSv3 says beside NFS.
+/// NLM, NSM and rpcbind: the protocols of an NFSv3 client beside NFS.
 pub fn locking(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let d = || Decoder::new(bytes.clone());
@@ -267,7 +267,7 @@ pub fn mount(data: &[u8]) {
     let _ = mount::MountResult::parse(&mut Decoder::new(bytes));
 }
 
-/// NBD: the handshake as server and client read it, then requests and replies.
+/// NBD: the handshake as server and client parse it, then requests and replies.
 pub fn nbd(data: &[u8]) {
     use nbd::{handshake as h, transmission as t};
     let _ = h::Greeting::parse(data).is_ok() | h::ClientFlags::parse(data).is_ok();
@@ -276,7 +276,7 @@ pub fn nbd(data: &[u8]) {
         && let Ok(header) = h::OptionHeader::parse(header)
         && let Ok(choice) = h::Choice::parse(header.code, rest)
     {
-        // What was understood can be said again.
+        // What parses can be emitted.
         choice.emit();
     }
     if let Some((header, rest)) = data.split_first_chunk()
@@ -294,12 +294,12 @@ pub fn nbd(data: &[u8]) {
     }
 }
 
-/// Records of a replication log, and control messages; as they come, and under sums that fit.
+/// Records of a replication log, and control messages; unchanged, and with valid checksums.
 pub fn replication(data: &[u8]) {
     use repl::control::{Request, Response};
     let _ = repl::record::Header::parse(data);
     let mut sealed = data.to_vec();
-    // A sum that fits leads past the first check: the last four bytes of a message, the last four of a header.
+    // A valid checksum passes the first check: the last four bytes of a message, the last four of a header.
     if let Some(at) = sealed.len().checked_sub(4) {
         let sum = crc32c(&sealed[..at]);
         sealed[at..].copy_from_slice(&sum);
@@ -314,7 +314,7 @@ pub fn replication(data: &[u8]) {
     }
 }
 
-/// CRC32C, bit by bit: enough for a fuzzer, and no dependency.
+/// CRC32C, bit by bit: fast enough for a fuzzer, and without a dependency.
 fn crc32c(bytes: &[u8]) -> [u8; 4] {
     let sum = bytes.iter().fold(!0u32, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |s, _| if s & 1 == 1 { (s >> 1) ^ 0x82f6_3b78 } else { s >> 1 })
@@ -322,7 +322,7 @@ fn crc32c(bytes: &[u8]) -> [u8; 4] {
     (!sum).to_le_bytes()
 }
 
-/// Packets of DCE/RPC, and the stubs of every call that is read.
+/// Packets of DCE/RPC, and the stubs of every call that is parsed.
 pub fn dcerpc(data: &[u8]) {
     let packet = Bytes::copy_from_slice(data);
     let _ = pdu::Header::parse(data);
@@ -340,7 +340,7 @@ pub fn dcerpc(data: &[u8]) {
     let _ = samr::parse_open_account(data).is_ok() | samr::parse_query_display(data).is_ok();
 }
 
-/// Security descriptors; what was read is written and read again, as bytes and, where it has a text, as that.
+/// Security descriptors: the parsed value is emitted and parsed again, as bytes and, if it has a text form, as text.
 pub fn security(data: &[u8]) {
     let Ok(descriptor) = SecurityDescriptor::parse(data) else { return };
     assert_eq!(SecurityDescriptor::parse(&descriptor.to_bytes()).as_ref(), Ok(&descriptor));

@@ -1,20 +1,23 @@
 """Abuse of every port at once while one SMB and one NFS client work.
 
-Each kind of abuse (kinds.py) begins, the two clients are measured beside it, it ends, and the clients are measured without it; at last
-all kinds run together. The table, in Markdown, tells for each what throughput the two clients kept, what the abuse alone took of the
-server's processor, how much memory the server had at most and has more than before afterwards, and what was left behind. Every loop is
-bounded in count and time, the whole by LIMIT_SECONDS, and everything stays on the loopback interface of a network of the test's own.
+For each kind of abuse (kinds.py): the abuse begins, the two clients are measured beside it, it ends, and the clients
+are measured without it. Finally all kinds run together. The table, in Markdown, lists for each kind the throughput that
+the two clients kept, the server's processor time that the abuse alone took, the server's peak memory, its growth
+afterwards, and what was left behind. Every loop is bounded in count and time, the whole run by LIMIT_SECONDS, and
+everything stays on the loopback interface of the test's own network.
 
-What is bounded is what the *server* takes away from its clients. The server has one processor; the clients share another with those
-who abuse, and on a network of their own they would not. So the abusers' processor time is measured as well, and where the clients
-are measured without abuse, this process burns as much, as often, on that processor. Both are medians of pairs that follow each
-other, because other work on a machine comes and goes: two measurements without abuse differ by a tenth now and then. So where the
-median of the pairs asked for is below its bound, there are up to MORE times as many, and the median of them all counts.
+The bounds limit what the *server* takes away from its clients. The server has one processor; the clients share another
+with the abusers, which they would not do on a network of their own. So the abusers' processor time is measured as well,
+and when the clients are measured without abuse, this process burns the same time, equally often, on that processor.
+Results are medians of consecutive pairs, because other load on a machine varies: two measurements without abuse
+sometimes differ by a tenth. If the median of the requested pairs is below its bound, up to MORE times as many pairs are
+measured, and the median of all counts.
 
 Bounds: both clients keep KEPT of their throughput; the server's resident memory stays below --buffers, its ramdisk and
-CONSTANT_BYTES; and SETTLE_SECONDS after the abuse has ended at the latest the server has no more descriptors, connections, sessions,
-opens and threads than before, no other files in its state directory, and AFTER_BYTES more memory at most. Locks are of opens, and go
-with them: that the lock of a client that vanished is free again is looked at by taking it. Exits with 1 where a bound is broken.
+CONSTANT_BYTES; and at the latest SETTLE_SECONDS after the abuse has ended, the server has no more descriptors,
+connections, sessions, opens and threads than before, no other files in its state directory, and at most AFTER_BYTES
+more memory. Locks belong to opens and end with them: a client takes the lock of a vanished client to prove that it is
+free. Exits with 1 if a bound is broken.
 
 The table goes to standard output, progress to standard error.
 """
@@ -47,23 +50,23 @@ except ImportError:
 from kinds import FEW_DESCRIPTORS, KINDS, LONG_FOLDER, STEP_SECONDS, Abuse, Descriptors, Recorded, TlsOfNbd, Together  # noqa: E402
 
 KEPT = 0.9
-# How many times the pairs that were asked for a row may have, see above.
+# Factor by which the number of requested pairs of a row may grow, see above.
 MORE = 3
 BUFFERS = 256 << 20
 RAM = 96 << 20
 # Code, stacks of the cores, tables of connections and sessions, and the allocator's own reserve.
 CONSTANT_BYTES = 96 << 20
-# What of that may still be there afterwards, beyond what was there before.
+# Growth of that which may remain afterwards.
 AFTER_BYTES = 32 << 20
-# Clients that vanish without a word are given up after 60 seconds (TCP keepalive, TCP_USER_TIMEOUT); the state of an NFSv4 client
-# goes with its lease, of 60 seconds as well.
+# Vanished clients are disconnected after 60 seconds (TCP keepalive, TCP_USER_TIMEOUT); the state of an NFSv4 client
+# ends with its lease, also after 60 seconds.
 SETTLE_SECONDS = 75
-# The whole run: it is given up then.
+# Limit for the whole run, which is aborted then.
 LIMIT_SECONDS = 40 * 60
 
 
 class Server(weft.Process):
-    """The server under abuse, on the first processor where there are two."""
+    """The server under abuse, on the first of two or more processors."""
 
     def __init__(self, work, descriptors=None, buffers=BUFFERS, nbd_tls=False):
         self.work, self.buffers, self.nbd_tls = work, buffers, nbd_tls
@@ -86,7 +89,7 @@ class Server(weft.Process):
             weft.run(
                 weft.WEFT, "volume", "create", "vol", "--size", "64M", "--file", work / "vol.img", "--state-dir", state
             )
-        # A limit that a process of root's could raise again would be none.
+        # A limit that a root process could raise again would be none.
         limit = ["prlimit", f"--nofile={descriptors}:{descriptors}"] if descriptors else []
         command = [
             *limit, *pinned(0), weft.WEFT, "serve", self.data, self.full, "--ram", f"ram={RAM}", "--user", weft.USER,
@@ -100,7 +103,7 @@ class Server(weft.Process):
         super().__init__(command, work / "log")
 
     def status(self, field):
-        """A number of /proc/PID/status, in the unit that it has there."""
+        """A number from /proc/PID/status, in the file's unit."""
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1])
@@ -114,7 +117,8 @@ class Server(weft.Process):
         return self.status("VmRSS") << 10
 
     def descriptors(self):
-        """What its descriptors are of, but for the slabs of its buffer pool: those stay mapped, and the memory in them is measured."""
+        """The targets of its descriptors, except for the slabs of its buffer pool: those stay mapped, and their
+        memory is measured."""
         found = []
         for name in os.listdir(folder := f"/proc/{self.process.pid}/fd"):
             with contextlib.suppress(OSError):
@@ -130,8 +134,8 @@ class Server(weft.Process):
         return found
 
     def holds(self):
-        """What it holds for clients, in numbers, by what it says itself and what the kernel says of it."""
-        # Before it is asked, which takes a descriptor and a worker thread for a moment.
+        """Numbers of what it holds for clients, from its own status and from the kernel."""
+        # Counted before the status request, which takes a descriptor and a worker thread for a moment.
         descriptors, threads = len(self.descriptors()), len(self.threads())
         told = weft.run(weft.WEFT, "status", "--json", "--state-dir", self.state, "--pid", self.process.pid, timeout=30)
         [told] = json.loads(told.stdout)["servers"]
@@ -159,13 +163,13 @@ def work_of(server, out):
         yield name, [*pinned(1), weft.WEFT, "bench", "diskspd", *common, out / f"{name}.json", *line, url]
 
 
-# Shorter ones differ by a fifth from one another on a virtual machine without any abuse.
+# On a virtual machine, shorter measurements differ by a fifth from one another even without abuse.
 SECONDS = 4.0
 
 
 def spent():
-    """Processor seconds of this process, and of the clients of its abuse that have ended. Those that are measured are not reaped
-    here, or taken out again: see `measure`."""
+    """Processor seconds of this process, and of its abuse clients that have ended. The measured clients are not
+    reaped here, or are subtracted: see `measure`."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
@@ -179,8 +183,8 @@ def burn(seconds):
 
 
 def measure(server, out, meanwhile=lambda: None):
-    """Both clients work at once; `meanwhile` is called each STEP_SECONDS. Returns their bytes per second (0 for a client that fails),
-    the server's memory at most, and the processor seconds that `meanwhile` took each time."""
+    """Both clients work at once; `meanwhile` is called each STEP_SECONDS. Returns their bytes per second (0 for a
+    client that fails), the server's peak memory, and the processor seconds that each call of `meanwhile` took."""
     environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
     clients = {}
     for name, command in work_of(server, out):
@@ -192,7 +196,7 @@ def measure(server, out, meanwhile=lambda: None):
     peak, steps, taken = server.resident(), 0, 0.0
 
     def running(client):
-        # Without reaping it: its processor time is not that of the abuse.
+        # Without reaping it, because its processor time does not belong to the abuse.
         return os.waitid(os.P_PID, client.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     while any(map(running, clients.values())) and time.monotonic() < until:
@@ -217,7 +221,7 @@ def measure(server, out, meanwhile=lambda: None):
 
 
 def alone(server, abuse):
-    """What the abuse alone takes of the server's processor, in a second."""
+    """Processor seconds per second that the abuse alone takes of the server."""
     began, before = time.monotonic(), server.processor_seconds()
     while time.monotonic() < began + 1:
         abuse.step()
@@ -226,9 +230,10 @@ def alone(server, abuse):
 
 
 def settle(server, before, resident):
-    """Waits until the server holds no more than `before`, and hardly more memory; what is left beyond, and how much more memory."""
+    """Waits until the server holds no more than `before`, and hardly more memory; returns what remains beyond, and
+    how much more memory."""
     until = time.monotonic() + SETTLE_SECONDS
-    # To ask is work for the server's worker threads: only what is left alone for long enough lets them end.
+    # A status request is work for the server's worker threads, which end only if left alone long enough.
     pause = 1
     while True:
         left = {what: count - before[what] for what, count in server.holds().items() if count > before[what]}
@@ -240,7 +245,7 @@ def settle(server, before, resident):
 
 
 def warm(server, out):
-    """What the server opens once and keeps: the files and folders that it has served, its pool's memory."""
+    """Makes the server open what it opens once and keeps: served files and folders, and its pool's memory."""
     measure(server, out)
     user = Abuse(server)
     user.user(0).open("abuse-read", 0x80000000, 7)
@@ -252,8 +257,8 @@ def warm(server, out):
 
 
 def row(server, abuse, out, repetitions):
-    """One line of the table, and the bounds that are broken."""
-    # Whoever asked last is gone.
+    """One line of the table, and the broken bounds."""
+    # Clients of the previous kind are gone by then.
     time.sleep(1)
     before, resident, known = server.holds(), server.resident(), set(server.descriptors())
     shares, taken, peak = {"smb": [], "nfs": []}, [], 0
@@ -316,10 +321,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only kinds whose name contains this")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--out", type=pathlib.Path, help="the table goes here, too, and nothing else")
-    parser.add_argument("--list", action="store_true", help="name the kinds, and end")
+    parser.add_argument("--out", type=pathlib.Path, help="also write the table, and nothing else, to this file")
+    parser.add_argument("--list", action="store_true", help="list the kinds and exit")
     options = parser.parse_args()
-    # Each with the limits of its server.
+    # Each kind with the limits of its server.
     plan = [
         ([*KINDS, Together], {}),
         ([TlsOfNbd], {"nbd_tls": True}),
@@ -332,18 +337,18 @@ def main():
         print("\n".join(kind.name for kinds, _ in plan for kind in kinds))
         return
     if os.geteuid() != 0:
-        sys.exit("test-abuse needs root: it makes a network, an address and a small file system of its own")
+        sys.exit("test-abuse needs root: for a network, an address and a small file system of its own")
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(32768, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     if (os.cpu_count() or 1) > 1:
-        # Beside the clients, and not beside the server. What this starts inherits it.
+        # On the clients' processor, not on the server's. Child processes inherit it.
         os.sched_setaffinity(0, {1})
     faults, lines, started = [], [], time.monotonic()
 
     def too_long(*_):
-        raise TooLong(f"it takes longer than {LIMIT_SECONDS} s")
+        raise TooLong(f"the run takes longer than {LIMIT_SECONDS} s")
 
     signal.signal(signal.SIGALRM, too_long)
-    # Told to end, it tidies up as well.
+    # Clean up on termination as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     signal.alarm(LIMIT_SECONDS)
 
@@ -365,10 +370,10 @@ def main():
                 try:
                     line, broken = row(server, abuse, work, options.repetitions)
                 except (AssertionError, OSError, LookupError, subprocess.SubprocessError) as e:
-                    # The other kinds are of interest all the same.
+                    # The other kinds still run.
                     abuse.end()
                     traceback.print_exc()
-                    broken = [f"could not be done: {' '.join(str(e).split())[:200]}"]
+                    broken = [f"failed:  {' '.join(str(e).split())[:200]}"]
                     line = f"| {kind.name} | | | | | | | {broken[0]} |"
                 table(line)
                 faults.extend(f"{kind.name}: {fault}" for fault in broken)

@@ -1,5 +1,5 @@
-"""Clients that abusers are made of: SMB 3.0.2 over TCP and over SMB Direct, NFS/RDMA, NBD, RPC, shared memory. They share no code
-with the server, and do only what an abuser needs.
+"""Clients for the abusers: SMB 3.0.2 over TCP and SMB Direct, NFS/RDMA, NBD, RPC, shared memory. They share no code
+with the server, and implement only what an abuser needs.
 
 References: [MS-SMB2] 2.2, [MS-SMBD] 2.2, RFC 5044 (MPA), RFC 5041 (DDP), RFC 5040 (RDMAP), RFC 8166 (RPC-over-RDMA), RFC 9289
 (RPC-with-TLS), NBD's doc/proto.md.
@@ -26,7 +26,7 @@ DIALECT = 0x0302
 SIGNED = 8
 RDMA_V1 = 1
 MPA = b"MPA ID Req Frame\x40\x01\x00\x00"
-# crates/rdma/src/shm: version of the protocol, and bytes of its control segment.
+# crates/rdma/src/shm: protocol version, and length of its control segment.
 SHM_VERSION, SHM_SEGMENT = 2, 362_496
 
 
@@ -67,7 +67,7 @@ def fpdu(number, message):
 
 
 class Iwarp:
-    """A connection over iWARP that sends and receives Sends, and answers nothing else: no Read, no Terminate."""
+    """A connection over iWARP that sends and receives Sends, and answers nothing else, neither Read nor Terminate."""
 
     def __init__(self, peer):
         self.peer, self.number = peer, 0
@@ -84,13 +84,14 @@ class Iwarp:
         while True:
             length = struct.unpack(">H", exactly(self.peer, 2))[0]
             rest = exactly(self.peer, length + -(length + 2) % 4 + 4)
-            # Untagged, and one of RDMAP's Sends.
+            # Untagged, with one of RDMAP's Send opcodes.
             if rest[0] & 0x80 == 0 and rest[1] & 0xF in (3, 4, 5, 6):
                 return rest[18:length]
 
 
 class SmbDirect(Iwarp):
-    """Messages of one fragment. The server may send as many as it needs for a log-on; `grant = 0` gives it none from then on."""
+    """Messages of one fragment. The server may send as many as a log-on needs; after `grant = 0` it gets no more
+    credits."""
 
     def __init__(self, peer, grant=10):
         super().__init__(peer)
@@ -104,7 +105,7 @@ class SmbDirect(Iwarp):
         super().send(head + bytes(4) + message)
 
     def begin(self, length):
-        """The first fragment of a message of so many bytes, and nothing more."""
+        """The first fragment of a message of so many bytes, without the others."""
         super().send(struct.pack("<HHHHIIII", 10, 1, 0, 0, length, 24, 8, 0) + bytes(8))
 
     def receive(self):
@@ -129,11 +130,11 @@ class Tcp:
 
 
 class Refused(OSError):
-    """The server has answered with another status than was expected."""
+    """The server answered with an unexpected status."""
 
 
 class Smb:
-    """A client of SMB 3.0.2. It signs where `signs`; it never checks a signature."""
+    """A client of SMB 3.0.2. It signs if `signs` is set; it never checks a signature."""
 
     def __init__(self, channel, signs=False):
         self.channel, self.signs, self.key = channel, signs, None
@@ -158,7 +159,7 @@ class Smb:
         self.channel.send(self.packed(command, body, **how))
 
     def ask(self, command, body, *expected, credits=1):
-        """The answer, whose status is among `expected` (SUCCESS unless told); waits for it as long as it is pending."""
+        """The answer, whose status must be among `expected` (SUCCESS by default); waits while it is pending."""
         self.send(command, body, credits=credits)
         while True:
             answer = self.channel.receive()
@@ -196,7 +197,7 @@ class Smb:
         self.tree = struct.unpack_from("<I", answer, 36)[0]
 
     def open(self, name, access, share, disposition=3, options=0x40):
-        """FILE_OPEN_IF unless told. False where somebody's share mode is in the way."""
+        """Opens with FILE_OPEN_IF by default. Returns False if another open's share mode denies it."""
         path = name.encode("utf-16-le")
         head = struct.pack("<HBBIQQIIIIIHHII", 57, 0, 0, 2, 0, 0, access, 0, share, disposition, options, 120, len(path), 0, 0)
         answer = self.ask(CREATE, head + path, SUCCESS, SHARING_VIOLATION, credits=512)
@@ -204,23 +205,23 @@ class Smb:
         return self.status == SUCCESS
 
     def lock(self, offset, length):
-        """An exclusive one, at once or not at all."""
+        """Requests an exclusive lock, without waiting."""
         self.ask(LOCK, struct.pack("<HHI16sQQII", 48, 1, 0, self.file, offset, length, 0x12, 0))
 
     def read(self, offset, length, descriptor=b""):
-        """A READ's request; by RDMA where there is a descriptor."""
+        """A READ request; by RDMA if there is a descriptor."""
         channel = (RDMA_V1, 0, 112, len(descriptor)) if descriptor else (0, 0, 0, 0)
         body = struct.pack("<HBBIQ16sIIIHH", 49, 0x50, 0, length, offset, self.file, 0, *channel) + (descriptor or b"\0")
         return self.packed(READ, body, charge=-(-length // 65536), credits=-(-length // 65536))
 
     def write(self, offset, length, descriptor):
-        """The request of a WRITE whose bytes the server shall fetch."""
+        """The request of a WRITE whose data the server is to fetch."""
         body = struct.pack("<HHIQ16sIIHHI", 49, 0, 0, offset, self.file, RDMA_V1, length, 112, len(descriptor), 0)
         return self.packed(WRITE, body + descriptor, charge=-(-length // 65536), credits=-(-length // 65536))
 
 
 def descriptor(length):
-    """Memory of ours that is not there ([MS-SMBD] 2.2.3.1)."""
+    """A descriptor of client memory that does not exist ([MS-SMBD] 2.2.3.1)."""
     return struct.pack("<QII", 0, 0x1234_5678, length)
 
 
@@ -230,8 +231,8 @@ def rpc_call(program, version, procedure, flavor=0):
 
 
 def rdma_call(number, reads=0, reply=0):
-    """A NULL call of NFS by RPC-over-RDMA (RFC 8166 4): inline, or in `reads` bytes that the server shall fetch; with room for a
-    long answer of `reply` bytes in memory that is not there."""
+    """A NULL call of NFS by RPC-over-RDMA (RFC 8166 4): inline, or in `reads` bytes for the server to fetch; offers
+    `reply` bytes of memory that does not exist for a long answer."""
     call = rpc_call(100003, 3, 0)[4:]
     procedure = 1 if reads else 0
     head = struct.pack(">IIII", number, 1, 4, procedure)
@@ -243,7 +244,8 @@ def rdma_call(number, reads=0, reply=0):
 
 
 def nbd_start(export):
-    """What a client says until the export is its own; the server's greeting needs no answer but this."""
+    """The client's messages until it has the export; no other message of the server needs an answer than its
+    greeting."""
     return struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 1, len(export)) + export
 
 
@@ -284,7 +286,7 @@ def client_hello():
 
 
 def shm_connect(port):
-    """A connection to a port's socket of shared memory."""
+    """A connection to a port's shared-memory socket."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.settimeout(2)
     try:
@@ -296,7 +298,8 @@ def shm_connect(port):
 
 
 def shm_request(peer):
-    """A whole request, with what it passes: the control segment and a bell. What is ours of the bell is returned."""
+    """A whole request with the descriptors that it passes: the control segment and a bell. Returns our end of the
+    bell."""
     segment = os.memfd_create("abuse", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     ours, theirs = socket.socketpair()
     try:

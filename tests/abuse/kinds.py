@@ -1,8 +1,7 @@
-"""The kinds of abuse: what is done to which port.
+"""The kinds of abuse.
 
-Every loop here is bounded in count, and every wait in time. Peers that have to be logged on come from addresses of their own
-(`user_host`), at which nobody has tried wrong passwords.
-"""
+Every loop here is bounded in count, and every wait in time. Peers that log on come from addresses of their own
+(`user_host`), from which no wrong password was tried."""
 
 import asyncio
 import concurrent.futures
@@ -20,19 +19,18 @@ import nfs4
 import spnego
 import weft
 
-# How often abusers do something.
+# Interval between an abuser's actions.
 STEP_SECONDS = 0.25
-# As many hosts as pretend to be clients: 127.1.0.1 and on.
+# Number of hosts that pretend to be clients: 127.1.0.1 and on.
 HOSTS = 64
-# Descriptors of the server in the test of EMFILE.
+# The server's descriptor limit in the test of EMFILE.
 FEW_DESCRIPTORS = 512
-# Files in the folder whose listings nobody reads.
+# Files in the folder whose listings are never read.
 LONG_FOLDER = 4000
-# What a client that vanished had open is free again: SMB gives it up after 30 seconds, NFSv4 when its lease of 60 has ended.
-# Looks at connections and leases come every few seconds.
+# Time until files held by a vanished client are free: SMB disconnects it after 30 seconds, NFSv4 when its lease of 60
+# has ended. Connections and leases are checked every few seconds.
 SMB_FREE_SECONDS, NFS_FREE_SECONDS = 45, 75
-# Connections that say nothing, or stop in their first message, are ended after 30 seconds at the latest; deadlines are looked
-# at every few seconds.
+# Time until connections end that send nothing, or stop in their first message: 30 seconds, checked every few seconds.
 DEADLINE_SECONDS = 45
 PORTS = ["smb", "smbd", "nfs", "nfs_rdma", "mountd", "rpcbind", "nbd"]
 RDMA_PORTS = ["smbd", "nfs_rdma"]
@@ -48,8 +46,8 @@ def user_host(number):
 
 
 class Abuse:
-    """One kind: `begin` opens its connections, `step` is called each STEP_SECONDS meanwhile, `end` closes everything. `after` is
-    called once when all is over; it returns what is wrong then."""
+    """One kind: `begin` opens its connections, `step` is called each STEP_SECONDS meanwhile, `end` closes
+    everything. `after` is called once at the end and returns a list of faults."""
 
     name = ""
 
@@ -60,7 +58,7 @@ class Abuse:
         return self.server.ready[f"{name}_port"]
 
     def connect(self, port, number, nonblocking=True, address=None):
-        """A connection from one of many addresses; None where the server refuses it."""
+        """A connection from one of many addresses; None if the server refuses it."""
         peer = socket.socket()
         peer.settimeout(2)
         try:
@@ -75,7 +73,7 @@ class Abuse:
         return peer
 
     def shm(self, port):
-        """A connection by shared memory; None where the server refuses it."""
+        """A connection by shared memory; None if the server refuses it."""
         try:
             peer = clients.shm_connect(self.port(port))
         except OSError:
@@ -85,15 +83,15 @@ class Abuse:
         return peer
 
     def send(self, peer, data):
-        """As much as goes out at once; a peer that has hung up is what we want to see."""
+        """Sends as much as possible without waiting; a hang-up by the peer is an expected result."""
         with contextlib.suppress(OSError):
             if peer:
                 return peer.send(data)
         return 0
 
     def prepared(self, what, prepare, numbers):
-        """What `prepare` returns for each of these numbers, many at once: a log-on may be made to wait. Connections that the server
-        ends meanwhile are left out; all of them would mean that what is sent is out of date."""
+        """Results of `prepare` for each of these numbers, many at a time, because a log-on may have to wait.
+        Connections that the server ends meanwhile are left out; if all of them end, the messages are out of date."""
 
         def one(number):
             try:
@@ -107,11 +105,11 @@ class Abuse:
         if len(made) < len(numbers):
             print(f"  {what}: {len(made)} of {len(numbers)} got through: {self.said}", file=sys.stderr)
         if not made:
-            raise AssertionError(f"{what}: none got through: what is sent is out of date")
+            raise AssertionError(f"{what}: none got through: the messages sent are out of date")
         return made
 
     def user(self, number, share="data", address=None, grant=None):
-        """A user who has logged on, by TCP, or by SMB Direct where there is a `grant` of credits."""
+        """A user who has logged on, by TCP, or by SMB Direct if there is a `grant` of credits."""
         peer = self.connect(self.port("smb" if grant is None else "smbd"), number, False, address or user_host(number))
         if peer is None:
             raise ConnectionRefusedError("no connection")
@@ -124,7 +122,8 @@ class Abuse:
         return client
 
     def prune(self):
-        """Closes what the server has ended: together the kinds have more connections than a process may have descriptors."""
+        """Closes connections that the server has ended: together, the kinds use more than a process may have
+        descriptors."""
 
         def ended(peer):
             if isinstance(peer, ssl.SSLSocket) or peer.type == socket.SOCK_DGRAM:
@@ -172,7 +171,7 @@ class Idle(Abuse):
 
 
 class Deadlines(Abuse):
-    """These do not hang up: the server does, in the time that is stated for each of them."""
+    """These clients never hang up: the server does, within the time stated for each."""
 
     name = "20 to each port and socket that say nothing, 20 that stop in their first message, until the server has ended them"
     all = ()
@@ -208,7 +207,7 @@ class Deadlines(Abuse):
             late = time.monotonic() > self.since + DEADLINE_SECONDS
             for peer, what in self.all[:]:
                 with contextlib.suppress(BlockingIOError):
-                    # NBD's greeting comes before the end.
+                    # NBD's greeting precedes the end.
                     with contextlib.suppress(ConnectionResetError):
                         while peer.recv(1000):
                             pass
@@ -233,7 +232,7 @@ class MountdFlood(Abuse):
         self.some(9000)
 
     def step(self):
-        # The flood goes on: the newest thousands are kept, as the server keeps its newest.
+        # The flood continues: the client keeps the newest thousands, as the server does.
         for peer in self.peers[:-4000]:
             peer.close()
         del self.peers[:-4000]
@@ -291,7 +290,7 @@ class HalfOpenMpa(Abuse):
 
 
 class HalfOpenShm(Abuse):
-    """A message of these sockets is whole or is not there, so nobody sends it slowly or announces a giant."""
+    """A message of these sockets arrives whole or not at all, so a slow or giant message is impossible."""
 
     name = "shared memory: 200 whole requests to each socket without a word afterwards, and 200 garbled ones"
     bells = ()
@@ -307,7 +306,7 @@ class HalfOpenShm(Abuse):
                         asked += 1
                 self.send(self.shm(port), (b"weft-shm" + bytes(16), b"x", bytes(532))[number % 3])
         if not asked or not any(self.answered(peer) for peer in self.peers):
-            raise AssertionError("no request by shared memory was accepted: what is sent is out of date")
+            raise AssertionError("no request by shared memory was accepted: the messages sent are out of date")
 
     def answered(self, peer):
         peer.settimeout(0.05)
@@ -338,7 +337,7 @@ class Datagrams(Abuse):
         for _ in range(int(1200 * STEP_SECONDS / len(UDP_PORTS))):
             peer = self.peers[self.sent % len(self.peers)]
             for port in UDP_PORTS:
-                # Without the mark of a record.
+                # Without a record mark.
                 call = clients.rpc_call(*programs[port])[4:]
                 with contextlib.suppress(OSError):
                     peer.sendto((call, call[:17], call + bytes(60_000))[self.sent % 3], ("127.0.0.1", self.port(port)))
@@ -346,7 +345,7 @@ class Datagrams(Abuse):
 
 
 class Tls(Abuse):
-    """Of NBD as well where the server has it under TLS."""
+    """Includes NBD if the server has it under TLS."""
 
     name = "TLS asked of NFS, 60 each: then silence, a byte a quarter second, a giant record, a giant message under TLS"
 
@@ -376,7 +375,7 @@ class Tls(Abuse):
             silent, slow, giants = (self.prepared(f"TLS of {port}", asked, range(60)) for _ in range(3))
             self.slow += slow
             for number, peer in enumerate(giants):
-                # A record longer than any, and a ClientHello of 16 MiB.
+                # A record above the maximum length, and a ClientHello of 16 MiB.
                 self.send(peer, b"\x16\x03\x01\xff\xff" if number % 2 else b"\x16\x03\x01\x40\x00\x01\xff\xff\xff")
             giant = {"nfs": b"\x80\x7f\xff\xff" + bytes(8), "nbd": b"IHAVEOPT" + struct.pack(">II", 7, 0x7FFF_FFFF)}[port]
             for peer in self.prepared(f"handshakes of {port}", inside, range(60)):
@@ -401,7 +400,8 @@ class NeverReading(Abuse):
         self.fill()
 
     def fill(self):
-        """Until nothing more is taken: then the buffers of both kernels are full, and the server holds answers."""
+        """Sends until the socket accepts no more: then the buffers of both kernels are full, and the server holds
+        answers."""
         until = time.monotonic() + 10
         while self.step() > 0 and time.monotonic() < until:
             time.sleep(0.01)
@@ -410,7 +410,7 @@ class NeverReading(Abuse):
         sent = 0
         for entry in self.all:
             peer, calls, done = entry
-            # A call that was cut goes on where it was cut.
+            # A call that was cut continues at the cut.
             taken = self.send(peer, calls[done:])
             entry[2] = (done + taken) % len(calls)
             sent += taken
@@ -445,7 +445,7 @@ class NeverReadingSmb(Abuse):
     def reader(self, number):
         client = self.user(number)
         client.open("abuse-read", 0x80000000, 7)
-        # Enough credits for all that is asked.
+        # Enough credits for all requests.
         for _ in range(4):
             client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
         return client
@@ -472,7 +472,7 @@ class NeverReadingListings(Abuse):
             pattern = "*".encode("utf-16-le")
             frames = b""
             for _ in range(min(60, client.credits // 16)):
-                # FileBothDirectoryInformation, from the start each time.
+                # FileBothDirectoryInformation, each time from the start.
                 body = struct.pack("<HBBI16sHHI", 33, 3, 1, 0, client.file, 96, len(pattern), 1 << 20) + pattern
                 message = client.packed(clients.QUERY_DIRECTORY, body, charge=16, credits=16)
                 frames += struct.pack(">I", len(message)) + message
@@ -515,7 +515,7 @@ class NeverCompleting(Abuse):
     def nfs(self, number):
         peer = self.connect(self.port("nfs_rdma"), number, nonblocking=False)
         line = clients.Iwarp(peer)
-        # As many as the server has receives for at first.
+        # As many as the initial receives of the server.
         for call in range(3):
             line.send(clients.rdma_call(call, reads=60_000))
         line.send(clients.rdma_call(3, reply=60_000))
@@ -526,7 +526,7 @@ class NeverCompleting(Abuse):
         channel = clients.SmbDirect(peer, grant=1)
         client = clients.Smb(channel)
         client.negotiate()
-        # Nothing is granted from here on, so nothing of what follows can be answered.
+        # No more credits are granted from here on, so no later request can be answered.
         channel.grant = 0
         for _ in range(4):
             client.send(clients.ECHO, struct.pack("<HH", 4, 0))
@@ -537,7 +537,7 @@ class NeverCompleting(Abuse):
         client.open("abuse-read", 0xC0000000, 7)
         for _ in range(3):
             client.ask(clients.ECHO, struct.pack("<HH", 4, 0), credits=512)
-        # Those that fetch first: who does not read is not asked to send any more.
+        # WRITEs, whose data the server has to fetch, come first: it stops fetching from a client that does not read.
         for _ in range(3):
             client.channel.send(client.write(0, 1 << 20, clients.descriptor(1 << 20)))
         for _ in range(3):
@@ -570,8 +570,8 @@ class NbdWrites(Abuse):
 
 @contextlib.contextmanager
 def vanishing(address):
-    """An address of clients that can be reached inside; afterwards nothing reaches them any more, and nothing of theirs arrives.
-    What is sent there goes the way of 192.0.2.0/24, which drops it without a word."""
+    """An address for clients that are reachable at first. Afterwards no packet reaches them or arrives from them:
+    their packets are routed to 192.0.2.0/24, which drops them silently."""
     weft.run("ip", "address", "add", f"{address}/32", "dev", "lo")
     try:
         yield
@@ -597,7 +597,7 @@ class VanishedHolders(Abuse):
 
     def __init__(self, server):
         super().__init__(server)
-        # What was held by each way, in all repetitions.
+        # Files held in each way, in all repetitions.
         self.held, self.nfs = {"smb": [], "nfs": []}, []
 
     def begin(self):
@@ -623,10 +623,10 @@ class VanishedHolders(Abuse):
                 raise AssertionError("the holder by NFSv4.1 could not open its file")
         self.since = time.monotonic()
         if any(self.free(way, name) for way, name in self.names.items()):
-            raise AssertionError("what a client holds was given to another one")
+            raise AssertionError("a file that a client holds was given to another client")
 
     def take_by_nfs(self, client, name, give_back=False):
-        """Opens the file for reading and writing, denies both to others, and locks 10 bytes; the status."""
+        """Opens the file for reading and writing, denies both to others, and locks 10 bytes; returns the status."""
         status, handle, stateid, _ = client.open("data", name, 3 | 0x400, 3)
         if status == "ok":
             area = struct.pack(">QQ", 0, 10)
@@ -639,7 +639,7 @@ class VanishedHolders(Abuse):
         return status
 
     def free(self, way, name):
-        """Whether another client gets the file, and the lock."""
+        """Whether another client can open the file and take the lock."""
         if way == "nfs":
             client = nfs4.Client(self.port("nfs"), f"other-{self.round}-{time.monotonic_ns()}")
             try:
@@ -663,7 +663,7 @@ class VanishedHolders(Abuse):
 
     def after(self):
         faults = []
-        # Files of earlier repetitions are free as well, and stay open until somebody asks.
+        # Files of earlier repetitions are free as well, and stay open until another client asks for them.
         for way, seconds in (("smb", SMB_FREE_SECONDS), ("nfs", NFS_FREE_SECONDS)):
             for name in self.held[way]:
                 while not (free := self.free(way, name)) and time.monotonic() < self.since + seconds:
@@ -737,14 +737,14 @@ class FullDisk(Abuse):
                 fill.write(bytes(1 << 20))
 
     def step(self):
-        # Once a second, by a client that ends each time.
+        # Once a second, by a new client each time.
         self.steps += 1
         if self.steps % 4 != 1:
             return
         name = f"smb://{weft.USER}@127.0.0.1:{self.port('smb')}/full/more"
         done = weft.run(weft.WEFT, "cp", "--quiet", self.server.source, name, check=False, timeout=30)
         if done.returncode == 0:
-            raise AssertionError("a full disk took a file")
+            raise AssertionError("a file was written to a full disk")
 
     def end(self):
         super().end()
@@ -757,7 +757,7 @@ class FullDisk(Abuse):
 
 
 class Descriptors(Abuse):
-    """Runs with a server that may have few of them. Whoever is sent away comes back."""
+    """Runs with a server that has few descriptors. Refused clients retry."""
 
     name = f"more connections than descriptors ({FEW_DESCRIPTORS})"
 
@@ -782,7 +782,8 @@ class Descriptors(Abuse):
 
 
 class Recorded(Abuse):
-    """The numbers with which each of these stopped a server, all protocols of it, before there were limits: it had --buffers 1G."""
+    """The amounts at which each of these stopped a server, with all its protocols, before limits existed; it had
+    --buffers 1G."""
 
     name = (
         "at once: 1,820 MPA requests, 4,300 NFS/RDMA connections of 20 bytes, 315 begun SMB Direct messages, "
@@ -815,7 +816,8 @@ class Together(Abuse):
 
     def __init__(self, server):
         super().__init__(server)
-        # Those that take long to begin come first: others would have met their deadlines by then. So do those that log on.
+        # Kinds that take long to begin come first, as others would reach their deadlines by then. So do those that log
+        # on.
         first = [MountdFlood, NeverReading, NeverReadingSmb, NeverCompleting, VanishedHolders]
         self.kinds = [kind(server) for kind in [*first, *(kind for kind in KINDS if kind not in first)]]
 
@@ -840,7 +842,7 @@ class Together(Abuse):
 
 
 class TlsOfNbd(Tls):
-    """Runs with a server whose NBD is under TLS."""
+    """Runs with a server that has NBD under TLS."""
 
     name = "TLS asked of NFS and NBD, of a server whose NBD is under TLS, 60 each: then the same"
 

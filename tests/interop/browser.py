@@ -1,4 +1,5 @@
-"""A headless Chromium, driven over WebDriver by the standard library alone: open a page, ask it, look at it."""
+"""A headless Chromium, driven over WebDriver by the standard library alone: opens a page, runs scripts in it, takes
+pictures."""
 import base64
 import json
 import os
@@ -10,7 +11,7 @@ import urllib.request
 
 
 def missing():
-    """What is not installed, for a skip's reason; None when all is."""
+    """The reason to skip a test if something is not installed, else None."""
     for command in ("chromium", "chromedriver"):
         if not shutil.which(command):
             return f"{command} is not installed"
@@ -38,7 +39,7 @@ class Browser:
         self.url += "/session/" + session["sessionId"]
 
     def start(self, env):
-        """Starts the driver; gives its port."""
+        """Starts the driver; returns its port."""
         for _ in range(5):
             self.driver = subprocess.Popen(
                 ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
@@ -49,7 +50,7 @@ class Browser:
                     return port[1]
             self.driver.stdout.close()
             self.driver.wait()
-            # It takes any port that IPv4 has free, and ends where IPv6 has not.
+            # The driver takes any port that is free in IPv4, and exits if that port is taken in IPv6.
             if "port not available" not in said:
                 break
         self.home.cleanup()
@@ -73,7 +74,7 @@ class Browser:
     def call(self, method, path, body=None):
         data = json.dumps(body if body is not None else {}).encode() if method == "POST" else None
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
-        # The driver is on this host: no proxy.
+        # The driver runs on this host, so bypass any proxy.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             return json.load(answer)["value"]
 
@@ -84,7 +85,7 @@ class Browser:
         """Opens a file in a colour scheme ("light", "dark") and a width in CSS pixels."""
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        # What the browser loaded for itself so far is not the page's.
+        # Discard what the browser has loaded for itself.
         self.console()
         self.requests()
         self.call("POST", "/url", {"url": f"file://{path}"})
@@ -98,7 +99,7 @@ class Browser:
         return [line["message"] for line in self.call("POST", "/se/log", {"type": "browser"})]
 
     def requests(self):
-        """Addresses that were asked for since the last call. A new tab of the browser's own may still be loading beside them."""
+        """URLs requested since the last call. A new tab of the browser's own may still be loading at the same time."""
         events = [json.loads(line["message"])["message"] for line in self.call("POST", "/se/log", {"type": "performance"})]
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
         return [one["request"]["url"] for one in sent if not one["documentURL"].startswith("chrome://")]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Other people's clients that the interop tests talk to. As root they are installed; otherwise what is missing is named.
+# Independent clients for the interop tests. Root installs them; otherwise the script names the missing packages.
 set -euo pipefail
 missing=()
 need() { # COMMAND PACKAGE

@@ -1,4 +1,4 @@
-"""A client of NBD that knows which of its writes were answered: what a crash must not take."""
+"""An NBD client that records which of its writes were answered: a crash must not lose those."""
 
 import collections
 import socket
@@ -11,7 +11,7 @@ FUA = 1
 
 
 class Disk:
-    """A connection to an export. Writes may be underway beside each other; all calls are for one thread."""
+    """A connection to an export. Writes may overlap; all calls must come from one thread."""
 
     def __init__(self, where, name):
         """`where`: a TCP port of loopback, or the path of a Unix socket."""
@@ -57,7 +57,7 @@ class Disk:
         """The cookie of the next request that is answered, and its error."""
         magic, error, cookie = struct.unpack(">IIQ", self.take(16))
         if magic != 0x6744_6698:
-            raise AssertionError(f"{magic:#x} is no simple reply")
+            raise AssertionError(f"{magic:#x} is not a simple reply")
         return cookie, error
 
     def call(self, *arguments, **more):
@@ -65,7 +65,7 @@ class Disk:
         answered, error = self.answer()
         assert answered == cookie
         if error:
-            raise OSError(error, "the server says no")
+            raise OSError(error, "the server refused the request")
 
     def write(self, offset, data):
         self.call(WRITE, offset, data=data)
@@ -86,8 +86,8 @@ class Disk:
 
 
 class Writer(threading.Thread):
-    """Writes versions of blocks, several at a time, until the server is gone. A block holds its number and its version,
-    over and over, so that a torn one shows."""
+    """Writes versions of blocks, several at a time, until the server is gone. A block repeats its number and its
+    version, so that a torn write shows."""
 
     BLOCK = 4096
 
@@ -117,7 +117,7 @@ class Writer(threading.Thread):
             while not self.stopping or underway:
                 while len(underway) < self.depth and not self.stopping:
                     block = self.pick()
-                    # One write of a block at a time, so that it is known which one is the last.
+                    # One write of a block at a time, so that the last one is known.
                     if any(block == other for other, _ in underway.values()):
                         continue
                     version += 1
@@ -133,7 +133,7 @@ class Writer(threading.Thread):
                 if self.count >= self.wanted:
                     self.enough.set()
         except (ConnectionError, OSError):
-            # The server was killed: that is what this is for.
+            # The server was killed, as the test intends.
             pass
         except AssertionError as failure:
             self.failure = failure
@@ -155,8 +155,8 @@ class Writer(threading.Thread):
             raise self.failure
 
     def lost(self, disk):
-        """What an answer had promised and `disk` does not hold: each block holds what was last answered, or something that
-        was sent after it."""
+        """Acknowledged data that `disk` lacks: each block must hold the version that was last answered, or a later
+        one."""
         lost = []
         for block in range(self.blocks):
             held = disk.read(block * self.BLOCK, self.BLOCK)
@@ -164,7 +164,7 @@ class Writer(threading.Thread):
             if held == bytes(self.BLOCK):
                 version = 0
             elif held != self.content(block, version) or number != block:
-                lost.append(f"block {block} is torn or another's")
+                lost.append(f"block {block} is torn or belongs to another block")
                 continue
             promised = self.acknowledged.get(block, 0)
             if version < promised or (version and version not in self.sent[block]):

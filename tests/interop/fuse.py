@@ -1,5 +1,5 @@
-"""A file system of a test's own, which answers when the test lets it: a small FUSE server that speaks to /dev/fuse, written from
-the kernel's include/uapi/linux/fuse.h (protocol 7.31). Needs root, and nothing else.
+"""A file system that answers when the test allows it: a small FUSE server that speaks to /dev/fuse, written from the
+kernel's include/uapi/linux/fuse.h (protocol 7.31). It needs only root.
 
     with fuse.Mount(folder, {"file": b"bytes", "sub": {}}) as slow:
         slow.hold(fuse.LOOKUP, fuse.GETATTR)
@@ -29,7 +29,7 @@ def why_not():
     """Why a test cannot mount it here, or None."""
     if os.geteuid() != 0:
         return "mounting needs root"
-    return None if os.path.exists("/dev/fuse") else "there is no /dev/fuse"
+    return None if os.path.exists("/dev/fuse") else "/dev/fuse does not exist"
 
 
 class Node:
@@ -45,7 +45,7 @@ class Node:
 
 
 class Mount:
-    """A mounted tree: folders are dicts, files bytes. The kernel may keep nothing that it is told of names and attributes."""
+    """A mounted tree: folders are dicts, files bytes. The kernel may not cache names or attributes."""
 
     def __init__(self, point, tree):
         self.point, self.nodes = os.fspath(point), {}
@@ -76,12 +76,12 @@ class Mount:
         os.close(self.fd)
 
     def hold(self, *operations):
-        """From now on these wait."""
+        """From now on these requests wait."""
         with self.changed:
             self.holds = frozenset(operations)
 
     def release(self):
-        """Answers all that wait, and nothing waits from now on."""
+        """Answers all waiting requests; later ones do not wait."""
         with self.changed:
             self.holds = frozenset()
             held, self.held = self.held, {}
@@ -104,14 +104,14 @@ class Mount:
             except OSError as e:
                 if e.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                     continue
-                # ENODEV: it is unmounted.
+                # ENODEV: unmounted.
                 return
             operation, unique, node = struct.unpack_from("<IQQ", message, 4)
             body = message[40:]
             if operation in (FORGET, BATCH_FORGET):
                 continue
             if operation == INTERRUPT:
-                # Whoever waited for this ends, as other servers let him.
+                # Requests still waiting at the end fail, as with other servers.
                 with self.changed:
                     interrupted = self.held.pop(struct.unpack_from("<Q", body)[0], None)
                 if interrupted:
@@ -126,7 +126,7 @@ class Mount:
             self.answer(*request)
 
     def reply(self, unique, data=b"", error=0):
-        # ENOENT: whoever asked was killed.
+        # ENOENT: the process that asked was killed.
         with contextlib.suppress(OSError):
             os.write(self.fd, struct.pack("<IiQ", 16 + len(data), -error, unique) + data)
 

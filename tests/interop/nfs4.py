@@ -1,5 +1,5 @@
-"""A small NFSv4.1 client with a back channel, written for these tests from RFC 8881 and RFC 5531 alone: it shares no code with
-the server."""
+"""A small NFSv4.1 client with a backchannel, written for these tests from RFC 8881 and RFC 5531 alone: it shares no
+code with the server."""
 
 import itertools
 import queue
@@ -31,7 +31,7 @@ def opaque(data):
 
 
 class Reply:
-    """Results, taken off in order."""
+    """Results, consumed in order."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -56,7 +56,7 @@ class Reply:
 
 class Client:
     def __init__(self, port, name, reclaims=False):
-        """`reclaims`: it has not said yet that it has taken back all that it had."""
+        """`reclaims`: the client does not send RECLAIM_COMPLETE yet."""
         self.socket = weft.nfs_connection(port, 10)
         self.xids, self.owner = itertools.count(1), name.encode()
         self.replies, self.recalls = queue.Queue(), queue.Queue()
@@ -97,7 +97,7 @@ class Client:
             pass  # The test has ended.
 
     def answer(self, call):
-        """CB_COMPOUND of CB_SEQUENCE and CB_RECALL: says yes, and keeps the delegation until `give_back`."""
+        """Answers CB_COMPOUND of CB_SEQUENCE and CB_RECALL with success, and keeps the delegation until `give_back`."""
         xid = call.take(4)
         call.take(20)
         for _ in range(2):
@@ -109,7 +109,7 @@ class Client:
         session, sequence, slot, highest = call.take(16), call.word(), call.word(), call.word()
         _cache, lists = call.word(), call.word()
         if lists != 0 or call.word() != CB_RECALL:
-            raise AssertionError("nothing but recalls is expected")
+            raise AssertionError("only recalls are expected")
         self.recalls.put(call.take(16))
         results = words(CB_SEQUENCE, 0) + session + words(sequence, slot, highest, highest) + words(CB_RECALL, 0)
         self.send(xid + words(1, 0, 0, 0, 0) + words(0, 0, 2) + results)
@@ -119,7 +119,7 @@ class Client:
         header = words(next(self.xids), 0, 2, PROGRAM, 4, 1) + words(1) + opaque(credential) + words(0, 0)
         self.send(header + words(0, 1, len(ops)) + b"".join(ops))
         reply = self.replies.get(timeout=60)
-        # xid, REPLY, accepted, no verifier, success; the status, no tag, and how many results there are.
+        # xid, REPLY, accepted, no verifier, success; the status, no tag, and the number of results.
         reply.take(24), reply.word(), reply.opaque(), reply.word()
         return reply
 
@@ -136,13 +136,13 @@ class Client:
         return [words(PUTROOTFH)] + [words(LOOKUP) + opaque(name.encode()) for name in names]
 
     def on(self, handle, op, args=b""):
-        """One operation on a file: the reply behind its status, and the status."""
+        """One operation on a file: the rest of the reply after its status, and the status."""
         reply = self.run(words(PUTFH) + opaque(handle), words(op) + args)
         self.check(reply, PUTFH)
         return reply, reply.expect(op)
 
     def open(self, share, name, access, deny):
-        """The status, and on success the handle, the open's state id and that of a delegation."""
+        """The status, and on success the handle and the state ids of the open and of a delegation."""
         owner = bytes(8) + opaque(self.owner)
         args = words(0, access, deny) + owner + words(1, 0, 0, 0) + words(0) + opaque(name.encode())
         reply = self.run(*self.walk(share), words(OPEN) + args, words(GETFH))

@@ -1,7 +1,8 @@
-"""Two clients on one file, one by NFS and one by SMB: what the first one has, the second one meets.
+"""Two clients on one file, one by NFS and one by SMB: state of the first one affects the second one.
 
-The table below is the test. A line is a step: who, does what, and what comes of it. Each block has a file of its own. `waits`
-is a request that is not answered yet; `then` is its answer. `recalled` is what the server asks the client to give back.
+The table below is the test. A line is a step: the client, its action, and the result. Each block has a file of its own.
+`waits` is a request that is not answered yet; `then` is its answer. `recalled` is what the server recalls from the
+client.
 """
 
 import os
@@ -20,7 +21,7 @@ import weft
 from test_greed import Rpc
 
 TABLE = """
-Share modes: what one denies, the other is denied
+Share modes: the access that one client denies is denied to the other
   smb | open r, deny w | ok
   nfs | open w         | SHARE_DENIED
   nfs | open r         | ok
@@ -59,7 +60,7 @@ Locks: those of NFS are mandatory to SMB
   nfs | unlock 0 10    | ok
   smb | lock 5 10      | ok
 
-A read delegation is in the way of who opens to write, and not of who reads
+A read delegation delays an open for writing, but not an open for reading
   nfs | open r, with delegation  | ok, delegated
   smb | open r         | ok
   smb | open rw        | waits
@@ -68,14 +69,14 @@ A read delegation is in the way of who opens to write, and not of who reads
   smb | then           | ok
   nfs | open r         | ok
 
-A write delegation is in everybody's way
+A write delegation delays every open
   nfs | open rw, with delegation | ok, delegated
   smb | open r         | waits
   nfs | recalled       | ok
   nfs | give back      | ok
   smb | then           | ok
 
-A delegation goes with the name
+A delegation is recalled when the name is deleted
   nfs | open r, with delegation  | ok, delegated
   nfs | close          | ok
   smb | delete         | waits
@@ -84,7 +85,7 @@ A delegation goes with the name
   smb | then           | ok
   nfs | look up        | NOENT
 
-A lease is in the way of an open
+A lease delays an open
   smb | open rw, lease rwh | ok, leased rwh
   nfs | open r         | DELAY
   smb | recalled       | rh
@@ -92,34 +93,34 @@ A lease is in the way of an open
   smb | give back rh   | ok
   nfs | open r         | ok
 
-A lease for reading is taken away by a write, which need not wait for handles
+A write revokes a lease for reading, and need not wait for its handles
   smb | open r, lease rh | ok, leased rh
   nfs | open rw        | ok
   nfs | write 0 5      | ok
   smb | recalled       | none
 
-A name that a lease keeps open goes when the lease has been given back
+A name that a lease keeps open is removed once the lease was given back
   smb | open r, lease rh | ok, leased rh
   nfs | remove         | DELAY
   smb | recalled       | r
   smb | close          | ok
   nfs | remove         | ok
 
-What a directory holds is told to who caches it
+A change in a directory is reported to clients that cache it
   smb | open directory, lease rh | ok, leased rh
   nfs | open r         | ok
   nfs | make directory | ok
   smb | recalled       | none
 
-And so is what is written there, whose size is in the listing
+So is a write to a file in it, since the listing has its size
   nfs | open rw        | ok
   smb | open directory, lease rh | ok, leased rh
   nfs | write 0 5      | ok
   smb | recalled       | none
 """
 
-# What a client of NFSv4 had on a file before its server was killed; then who else asks for what on that file, what becomes of it while the
-# client may take back what it had, and what when it has done so.
+# The state that an NFSv4 client had on a file before its server was killed; another client, and its request for that
+# file; the outcome while the first client may reclaim its state, and the outcome once it has.
 GRACE = """
   open rw         | smb | open r           | ok    | ok
   open rw         | smb | open rw          | waits | ok
@@ -180,7 +181,7 @@ class Smb:
         name = ("" if directory else self.name).encode("utf-16le")
         contexts = b""
         if lease:
-            # Directories have leases of version 2 alone.
+            # Directories only have leases of version 2.
             data = self.key + struct.pack("<IIQ", sum(LEASES[letter] for letter in lease), 0, 0)
             data += bytes(16) + struct.pack("<HH", 1, 0)
             contexts = struct.pack("<IHHHHI", 0, 16, 4, 0, 24, len(data)) + b"RqLs" + bytes(4) + data
@@ -202,7 +203,7 @@ class Smb:
         return status
 
     def delete(self):
-        """Opens it to be deleted, says so, and closes."""
+        """Opens the file for deletion, marks it, and closes it."""
         status = self.open("d")
         if status != "ok":
             return status
@@ -236,11 +237,11 @@ class Smb:
 
     def recalled(self):
         notice = self.smb.recvSMB(0xFFFFFFFFFFFFFFFF)["Data"]
-        # impacket counts the answer that it is not.
+        # impacket treats the answer as an error.
         self.smb._Connection["SequenceWindow"] += 1
         key, new = notice[8:24], struct.unpack_from("<I", notice, 28)[0]
         if key != self.key:
-            raise AssertionError("a break of a lease that nobody has")
+            raise AssertionError("a break of an unknown lease")
         return letters(new)
 
     def give_back(self, keep):
@@ -279,7 +280,7 @@ class Nfs:
     def open(self, how, deny="", **wishes):
         bits = {"r": 1, "w": 2}
         access, denied = sum(bits[letter] for letter in how), sum(bits[letter] for letter in deny)
-        # RFC 8881 18.16.1: no wish, or the wish for none.
+        # RFC 8881 18.16.1: no preference, or the wish for none.
         access |= 0 if wishes.get("with") == "delegation" else 0x400
         status, handle, stateid, delegation = self.client.open("data", self.name, access, denied)
         if status == "ok":
@@ -340,8 +341,8 @@ class Nfs:
         self.client.hang_up()
 
 
-class Old:
-    """Version 3, and NLM."""
+class Nfs3:
+    """NFSv3 and NLM."""
 
     NLM, JUKEBOX = {0: "ok", 1: "DENIED", 4: "GRACE"}, 10008
 
@@ -364,7 +365,7 @@ class Old:
         return nfs4.opaque(self.root) + nfs4.opaque(name.encode() if isinstance(name, str) else name)
 
     def call(self, procedure, args):
-        """Whoever is told to come later (after five seconds) does so."""
+        """Repeats a call while the server answers JUKEBOX (after five seconds)."""
         status = self.JUKEBOX
         while status == self.JUKEBOX:
             status = struct.unpack_from(">I", self.peer.call(100003, 3, procedure, args))[0]
@@ -377,7 +378,7 @@ class Old:
         return self.call(14, self.name + self.at_root(f"{os.urandom(4).hex()}"))
 
     def replace(self):
-        """Another file takes its name."""
+        """Renames another file over it."""
         return self.call(14, self.at_root("other") + self.name)
 
     def create(self):
@@ -427,7 +428,7 @@ class Across(unittest.TestCase):
         outcome = []
         thread = threading.Thread(target=lambda: outcome.append(act()), daemon=True)
         thread.start()
-        # The recall, which is the next step, shows that the server has the request; here it must not be answered.
+        # The recall, which is the next step, proves that the server has the request; it must not be answered yet.
         thread.join(0.2)
         self.running[who] = (thread, outcome)
         return outcome[0] if outcome else "waits"
@@ -454,7 +455,7 @@ class Across(unittest.TestCase):
         state = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-state-"))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        # What NFS clients had is remembered by its port.
+        # The server remembers state of NFS clients under its port.
         with weft.serving("--state-dir", state, ports={"nfs": port}) as server:
             (server.folder / "other").write_bytes(b"")
             cases = []
@@ -473,17 +474,17 @@ class Across(unittest.TestCase):
             keeper.end()
             server.start()
             ready = server.ready
-            # Whoever asks has a connection of his own, and a file: nobody waits for anybody but the keeper.
+            # Each request has its own connection and file, so it waits only for the client that held state before.
             asked = []
             for line, name, had, who, what, outcomes in cases:
                 side = {
-                    "smb": lambda: Smb(ready["smb_port"]), "v3": lambda: Old(ready),
+                    "smb": lambda: Smb(ready["smb_port"]), "v3": lambda: Nfs3(ready),
                     "v4": lambda: Nfs(ready["nfs_port"], name),
                 }[who]()
                 self.addCleanup(side.end)
                 side.begin(name)
                 if "lock" in had and who == "smb":
-                    # Who reads and lets others do as they like is in nobody's way.
+                    # An open for reading that denies nothing conflicts with nothing.
                     self.assertEqual(side.open("r"), "ok", line)
                 asked.append((line, side, what, outcomes))
             answers = [[] for _ in asked]
@@ -524,7 +525,7 @@ class Across(unittest.TestCase):
             client = nfs4.Client(server.ready["nfs_port"], "attributes")
 
             def results(*ops):
-                """The reply behind the status of the last operation, and that."""
+                """The rest of the reply after the status of the last operation, and that status."""
                 reply = client.run(*ops)
                 for op in ops[:-1]:
                     client.check(reply, struct.unpack(">I", op[:4])[0])
@@ -542,7 +543,7 @@ class Across(unittest.TestCase):
             self.assertEqual(results(*notes, nfs4.words(nfs4.WRITE) + args)[1], "ok")
             weft.smbclient(server, f'get f:notes "{there}"')
             self.assertEqual(there.read_bytes(), b"by NFS")
-            # SMB makes one, NFS lists it, reads it and takes it away.
+            # SMB creates one; NFS lists it, reads it and removes it.
             there.write_bytes(b"by SMB")
             weft.smbclient(server, f'put "{there}" f:other')
             reply, status = results(*attributes, nfs4.words(nfs4.READDIR) + bytes(16) + nfs4.words(0, 4096, 0))

@@ -1,5 +1,5 @@
-"""`weft bench` as users type it: pictures, own workloads, other loaders' command lines, agents, Ctrl-C. A few milliseconds a
-point: what is measured is not looked at, only that it was."""
+"""`weft bench` as users type it: pictures, custom workloads, command lines of other loaders, agents, Ctrl-C. Each
+point takes a few milliseconds: the tests check that something was measured, not the figures."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ SHORT = ["--duration", "0.03", "--repetitions", "1", "--file-size", "8M"]
 
 
 def bench(*command, status=0, **environment):
-    """Runs `weft bench`; gives what it printed."""
+    """Runs `weft bench`; returns its output."""
     done = subprocess.run(
         [weft.WEFT, "bench", *map(str, command)], capture_output=True, text=True, timeout=300,
         env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD, **environment),
@@ -30,7 +30,7 @@ def bench(*command, status=0, **environment):
 
 @contextlib.contextmanager
 def out(ending="json"):
-    """A file for the figures."""
+    """A file for the results."""
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
         yield pathlib.Path(folder) / f"out.{ending}"
 
@@ -84,7 +84,7 @@ class Pictures(unittest.TestCase):
                 by_rdma = copied["traffic"]["rdma_read_bytes"]
                 self.assertEqual(by_rdma, 0 if transport == "tcp" else 16 << 20, transport)
                 self.assertIn("memory_bytes", copied["server"], "of both ends")
-            # Every write is durable on both sides before it is answered, or on one.
+            # Every write is durable on both sides, or on one, before it is answered.
             self.assertTrue(all(seen["NBD", name]["work"]["name"] == "durable write" for name in written))
             self.assertEqual([p for p in pathlib.Path(tempfile.gettempdir()).glob("weft-bench-replica-*")], [])
 
@@ -114,7 +114,7 @@ class Pictures(unittest.TestCase):
         self.assertIn("127.0.0.1:1", said)
 
 
-class Others(unittest.TestCase):
+class IndependentServers(unittest.TestCase):
     def test_samba_is_measured_by_tcp_and_named(self):
         with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
             smbd = Smbd(pathlib.Path(folder))
@@ -126,13 +126,13 @@ class Others(unittest.TestCase):
                 [section] = json.loads(path.read_text())["sections"]
                 self.assertIn("Samba", section["peer"]["software"])
                 self.assertEqual(section["peer"]["dialect"], "SMB 3.1.1")
-                self.assertTrue(section["refusals"], "RDMA is said not to be there")
-                self.assertEqual(list(smbd.folder.iterdir()), [], "what was made is gone")
+                self.assertTrue(section["refusals"], "RDMA is reported as unavailable")
+                self.assertEqual(list(smbd.folder.iterdir()), [], "the benchmark removed its files")
             finally:
                 smbd.stop()
 
 
-class Own(unittest.TestCase):
+class JobFiles(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="weft-bench-")
         self.path = pathlib.Path(self.folder.name)
@@ -172,7 +172,7 @@ class Own(unittest.TestCase):
              "//local/bench/file"],
             ["iozone", *SHORT[:4], "--transport", "tcp", "-i", "0", "-i", "1", "-r", "64k", "-s", "1m", "-t", "2", "-F",
              "nfs://local/bench/1", "nfs://local/bench/2"],
-            # As printed in the papers, their placeholders filled in. --file-size only keeps the test short.
+            # As printed in the papers, with placeholders filled in. --file-size only keeps the test short.
             ["sqlio", *SHORT[:4], "--transport", "shm", "--folder", "//local/bench",
              *"-T100 -s20 -t1 -BN -LSi -dz testfile.dat -o40 -b8".split()],
             ["iozone", *SHORT[:4], "--transport", "tcp", "--folder", "nfs://local/bench", "--file-size", "1M",
@@ -213,7 +213,7 @@ class Interrupted(unittest.TestCase):
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                     env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
                 )
-                # Once its file is whole it measures, or is about to.
+                # Once its file is complete it measures, or is about to.
                 made = []
                 while not made or made[0].stat().st_size < 8 << 20:
                     self.assertIsNone(process.poll())
@@ -251,7 +251,7 @@ class Agents(unittest.TestCase):
                 self.assertGreater(point["server"]["cores_busy"]["median"], 0)
                 self.assertGreater(point["server"]["memory_bytes"]["median"], 1 << 20)
                 self.assertIn("cycles_per_byte", point)
-            # Without one it is said what is missing, and what to type.
+            # Without one, the message says what is missing and what to type.
             said = bench(*run)
             self.assertIn("figures are missing", said)
             self.assertIn("--server-pid", said)

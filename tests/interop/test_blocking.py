@@ -1,4 +1,5 @@
-"""A file system that does not answer stops whoever asks it, and nobody else: its calls wait on workers, not on a core."""
+"""A file system that does not answer blocks only the clients that use it: its calls wait on worker threads, not on a
+core."""
 
 import json
 import os
@@ -14,7 +15,7 @@ from test_endings import until
 
 ENVIRONMENT = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
 SLOW = b"it was slow\n" * 1000
-# A file for each question: what has been read is in memory.
+# A separate file for each question, because data that was read stays in memory.
 FILES = {name: SLOW for name in ["lookup", "open", "read", "flush"]} | {"sub": {}}
 TREE = {"file": SLOW, "sub": {"inside": b"x"}, "nfs": FILES, "smb": FILES}
 
@@ -30,7 +31,7 @@ class Blocking(unittest.TestCase):
         return self.enterContext(fuse.Mount(point, TREE))
 
     def serve(self):
-        # One core: whatever blocks it stops everybody.
+        # One core, so that a blocking call would stop everything.
         server = weft.Server(self.folder, "--cores", "1", "--state-dir", self.state)
         self.addCleanup(self.end, server)
         weft.run(weft.WEFT, "put", server.url("here", "ram"), input="quick\n")
@@ -43,7 +44,7 @@ class Blocking(unittest.TestCase):
         server.log.unlink()
 
     def start(self, *command):
-        """A client that is going to wait."""
+        """A client that will wait."""
         process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=ENVIRONMENT,
@@ -53,7 +54,7 @@ class Blocking(unittest.TestCase):
         return process
 
     def others_are_answered(self, server, slow):
-        """While the file system waits for the test."""
+        """Runs while the file system waits for the test."""
         for url in [server.url, server.nfs_url]:
             self.assertIn("here", weft.run(weft.WEFT, "ls", url("", "ram"), timeout=60).stdout)
             self.assertEqual(weft.run(weft.WEFT, "cat", url("here", "ram"), timeout=60).stdout, "quick\n")
@@ -147,7 +148,7 @@ class Blocking(unittest.TestCase):
         for client in clients:
             client.kill()
             client.wait()
-        # That of NFS stays until its calls have ended.
+        # The NFS open stays until its calls have ended.
         until(lambda: "smb" not in protocols())
         self.assertTrue(slow.is_holding())
         self.start(weft.WEFT, "cat", server.url("file"))

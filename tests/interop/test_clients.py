@@ -10,7 +10,7 @@ import unittest
 import test_commands
 import weft
 
-# Behind what Debian has: impacket wants its own cryptography.
+# After Debian's packages, because impacket needs its own version of cryptography.
 sys.path.append(str(weft.ROOT / "target" / "python"))
 try:
     import smbclient
@@ -34,7 +34,7 @@ class Rclone(unittest.TestCase):
             rclone = lambda *command: weft.run("rclone", "--config", "", "--retries", "1", *command)
             rclone("copy", "--create-empty-src-dirs", source, remote)
             self.assertTrue(test_commands.same_tree(source, server.folder / "tree"))
-            # It reads both and compares; and it knows what is there already.
+            # rclone reads both and compares them, and skips files that are already there.
             rclone("check", "--download", source, remote)
             said = rclone("copy", "-v", source, remote).stderr
             self.assertIn("nothing to transfer", said)
@@ -48,7 +48,7 @@ class Rclone(unittest.TestCase):
 
 @unittest.skipUnless(smbclient, "no smbprotocol: tests/interop/deps.sh installs it")
 class SmbProtocol(unittest.TestCase):
-    """The package that Ansible and others use."""
+    """The package used by Ansible and others."""
 
     def connect(self, server, **options):
         smbclient.reset_connection_cache()
@@ -104,7 +104,7 @@ class SmbProtocol(unittest.TestCase):
             with smbclient.open_file(path + r"\file", mode="wb", **self.options) as file:
                 file.write(b"deep")
             self.assertEqual(smbclient.stat(path + r"\file", **self.options).st_size, 4)
-            # One component longer than any file system takes.
+            # One component longer than any file system allows.
             with self.assertRaises(smbprotocol.exceptions.SMBOSError):
                 smbclient.mkdir(r"\\127.0.0.1\data" + "\\" + "y" * 256, **self.options)
 

@@ -79,7 +79,7 @@ class Smbd:
     def stop(self):
         self.process.terminate()
         self.process.wait(timeout=30)
-        # Its servers of pipes have sessions of their own, and outlive it by minutes.
+        # Its pipe servers have sessions of their own and outlive it by minutes.
         mark = f"--configfile={self.conf}".encode()
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -88,7 +88,7 @@ class Smbd:
 
 
 class Relay(threading.Thread):
-    """Carries one connection, and cuts it after so many bytes from the client."""
+    """Relays one connection, and cuts it after so many bytes from the client."""
 
     def __init__(self, port, cut_after):
         super().__init__(daemon=True)
@@ -134,7 +134,7 @@ def make_tree(root):
 
 
 def same_tree(a, b):
-    """Whether two folders hold the same."""
+    """Whether two folders have the same content."""
     compared = filecmp.dircmp(a, b)
     return not (
         compared.left_only or compared.right_only or compared.diff_files or compared.funny_files
@@ -156,12 +156,12 @@ class Commands(unittest.TestCase):
     def round(self, url, share_url, folder, remark, *options):
         """Every command once."""
         run = lambda *command, **more: weft.run(weft.WEFT, *command, *options, **more)
-        # To a folder that does not exist yet, in one that does not either.
+        # To a folder that does not exist yet, inside another that does not.
         done = self.json("sync", "-q", self.source, url("a/b"), *options)
         self.assertEqual((done["copied"], done["unchanged"], done["failed"]), (44, 0, []))
         self.assertTrue(same_tree(self.source, folder / "a" / "b"))
         self.assertEqual((folder / "a" / "b" / "large").stat().st_mtime, 1_000_000_000)
-        # Once more: nothing to do. One file changed: that one.
+        # Again: nothing to do. One file changed: only that one is copied.
         self.assertEqual(self.json("sync", "-q", self.source, url("a/b"), *options)["copied"], 0)
         weft.random_file(self.source / "sub" / "small", 11)
         (self.source / "sub" / "many-7").unlink()
@@ -195,7 +195,7 @@ class Commands(unittest.TestCase):
             env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
         )
         self.assertEqual((folder / "put").read_bytes(), out * 2)
-        # What does not work says why.
+        # Failures name their cause.
         for command, reason in [
             (("stat", url("no/thing")), "no such file or folder"),
             (("cat", url("a/b")), "directory"),
@@ -237,12 +237,12 @@ class Commands(unittest.TestCase):
             for options in [(), ("--sign",), ("--encrypt",)]:
                 with self.subTest(options=options):
                     options = ("--transport", "tcp", "--compress", *options)
-                    # Copies are read back and compared by weft itself, too.
+                    # weft itself reads copies back and compares them, too.
                     weft.run(weft.WEFT, "cp", "-q", text, server.url("text"), *options)
                     weft.run(weft.WEFT, "cp", "-q", server.url("text"), self.work / "back", *options)
                     self.assertTrue(weft.same(text, server.folder / "text"))
                     self.assertTrue(weft.same(text, self.work / "back"))
-            # Others do not mind.
+            # Other clients are not affected.
             weft.smbclient(server, f"get text {self.work / 'again'}")
             self.assertTrue(weft.same(text, self.work / "again"))
 
@@ -260,7 +260,7 @@ class Commands(unittest.TestCase):
             self.assertFalse((server.folder / "large").exists())
             relay = Relay(server.smb_port, size * 2)
             weft.run(weft.WEFT, *command, large, url(relay.listener.getsockname()[1]))
-            # At most 128 MiB of what was there already went again.
+            # At most 128 MiB of the data already there was sent again.
             self.assertLess(relay.carried, size - (300 << 20) + (140 << 20))
             self.assertTrue(weft.same(large, server.folder / "large"))
             self.assertEqual(os.listdir(server.folder), ["large"])

@@ -1,4 +1,4 @@
-"""How long a server keeps those who connect and then say nothing, or no more than a beginning: on every port that it has."""
+"""How long a server keeps connections that send nothing, or only the beginning of a message: on every port."""
 
 import contextlib
 import os
@@ -18,14 +18,15 @@ from test_nbd import make_certificates
 
 # A frame that asks for a connection (RFC 5044 7.1), with CRC, and the length of its answer.
 MPA = b"MPA ID Req Frame\x40\x01\x00\x00", 20
-# NULL of NFS under AUTH_TLS: may TLS begin? (RFC 9289 4.1)
+# NULL of NFS under AUTH_TLS, which asks for TLS (RFC 9289 4.1).
 RPC_TLS = struct.pack(">11I", 1 << 31 | 40, 1, 0, 2, 100003, 3, 0, 7, 0, 0, 0), 36
-# The same, and then the handshake: what is begun goes under TLS, or is the first half of a record of TLS.
+# The same with the handshake: the beginning goes under TLS, or is the first half of a TLS record.
 UNDER_TLS, HALF_A_RECORD = "under TLS", "half a record of TLS"
-# The flags of a client, NBD_OPT_STARTTLS: acknowledged behind the greeting.
+# The client's flags and NBD_OPT_STARTTLS, acknowledged after the greeting.
 NBD_TLS = struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 5, 0), 18 + 20
 
-# The port, what is said and answered before, what is begun then, and in how many seconds the server hangs up: docs/security.md.
+# The port, the exchange before, the message that is begun, and the seconds after which the server hangs up:
+# docs/security.md.
 CASES = [
     ("smb_port", None, b"", 30),
     ("smb_port", None, b"\0\0\0", 10),
@@ -45,7 +46,7 @@ CASES = [
     ("rpcbind_port", None, b"\x80\0\0", 10),
     ("nbd_port", None, b"", 30),
     ("nbd_port", None, b"\0\0\0", 30),
-    # Where there is TLS the first call is looked at before anything else.
+    # With TLS, the first call is examined before anything else.
     ("tls_nfs_port", None, b"", 30),
     ("tls_nfs_port", None, b"\x80\0\0", 10),
     ("tls_nfs_port", None, RPC_TLS[0][:43], 10),
@@ -59,12 +60,12 @@ CASES = [
     ("tls_nbd_port", NBD_TLS, b"", 30),
     ("tls_nbd_port", NBD_TLS, b"\x16\x03\x01", 30),
 ]
-# Deadlines are looked at every five seconds, of a begun message from the first look on; and the host may be busy.
+# Deadlines are checked every five seconds, for a begun message from the first check on; the host may also be busy.
 LATER = 15
 
 
 def shake_hands(peer):
-    """Begins TLS on a connection; what is to be sent afterwards, and the session that writes it."""
+    """Begins TLS on a connection; returns the data to send next, and the session that encrypts it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["sunrpc"])
@@ -83,7 +84,7 @@ def shake_hands(peer):
 
 class Deadlines(unittest.TestCase):
     def say(self, peer, said, length):
-        """Says something that is answered, and takes so many bytes of the answer."""
+        """Sends a message and receives so many bytes of its answer."""
         peer.sendall(said)
         with peer.makefile("rb", buffering=0) as answer:
             while length and (some := answer.read(length)):
@@ -92,7 +93,7 @@ class Deadlines(unittest.TestCase):
 
     @contextlib.contextmanager
     def serving(self):
-        """The ports of two servers that have everything, one of them with TLS where that can be had."""
+        """The ports of two servers with all services, one of them with TLS where supported."""
         with tempfile.TemporaryDirectory(prefix="weft-deadlines-") as work, contextlib.ExitStack() as stack:
             work = pathlib.Path(work)
             make_certificates(work)
@@ -142,15 +143,15 @@ class Deadlines(unittest.TestCase):
                 with self.subTest(case=case):
                     self.assertIn(case, kept, "it is still there")
                     self.assertLess(kept[case], limit + LATER)
-                    # Time enough for who has something to say.
+                    # Enough time for clients that do send something.
                     self.assertGreater(kept[case], limit - 1)
 
 
-@unittest.skipUnless(os.geteuid() == 0, "it makes networks of its own")
+@unittest.skipUnless(os.geteuid() == 0, "needs root for networks of its own")
 class Vanished(unittest.TestCase):
-    """An SMB client that is there no more, and said nothing: its connection is idle, and its file open for nobody else."""
+    """An SMB client that vanished silently: its connection is idle, and its file is open and denied to others."""
 
-    # `SILENCE` of the server; without it TCP's own questions take 60 s.
+    # `SILENCE` of the server; TCP's own probes take 60 s.
     SILENCE, LATER = 30, 15
     CLIENT = """
 import sys
@@ -178,14 +179,14 @@ sys.stdin.read()
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(client.communicate)
         self.assertEqual(client.stdout.readline(), "open\n")
-        # From now on nothing of the client's arrives, and its link is up: nothing tells the server.
+        # From now on nothing from the client arrives, although its link is up: the server receives no notice.
         weft.run(*there, "ip", "route", "add", "blackhole", "198.51.100.1/32")
         begun = time.monotonic()
         while "NT_STATUS_SHARING_VIOLATION" in (said := weft.smbclient(server, "get held /dev/null", check=False)):
             self.assertLess(time.monotonic() - begun, self.SILENCE + self.LATER, said)
             time.sleep(0.2)
         self.assertNotIn("NT_STATUS", said)
-        self.assertGreater(time.monotonic() - begun, self.SILENCE / 2, "a client that is slow is not given up")
+        self.assertGreater(time.monotonic() - begun, self.SILENCE / 2, "a slow client is not disconnected")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A DFS namespace: smbclient follows links, past a target that is not there, and works on what is beyond them."""
+"""A DFS namespace: smbclient follows links, skips an unavailable target, and works beyond them."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import unittest
 import weft
 
 
-@unittest.skipUnless(os.geteuid() == 0, "links name servers without a port: the test has a network of its own")
+@unittest.skipUnless(os.geteuid() == 0, "links name servers without a port: the test needs root for a network of its own")
 class Dfs(unittest.TestCase):
     def setUp(self):
         self.enterContext(weft.own_network())
@@ -35,7 +35,7 @@ class Dfs(unittest.TestCase):
                     self.assertIn("NT_STATUS_", say(f"put {self.back} Link"))
 
     def test_our_own_client_follows_links(self):
-        """To a share beside the root, from there to another server, and back round in a circle."""
+        """Links to a share beside the root, from there to another server, and back in a circle."""
         (self.other / "deep").mkdir()
         first = ("--dfs-link", "data/Link=//127.0.0.1/missing,//127.0.0.1/other", "--dfs-link", "data/away=//127.0.0.2/data/jump")
         with weft.serving(str(self.other), *first, ports={"smb": 445}) as server:
@@ -46,15 +46,15 @@ class Dfs(unittest.TestCase):
                 self.assertIn("file", client("ls", url + "link").stdout)
                 client("cp", "--quiet", url + "Link/file", self.back)
                 self.assertEqual(self.back.read_text(), "beyond the link")
-                # Over two links, the second on another server; written and read.
+                # Across two links, the second on another server; written and read.
                 said = client("cp", self.back, url + "away/copy")
                 self.assertEqual((self.other / "deep" / "copy").read_text(), "beyond the link")
                 self.assertIn("through the DFS link away", said.stdout + said.stderr)
                 self.assertEqual(client("cat", url + "away/copy").stdout, "beyond the link")
-                # What is not behind a link is where it was.
+                # Paths outside the link are unaffected.
                 client("cp", "--quiet", self.back, url + "plain")
                 self.assertEqual((server.folder / "plain").read_text(), "beyond the link")
-                # A circle ends, and says so.
+                # A circle ends with an error.
                 said = client("ls", f"smb://{weft.USER}@127.0.0.2/data/round", check=False)
                 self.assertNotEqual(said.returncode, 0)
                 self.assertIn("DFS link", said.stderr)

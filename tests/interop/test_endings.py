@@ -1,4 +1,5 @@
-"""How commands end: by the signal that stopped them, with all that they have started, and without a word for another file."""
+"""How commands end: by the signal that stopped them, with all their child processes, and never by touching another
+file."""
 
 import os
 import pathlib
@@ -19,24 +20,24 @@ ENVIRONMENT = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
 
 
 def until(condition, process=None):
-    """Looks again and again, for a minute, until there is something; gives it."""
+    """Polls for up to a minute until there is a value; returns it."""
     end = time.monotonic() + 60
     while not (found := condition()):
-        assert time.monotonic() < end, "it does not come"
+        assert time.monotonic() < end, "it did not happen in time"
         assert process is None or process.poll() is None, "it has ended"
         time.sleep(0.01)
     return found
 
 
 def children(pid):
-    """The processes that one has started."""
+    """The child processes of a process."""
     return [
         int(child) for tasks in pathlib.Path(f"/proc/{pid}/task").glob("*/children") for child in tasks.read_text().split()
     ]
 
 
 def is_gone(pid):
-    """Whether a process has ended, though nobody may have asked yet how."""
+    """Whether a process has ended, even if it has not been waited for."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -45,7 +46,7 @@ def is_gone(pid):
 
 class Options(unittest.TestCase):
     def test_what_smb_alone_has_is_refused_for_nfs(self):
-        """`cp --encrypt` to nfs:// sent in clear, and said nothing of it."""
+        """`cp --encrypt` to nfs:// used to send in clear text without a warning."""
         with weft.serving() as server, tempfile.TemporaryDirectory() as work:
             secret = pathlib.Path(work) / "secret"
             secret.write_text("secret")
@@ -67,7 +68,7 @@ class Options(unittest.TestCase):
             self.assertEqual(os.listdir(server.folder), [])
 
     def test_a_question_mark_is_no_end_of_a_name(self):
-        """`put what?` replaced `what`."""
+        """`put what?` used to replace `what`."""
         with weft.serving() as server:
             for name in ["what", "con"]:
                 (server.folder / name).write_text("mine")
@@ -80,7 +81,7 @@ class Options(unittest.TestCase):
 
 
 class Children(unittest.TestCase):
-    """What `demo` and `bench` start ends with them."""
+    """Child processes of `demo` and `bench` end with them."""
 
     def setUp(self):
         self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-endings-")))
@@ -94,7 +95,7 @@ class Children(unittest.TestCase):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         [child] = until(lambda: children(process.pid), process)
-        # It has said that it is ready, and holds ports, before clients come.
+        # It has printed that it is ready, and holds ports, before clients connect.
         until(lambda: any("socket:" in name for name in self.descriptors(child)), process)
         return process, child
 
@@ -133,7 +134,7 @@ class Children(unittest.TestCase):
 
 
 class Signals(unittest.TestCase):
-    """A shell ends its loop only where a command was ended by the signal itself (WIFSIGNALED)."""
+    """A shell ends its loop only if the signal itself ended the command (WIFSIGNALED)."""
 
     def test_every_command_ends_by_the_signal(self):
         with tempfile.TemporaryDirectory() as work:
@@ -172,7 +173,7 @@ class Signals(unittest.TestCase):
                 [weft.WEFT, "cp", server.url("file"), f"{work}/fifo"], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, text=True,
             )
-            # It is logged on, and says how, before it opens the FIFO.
+            # It is logged on, and prints how, before it opens the FIFO.
             said = process.stderr.readline()
             process.send_signal(signal.SIGINT)
             said += process.communicate(timeout=60)[1]
@@ -189,7 +190,7 @@ class Signals(unittest.TestCase):
                         process = subprocess.Popen(
                             [weft.WEFT, *command], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                         )
-                        # From here on the pipe is full, sooner or later.
+                        # From here on, the pipe fills up sooner or later.
                         process.stdout.read(1)
                         process.send_signal(number)
                         self.assertEqual(process.wait(timeout=30), -number)
@@ -204,7 +205,7 @@ class Signals(unittest.TestCase):
             stderr=subprocess.DEVNULL, start_new_session=True, text=True,
         )
         until(lambda: peer.taken, shell)
-        # As the terminal does: to all of the group.
+        # As the terminal does: to the whole process group.
         os.killpg(shell.pid, signal.SIGINT)
         said, _ = shell.communicate(timeout=60)
         self.assertEqual((shell.returncode, said), (-signal.SIGINT, ""))
@@ -232,8 +233,8 @@ class Signals(unittest.TestCase):
 
 class Passwords(unittest.TestCase):
     def asked(self, act):
-        """`weft put` with a pipe as its input and a terminal of its own: its status, what the file is then, whether the terminal
-        shows what is typed."""
+        """Runs `weft put` with a pipe as its input and a terminal of its own; returns its status, the content of the
+        file, and whether the terminal echoes."""
         without = {name: value for name, value in os.environ.items() if name != "WEFT_PASSWORD"}
         with weft.serving() as server:
             give, given = os.pipe()
@@ -249,7 +250,7 @@ class Passwords(unittest.TestCase):
                 said += os.read(terminal, 4096)
             until(lambda: not termios.tcgetattr(terminal)[3] & termios.ICANON)
             act(pid, terminal)
-            # Whether it shows again is to be seen before its last process is gone.
+            # Whether the terminal echoes has to be checked before its last process is gone.
             _, status = os.waitpid(pid, 0)
             shows = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
             os.close(terminal)
@@ -286,8 +287,8 @@ class Sockets(unittest.TestCase):
                 self.assertEqual([name for name in os.listdir(f"{run}/weft") if name.startswith("rdma-")], [])
 
 
-class Told(unittest.TestCase):
-    """What commands say, and to whom."""
+class Output(unittest.TestCase):
+    """The output of commands, and where it goes."""
 
     def fails(self, *command, **more):
         done = weft.run(weft.WEFT, *command, check=False, **more)

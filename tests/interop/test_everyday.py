@@ -1,4 +1,4 @@
-"""What people do every day with names, read-only files, links, pipes and keys: smbclient, and weft's own commands."""
+"""Everyday use of names, read-only files, links, pipes and keys, by smbclient and weft's own commands."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class Everyday(unittest.TestCase):
         return weft.run(weft.WEFT, *command, **more)
 
     def contents(self, root):
-        """Every file of a folder, with what is in it; folders end in a slash."""
+        """Every file of a folder with its content; the names of folders end in a slash."""
         found = {}
         for path, folders, files in os.walk(root):
             at = os.path.relpath(path, root)
@@ -53,7 +53,7 @@ class Everyday(unittest.TestCase):
             self.assertEqual(modes, ["0o750", "0o640"])
 
     def test_a_name_that_changes_its_case_alone(self):
-        """The file with the new name is the file with the old one: it must not be deleted after it was copied."""
+        """The file under the new name is the same file as under the old one: it must not be deleted after the copy."""
         (self.source / "readme").write_text("1")
         (self.source / "Dir").mkdir()
         (self.source / "Dir" / "x").write_text("2")
@@ -62,7 +62,7 @@ class Everyday(unittest.TestCase):
         (self.source / "Dir").rename(self.source / "dir")
         self.weft("sync", "-q", "--delete", self.source, self.server.url("s"))
         self.assertEqual(self.contents(self.folder / "s"), {"README": "1", "Dir/": None, "Dir/x": "2"})
-        # Two such names have one place there: the one is copied, the other named.
+        # Two such names collide there: one file is copied, the other reported.
         (self.source / "Readme").write_text("another")
         failed = self.weft("sync", "-q", "--delete", self.source, self.server.url("s"), check=False)
         self.assertEqual(failed.returncode, 1)
@@ -99,7 +99,7 @@ class Everyday(unittest.TestCase):
         self.assertNotIn("xd/\n", told.stdout)
         self.assertEqual(sorted(os.listdir(back)), ["f", "xd"])
         self.assertEqual(os.listdir(back / "xd"), ["link"])
-        # A file at one end, a folder at the other: what is in the folder has no place, and nothing is deleted.
+        # A file at one end, a folder at the other: the folder's content cannot be copied, and nothing is deleted.
         (self.folder / "a" / "b").mkdir(parents=True)
         (self.folder / "a" / "f1").write_text("1")
         (back / "a").write_text("2")
@@ -131,7 +131,7 @@ class Everyday(unittest.TestCase):
         self.assertEqual(failed.returncode, 1)
         self.assertIn(f"weft: source {self.source}/bad", failed.stderr)
         self.assertIn("not UTF-8", failed.stderr)
-        # And what could not be looked at keeps everything from being deleted.
+        # A folder that could not be read also prevents all deletion.
         self.assertEqual(self.contents(self.folder / "s"), {"good": "1", "extra": "2"})
 
     def test_links_on_the_server_are_left_out_and_named(self):
@@ -145,7 +145,7 @@ class Everyday(unittest.TestCase):
         self.assertEqual(self.contents(self.work / "back"), {"file": "1"})
 
     def test_links_are_listed_with_where_they_lead(self):
-        """Over SMB and NFS; a target that names a place of the server's host is not for SMB clients."""
+        """Over SMB and NFS; SMB clients do not see a target that is a path of the server's host."""
         (self.folder / "d").mkdir()
         (self.folder / "d" / "f").write_text("12345")
         (self.folder / "link").symlink_to("d/f")
@@ -174,8 +174,8 @@ class Everyday(unittest.TestCase):
         self.assertEqual(self.contents(self.folder / "s"), {"replaced": "another"})
 
     def test_what_a_mode_forbids_and_what_read_only_does(self):
-        """A mode of 0444 keeps nobody from deleting, as on any Unix; what an SMB client has made read-only stays, also after a
-        restart, and NFS and the host see the mode that it had."""
+        """A mode of 0444 does not prevent deletion, as on any Unix. A file that an SMB client made read-only stays
+        so, also after a restart; NFS and the host still see its former mode."""
         for name in ["object", "replaced", "kept"]:
             (self.folder / name).write_text(name)
         (self.folder / "object").chmod(0o444)
@@ -221,7 +221,7 @@ class Everyday(unittest.TestCase):
                 command = [str(c) for c in [weft.WEFT, *command]]
                 done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment, timeout=120)
                 self.assertEqual((done.returncode, b"anic" in done.stderr), (0, False), done.stderr)
-                # Nobody listens to anything.
+                # No process reads any of the output.
                 subprocess.run(command, stdout=write, stderr=write, env=environment, timeout=120, check=True)
                 os.close(write)
                 with open("/dev/full", "w") as full:
@@ -236,7 +236,8 @@ class Everyday(unittest.TestCase):
         self.assertIn("not a regular file", failed.stderr)
 
     def test_the_second_ctrl_c_ends_a_copy_that_waits(self):
-        """A server that has stopped answers nothing: the first signal asks for an orderly end, the second does not ask."""
+        """A stopped server answers nothing: the first signal requests an orderly end, the second ends the command at
+        once."""
         (self.source / "file").touch()
         command = [weft.WEFT, "cp", "-q", "--transport", "tcp", self.source / "file", self.server.url("")]
         self.server.process.send_signal(signal.SIGSTOP)
@@ -254,8 +255,8 @@ class Everyday(unittest.TestCase):
         self.assertEqual(copy.returncode, -signal.SIGINT)
 
     def ask(self, keys):
-        """`weft ls` on a terminal, and what is typed when it asks: exit status, what it said, whether the terminal shows again
-        what is typed."""
+        """Runs `weft ls` on a terminal and answers its prompt; returns exit status, output, and whether the terminal
+        echoes again."""
         terminal, ours = pty.openpty()
         without = {name: value for name, value in os.environ.items() if name != "WEFT_PASSWORD"}
         command = [str(weft.WEFT), "ls", self.server.url("")]
@@ -263,7 +264,7 @@ class Everyday(unittest.TestCase):
         said, until = b"", time.monotonic() + 60
         while b"Password for" not in said:
             said += os.read(terminal, 4096)
-        # What was typed before the terminal was ready for it would be thrown away.
+        # Input that is typed before the terminal is ready would be discarded.
         while termios.tcgetattr(ours)[3] & termios.ICANON:
             self.assertLess(time.monotonic(), until)
             time.sleep(0.01)
@@ -298,7 +299,7 @@ class Everyday(unittest.TestCase):
             env=dict(os.environ, WEFT_PASSWORD=""),
         )
         port = re.search(r"smb=(\d+)", server.stdout.readline())[1]
-        # Without a terminal to ask on.
+        # Without a terminal for the prompt.
         url = f"smb://{weft.USER}@127.0.0.1:{port}/data"
         refused = weft.run("setsid", "--wait", weft.WEFT, "ls", url, check=False, password="")
         server.terminate()
@@ -316,7 +317,7 @@ class Everyday(unittest.TestCase):
             server.process.send_signal(signal.SIGHUP)
             self.assertEqual(server.end(), 0, server.log_text())
             self.assertIn("draining", server.log_text())
-            # As nohup has it.
+            # As under nohup.
             before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
             try:
                 server.start()

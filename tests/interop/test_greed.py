@@ -1,4 +1,5 @@
-"""What one client can make the server keep, and one server a client: descriptors, files elsewhere, the terminal."""
+"""Resources that one client can tie up in the server, and one server in a client: descriptors, files elsewhere, the
+terminal."""
 
 import contextlib
 import json
@@ -27,7 +28,7 @@ def opaque(data):
 
 
 class Rpc:
-    """Calls of ONC RPC on one connection, from a port and address of choice."""
+    """ONC RPC calls on one connection, from a chosen port and address."""
 
     def __init__(self, port, source="127.0.0.1"):
         self.socket = socket.socket()
@@ -55,7 +56,7 @@ class Rpc:
 
 
 class HostileNfs:
-    """An NFSv3 server that says what its owner likes: `names` of the root, each a file unless its handle begins with d."""
+    """An NFSv3 server that a test controls: `names` of the root, each a file unless its handle begins with d."""
 
     def __init__(self, names, size=5):
         self.names, self.size = names, size
@@ -81,7 +82,7 @@ class HostileNfs:
             threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
 
     def serve(self, peer):
-        # The client hangs up when it has seen enough.
+        # The client hangs up when it has received enough.
         with contextlib.suppress(OSError), peer, peer.makefile("rb") as file:
             while head := file.read(4):
                 message = file.read(struct.unpack(">I", head)[0] & 0x7FFF_FFFF)
@@ -128,7 +129,7 @@ class Greed(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "listens at port 111")
     def test_a_host_that_takes_no_answers_of_its_lock_manager_holds_few_descriptors(self):
-        # It need not be let in by any export.
+        # The peer need not be allowed by any export.
         with weft.serving("--export", "data:net=192.0.2.0/24") as server:
             with socket.create_server(("127.0.0.9", 111), backlog=1024):
                 before = self.descriptors(server)
@@ -160,7 +161,7 @@ class Greed(unittest.TestCase):
                 time.sleep(0.1)
             self.assertLessEqual(self.descriptors(server), before + 5)
 
-    @unittest.skipUnless(os.geteuid() == 0, "who may read what is the kernel's to decide")
+    @unittest.skipUnless(os.geteuid() == 0, "the kernel decides who may read, which needs root")
     def test_after_a_restart_nobody_takes_back_what_he_never_had(self):
         with tempfile.TemporaryDirectory() as work:
             folder = pathlib.Path(work) / "data"
@@ -176,7 +177,8 @@ class Greed(unittest.TestCase):
             ]
             server = weft.Process(command, f"{work}/log")
             try:
-                # A client that has something open, and a handle of what root does not let it read: root is nobody here.
+                # A client with an open file, and a handle that root squashing does not let it read: root is nobody
+                # here.
                 client = nfs4.Client(port, "greedy")
                 self.assertEqual(client.open("data", "own", 3, 0)[0], "ok")
                 handles = {}
@@ -194,7 +196,7 @@ class Greed(unittest.TestCase):
             finally:
                 server.stop()
 
-    @unittest.skipUnless(os.geteuid() == 0, "who may read what is the kernel's to decide")
+    @unittest.skipUnless(os.geteuid() == 0, "the kernel decides who may read, which needs root")
     def test_who_may_read_a_folder_and_not_enter_it_gets_names_alone(self):
         with weft.serving("--export", "data:root_squash") as server:
             folder = server.folder / "folder"
@@ -208,7 +210,7 @@ class Greed(unittest.TestCase):
             found = peer.call(100003, 3, 3, opaque(root) + opaque(b"folder"))
             found = found[8:8 + struct.unpack(">I", found[4:8])[0]]
             listed = peer.call(100003, 3, 17, opaque(found) + bytes(16) + words(4096, 8192))
-            # Behind the padded name and the cookie: neither attributes nor a handle.
+            # After the padded name and the cookie: neither attributes nor a handle.
             at = listed.index(b"inner") + 8 + 8
             self.assertEqual((listed[:4], listed[at:at + 8]), (words(0), words(0, 0)))
             client = nfs4.Client(server.ready["nfs_port"], "names")
@@ -233,7 +235,7 @@ class Greed(unittest.TestCase):
         self.assertIn("no memory for the first buffers", done.stderr)
 
     def test_a_server_that_has_too_few_descriptors_does_not_say_that_it_is_ready(self):
-        # What serves NBD alone is counted as well. Of 20 not even the cores have theirs.
+        # A server for NBD alone is counted as well. 20 are too few even for the cores.
         for few in (64, 20):
             def limit():
                 resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))
@@ -277,9 +279,9 @@ class Greed(unittest.TestCase):
                     while opened < 1000:
                         first.createFile(tree, f"f{opened}")
                         opened += 1
-                # Of 600 a quarter is for open files of SMB, and half of that for one client, two each.
+                # A quarter of 600 is for open files of SMB, and half of that for one client; each takes two.
                 self.assertTrue(30 < opened <= 38, opened)
-                # Who comes from another address looks, opens and reads.
+                # A client from another address lists, opens and reads.
                 second = SMBConnection("::1", "::1", sess_port=port)
                 second.login(weft.USER, weft.PASSWORD)
                 self.assertGreaterEqual(len(second.listPath(share, "*")), opened)
@@ -311,19 +313,20 @@ class Greed(unittest.TestCase):
             return weft.as_root_of(
                 lambda own: socket.create_connection(("127.0.0.1", server.ready["nfs_port"]), source_address=own, timeout=30), address)
 
-        # Answers may hold 32 MiB, those to an address 16; each of these connections holds one of 1 MiB and has another that waits.
+        # Answers may hold 32 MiB, and 16 MiB per address. Each of these connections holds one answer of 1 MiB and has
+        # another waiting.
         for number in range(60):
             peer = self.enterContext(connected(f"127.1.0.{number % 12 + 1}"))
             peer.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 peer.send(b"".join(calls(100, 15)))
-        # Until they hold all that they get, or are given up for it.
+        # Until they hold all that they can get, or are disconnected.
         time.sleep(3)
         begun = time.monotonic()
         reader = self.enterContext(connected("127.0.0.1"))
         reader.sendall(next(calls(1, 1)))
         self.assertGreater(len(reader.recv(1 << 16)), 4096)
-        # TCP gives them up after 60 s.
+        # TCP disconnects them after 60 s.
         self.assertLess(time.monotonic() - begun, 20)
 
     def test_requests_that_are_refused_do_not_fill_the_log(self):
@@ -362,7 +365,8 @@ class Greed(unittest.TestCase):
             self.assertEqual((target / "plain").read_text(), "EVIL!")
 
     def test_a_folder_that_becomes_a_link_while_it_is_copied_to_leads_nowhere(self):
-        """Who may write in the target puts links to somebody else's folder in the place of what sync has listed there."""
+        """A user with write access to the target replaces what sync has listed there by links to another user's
+        folder."""
         names = {b"d-root": {b"a": b"f1", b"d": b"d-d", b"made": b"d-made"}, b"d-d": {b"profile": b"f2"}, b"d-made": {b"new": b"f3"}}
         with tempfile.TemporaryDirectory() as work:
             work = pathlib.Path(work)
@@ -389,7 +393,7 @@ class Greed(unittest.TestCase):
                 for name in ["d/profile", "made/new"]:
                     self.assertIn(f"{target}/{name}: a symbolic link has this name here", done.stderr)
                 self.assertEqual((target / "gone" / "passwd").read_text(), "mine")
-                # Deleted is only where everything has arrived.
+                # Files are only deleted once everything has arrived.
                 for name in ["d", "made"]:
                     (target / name).unlink()
                 server.names = {b"d-root": {b"b": b"f1"}}
@@ -411,7 +415,7 @@ class Greed(unittest.TestCase):
                 called = set()
 
                 def answer(self, program, procedure, args):
-                    # The source has been listed when the target is.
+                    # When the target is listed, the source has been listed already.
                     if procedure == 17 and not (source / "d").is_symlink():
                         (source / "notes").unlink(), (source / "d").rename(work / "moved")
                         (source / "notes").symlink_to(private / "notes"), (source / "d").symlink_to(private)
@@ -457,7 +461,7 @@ class Greed(unittest.TestCase):
             self.assertEqual(draft.read_text(), "")
 
     def test_a_server_that_asks_for_an_old_dialect_is_shown_no_proof_of_a_password(self):
-        """In 2.1 it need not show that it knows the password, and files would go to whoever answers."""
+        """In 2.1 the server need not prove that it knows the password, so files would go to an impostor."""
         commands = []
         with socket.create_server(("127.0.0.1", 0)) as listener:
 

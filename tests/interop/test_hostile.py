@@ -1,4 +1,4 @@
-"""What a server survives: garbage, silence, floods and cuts on every port, while others are served."""
+"""Garbage, silence, floods and cuts on every port: the server survives them and serves others meanwhile."""
 
 import contextlib
 import os
@@ -56,11 +56,11 @@ class Hostile(unittest.TestCase):
             self.still_serves(server, source, work)
 
     def flood(self, stack, port, count):
-        """Connections that say nothing."""
+        """Connections that send nothing."""
         return [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
 
     def closed(self, peers):
-        """How many of them the server has closed."""
+        """Number of them that the server has closed."""
         count = 0
         for peer in peers:
             peer.setblocking(False)
@@ -76,12 +76,12 @@ class Hostile(unittest.TestCase):
         with weft.serving() as server, tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
             source = weft.random_file(pathlib.Path(work) / "file", 1 << 20)
             weft.smbclient(server, f"put {source} kept")
-            # An address has a quarter of mountd's sixteenth of all connections, and 64 at least.
+            # An address gets a quarter of mountd's sixteenth of all connections, and at least 64.
             peers = self.flood(stack, server.ready["mountd_port"], 600)
             self.still_serves(server, source, work)
             self.assertEqual(self.closed(peers[:400]), 400)
             self.assertEqual(self.closed(peers[-60:]), 0)
-            # Each line of a kind is logged a few times only.
+            # Only the first few lines of a kind are logged.
             self.assertLess(server.log_text().count("its place was needed"), 20)
 
     def test_a_server_without_descriptors_lets_those_go_that_nobody_knows(self):
@@ -100,7 +100,7 @@ class Hostile(unittest.TestCase):
                     weft.smbclient(server, f"get kept {back}")
                     break
                 except AssertionError as e:
-                    # As long as the flood comes in, one may take the descriptor that the file needs.
+                    # During the flood, a connection may take the descriptor that the file needs.
                     if "TOO_MANY_OPENED_FILES" not in str(e) or time.monotonic() > until:
                         raise
             self.assertTrue(weft.same(source, back))
@@ -121,7 +121,7 @@ class Hostile(unittest.TestCase):
                         env=dict(os.environ, WEFT_PASSWORD=weft.PASSWORD),
                         stderr=subprocess.DEVNULL,
                     )
-                    # Wait until it is well under way, then end it without notice.
+                    # Wait until it is well under way, then kill it without notice.
                     cut = server.folder / "cut"
                     while copy.poll() is None and not any(
                         p.stat().st_size > (1 << 20) for p in server.folder.iterdir() if p.name != "kept"

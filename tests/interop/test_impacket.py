@@ -1,4 +1,4 @@
-"""impacket, an independent SMB client in Python; and what a tampering network does to it."""
+"""impacket, an independent SMB client in Python, also on a network that tampers with its messages."""
 
 import io
 import os
@@ -106,7 +106,7 @@ class Impacket(unittest.TestCase):
             self.assertEqual(sorted(os.listdir(server.folder.parent)), ["data"])
 
     def test_a_tampered_packet_is_refused(self):
-        """Frames 1 to 3 negotiate and log on; from the fourth on everything is signed. Each is tampered with once."""
+        """Frames 1 to 3 negotiate and log on; all later ones are signed. Each is tampered with once."""
         with weft.serving("--signing", "required") as server:
             for nth in [4, 5, 6]:
                 with self.subTest(nth=nth):

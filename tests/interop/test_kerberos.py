@@ -1,4 +1,4 @@
-"""Kerberos: Samba's smbclient with tickets of a realm of our own, MIT's KDC on a port of loopback, nothing as root."""
+"""Kerberos: Samba's smbclient with tickets of a test realm, MIT's KDC on a port of loopback, all without root."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ KDC = shutil.which("krb5kdc", path=PATH)
 REALM = "WEFT.TEST"
 HOST = "nas.weft.test"
 
-# A ticket that has expired counts no longer here, not five minutes later.
+# An expired ticket is refused immediately here, not five minutes later.
 KRB5_CONF = """
 [libdefaults]
   default_realm = {realm}
@@ -59,7 +59,7 @@ class Realm:
         with socket.socket() as any_port:
             any_port.bind(("127.0.0.1", 0))
             port = any_port.getsockname()[1]
-        # Where the programs are, there are their plugins and libraries, also when they were not installed.
+        # Its plugins and libraries lie next to the programs, also if they are unpacked rather than installed.
         self.root = pathlib.Path(KDC).parent.parent
         libraries = self.root / "lib" / sysconfig.get_config_var("MULTIARCH")
         fields = {"realm": REALM, "work": work, "port": port, "plugins": libraries / "krb5" / "plugins"}
@@ -90,7 +90,7 @@ class Realm:
             time.sleep(0.05)
 
     def tool(self, name, *command, text=None):
-        # Not the first of the PATH, but the one beside the KDC.
+        # Not the first one of the PATH, but the one next to the KDC.
         done = subprocess.run(
             [str(self.root / name), *command], env=self.tools, input=text, text=True, capture_output=True
         )
@@ -116,11 +116,11 @@ class Kerberos(unittest.TestCase):
         self.realm = Realm(work)
         self.addCleanup(self.realm.stop)
         self.work = pathlib.Path(work)
-        # For the server and for smbclient alike.
+        # For the server and for smbclient.
         self.enterContext(unittest.mock.patch.dict(os.environ, self.realm.environment))
 
     def say(self, server, commands, *options, check=True):
-        """smbclient by ticket, never by password; commands as if they were typed."""
+        """smbclient by ticket, never by password; the commands are those that a user types."""
         ticket = ("--use-kerberos=required", f"--use-krb5-ccache={self.work}/ccache")
         done = weft.run(
             "smbclient", f"//{HOST}/data", "-I", "127.0.0.1", "-p", server.smb_port, *ticket, *options,
@@ -147,19 +147,19 @@ class Kerberos(unittest.TestCase):
                 with self.subTest(options=chosen):
                     self.say(server, f"put {source} f; get f {self.work / 'back'}; del f", *chosen)
                     self.assertEqual((self.work / "back").read_text(), "by ticket")
-            # Passwords are good for the same, beside tickets.
+            # Passwords still work beside tickets.
             weft.smbclient(server, "ls")
 
     def test_who_is_not_let_in(self):
         with weft.serving("--keytab", self.work / "keytab") as server:
-            # Of the realm, but no user here.
+            # A principal of the realm that is no user here.
             self.realm.log_on("mallory")
             self.assertIn("NT_STATUS_LOGON_FAILURE", self.say(server, "ls", check=False))
-        # A ticket for a service whose key is another.
+        # A ticket for a service with another key.
         self.realm.log_on(weft.USER)
         with weft.serving("--keytab", self.work / "other") as server:
             self.assertIn("NT_STATUS_LOGON_FAILURE", self.say(server, "ls", check=False))
-        # Without a keytab nobody is asked for tickets.
+        # Without a keytab the server does not offer Kerberos.
         with weft.serving() as server:
             self.assertIn("NT_STATUS_", self.say(server, "ls", check=False))
 
@@ -169,21 +169,21 @@ class Kerberos(unittest.TestCase):
             said = self.say(server, "ls; !sleep 9; ls", check=False)
             self.assertIn("blocks available", said)
             self.assertIn("NT_STATUS_NETWORK_SESSION_EXPIRED", said)
-            # With a new ticket it goes on.
+            # A new ticket lets it continue.
             self.realm.log_on(weft.USER)
             self.say(server, "ls")
 
     def test_our_own_client_shows_its_ticket(self):
-        """`weft --kerberos`, by a name of this host that its ticket can have, too."""
+        """`weft --kerberos`, with a name of this host for which a ticket exists."""
 
         def client(server, *command, check=True):
-            # A password would do: it must not be what lets us in.
+            # A password would also work, so make sure that it is not used.
             return weft.run(weft.WEFT, *command, "--kerberos", check=check, password="wrong", timeout=60)
 
         (source := self.work / "source").write_bytes(os.urandom(3_000_000))
         with weft.serving("--keytab", self.work / "keytab") as server:
             url = f"smb://localhost:{server.smb_port}/data/"
-            # Without a ticket, and for a server that the realm does not know, it says what to do.
+            # Without a ticket, and for a server unknown to the realm, the message says what to do.
             said = client(server, "ls", url, check=False)
             self.assertNotEqual(said.returncode, 0)
             self.assertIn("kinit", said.stderr)
@@ -198,7 +198,7 @@ class Kerberos(unittest.TestCase):
                     (server.folder / "source").rename(server.folder / "copied")
                     self.assertEqual((server.folder / "copied").read_bytes(), source.read_bytes())
             self.assertIn("copied", client(server, "ls", url).stdout)
-        # The server must prove itself: whoever has another key cannot.
+        # The server must prove its identity, which needs the right key.
         with weft.serving("--keytab", self.work / "other") as server:
             said = client(server, "ls", f"smb://localhost:{server.smb_port}/data/", check=False)
             self.assertNotEqual(said.returncode, 0)

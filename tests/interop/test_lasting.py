@@ -1,4 +1,4 @@
-"""Copies that outlast their connections: every one of them is cut on the way, or the server is killed and started again."""
+"""Copies that outlast their connections: every connection is cut on the way, or the server is killed and restarted."""
 
 import contextlib
 import json
@@ -17,16 +17,16 @@ MIB = 1 << 20
 
 
 class Cutter:
-    """Carries connections to a server. Those of its list are cut, each after so many bytes of both directions together; the
-    others are left alone."""
+    """Relays connections to a server. Those in its list are cut, each after so many bytes of both directions
+    together; the others are left alone."""
 
     def __init__(self, port, cuts, waits=False):
         self.port, self.cuts, self.carried = port, list(cuts), 0
-        # It may stand still first, until it is told to cut.
+        # It may wait first, until the test lets it cut.
         self.reached, self.go_on = threading.Event(), threading.Event()
         if not waits:
             self.go_on.set()
-        # Whether nobody is there any more after the last cut.
+        # Whether it refuses connections after the last cut.
         self.gone = False
         self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ class Cutter:
                 try:
                     server = socket.create_connection(("127.0.0.1", self.port))
                 except OSError:
-                    # It is away at the moment.
+                    # It is unavailable at the moment.
                     client.close()
                     continue
                 threading.Thread(target=self.both_ways, args=(client, server), daemon=True).start()
@@ -92,12 +92,12 @@ class Lasting(unittest.TestCase):
         return f"smb://{weft.USER}@127.0.0.1:{port}/data/{name}"
 
     def copy(self, *arguments):
-        """Runs `weft cp` over TCP; what it tells at its end."""
+        """Runs `weft cp` over TCP; returns its summary."""
         done = weft.run(weft.WEFT, "cp", "-q", "--json", "--transport", "tcp", *arguments)
         return json.loads(done.stdout)
 
     def test_connections_that_are_cut(self):
-        # Up, down, and while what was copied is verified.
+        # Upload, download, and the verification of the copy.
         cuts = [at * MIB for at in [8, 40, 90, 130, 180]]
         for options in [[], ["--encrypt"], ["--sign"]]:
             with self.subTest(options=options), weft.serving() as server:
@@ -114,7 +114,7 @@ class Lasting(unittest.TestCase):
                 cutter.close()
 
     def test_a_handle_outlasts_the_server(self):
-        """On a continuously available share the file is not opened anew by its name."""
+        """On a continuously available share the file is not reopened by its name."""
         with tempfile.TemporaryDirectory(prefix="weft-state-") as state, weft.serving(
             "--continuous-availability", "data", "--state-dir", state
         ) as server:
@@ -158,7 +158,7 @@ class Lasting(unittest.TestCase):
             self.assertTrue(weft.same(self.large, server.folder / "there"))
 
     def start_copy(self, source, target):
-        """A `weft cp` that goes on by itself."""
+        """A `weft cp` in the background."""
         command = [weft.WEFT, "cp", "-q", "--json", "--transport", "tcp", source, target]
         copying = subprocess.Popen(
             [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -169,7 +169,7 @@ class Lasting(unittest.TestCase):
 
     @contextlib.contextmanager
     def restarted(self, server, cutter):
-        """Waits until the copy has come so far, kills the server, and starts it again behind what is done meanwhile."""
+        """Waits until the copy has come so far, kills the server, runs the block, and restarts the server."""
         self.assertTrue(cutter.reached.wait(timeout=120))
         server.command[server.command.index("--smb-port") + 1] = server.smb_port
         server.crash()
@@ -179,7 +179,7 @@ class Lasting(unittest.TestCase):
 
     def test_a_server_that_is_killed_and_started_again(self):
         for up in [True, False]:
-            # In the middle of the copy, and while it is verified.
+            # In the middle of the copy, and during its verification.
             for at in [40, 140]:
                 with self.subTest(up=up, at=at), weft.serving() as server:
                     cutter = Cutter(server.smb_port, [at * MIB], waits=True)
@@ -215,7 +215,7 @@ class Lasting(unittest.TestCase):
         with weft.serving() as server:
             weft.random_file(server.folder / "large", SIZE)
             cutter = Cutter(server.smb_port, [8 * MIB])
-            # What is cut finds nobody afterwards.
+            # After the cut, connections are refused.
             cutter.gone = True
             command = [weft.WEFT, "cp", "-q", "--transport", "tcp", "--patience", "1"]
             failed = weft.run(*command, self.url(cutter.address, "large"), self.work / "copy", check=False)

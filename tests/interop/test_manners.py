@@ -1,4 +1,5 @@
-"""What every command of a client does where the server does not answer, when it is interrupted, and with names of several addresses."""
+"""Behaviour of every client command when the server does not answer, when it is interrupted, and with names of
+several addresses."""
 
 import contextlib
 import json
@@ -21,7 +22,8 @@ from test_replica import Host
 SMB, NFS = "smb://a@127.0.0.1:{port}/s", "nfs://127.0.0.1:{port}/s"
 REPLICA = ["vol1", "127.0.0.1:vol1", "--smb-port", "{port}", "--user", "a", "--state-dir", "{state}"]
 ASLEEP = "takes connections, and does not answer"
-# The command, what it says at last where nobody answers, and how long it may take: those that say themselves how long they wait, None.
+# The command, its last message when the server does not answer, and its time limit; None for commands that print their
+# own limit.
 COMMANDS = [
     (["ls", SMB], ASLEEP, None),
     (["ls", NFS], ASLEEP, None),
@@ -44,14 +46,14 @@ COMMANDS = [
     (["rdma", "ping", "127.0.0.1:{port}"], "on that host: weft rdma ping --server", None),
     (["rdma", "perf", "client", "127.0.0.1:{port}"], "on that host: weft rdma perf server", None),
 ]
-# What a busy host adds.
+# Allowance for a busy host.
 LATER = 15
 
 
 class Commands(unittest.TestCase):
     def setUp(self):
         work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-manners-")))
-        # Commands of replication ask the server of their own host.
+        # Replication commands talk to the server of their own host.
         self.host = Host(work, "here", {"vol1": 1 << 20})
         self.addCleanup(self.host.stop)
         self.folder = work / "folder"
@@ -60,7 +62,7 @@ class Commands(unittest.TestCase):
 
     @contextlib.contextmanager
     def started(self, command, behave=is_silent):
-        """The command, run against somebody who takes connections, and does this with them."""
+        """Runs the command against a peer that accepts connections and handles them as given."""
         peer = Peer(behave)
         words = [word.format(port=peer.port, folder=self.folder, state=self.host.state) for word in command]
         process = subprocess.Popen(
@@ -127,7 +129,7 @@ class Interrupts(Commands):
         self.all_end_by(signal.SIGTERM, reads_and_closes)
 
     def test_the_terminal_that_goes_ends_them_in_order(self):
-        """SIGHUP is not left to its default, which ends a process where it stands."""
+        """SIGHUP does not get its default action, which ends a process immediately."""
         for command in [command for command, *_ in COMMANDS if command[0] in ("rdma", "bench", "cp", "sync")]:
             with self.subTest(command=command):
                 self.assertEqual(self.ends_by(signal.SIGHUP, command, is_silent), -signal.SIGHUP)
@@ -142,7 +144,7 @@ class Interrupts(Commands):
             while not peer.taken:
                 self.assertIsNone(process.poll())
                 time.sleep(0.01)
-            # It waits for an answer by now, or has been told that there is none.
+            # By now it waits for an answer, or has reported that none came.
             time.sleep(0.1)
             if number == signal.SIGHUP:
                 caught = pathlib.Path(f"/proc/{process.pid}/status").read_text().partition("SigCgt:")[2].split()[0]
@@ -156,7 +158,7 @@ class Interrupts(Commands):
 
 
 class AtWork(unittest.TestCase):
-    """An open that waits for another client, which has the file and does not say that it gives its oplock back."""
+    """An open that waits for another client, which has the file and does not acknowledge the oplock break."""
 
     def test_it_is_told_and_interrupted(self):
         from impacket.smb3structs import SMB2_OPLOCK_LEVEL_BATCH
@@ -187,7 +189,7 @@ class AtWork(unittest.TestCase):
 
 
 class Closing(unittest.TestCase):
-    """An NFS server that begins to end every connection once it is asked something, as one behind a broken balancer does."""
+    """An NFS server that starts to close every connection at its first request, like one behind a broken balancer."""
 
     def test_it_is_told(self):
         with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-closing-") as work:
@@ -239,7 +241,7 @@ class Closing(unittest.TestCase):
 
 @weft.alone
 class Deletions(unittest.TestCase):
-    """`weft sync --delete` of many files over a way that is long: it does not wait for each."""
+    """`weft sync --delete` of many files over a slow link: it does not wait for each file."""
 
     FILES, ONE_WAY = 150, 0.02
 
@@ -263,7 +265,7 @@ class Deletions(unittest.TestCase):
                 took = time.monotonic() - begun
                 with self.subTest(url=url):
                     self.assertEqual((json.loads(done.stdout)["deleted"], os.listdir(folder)), (self.FILES + 4, []))
-                    # One by one each takes a round trip at least.
+                    # One by one, each file would take at least one round trip.
                     self.assertLess(took, self.FILES * 2 * self.ONE_WAY)
                 folder.rmdir()
 
@@ -294,9 +296,9 @@ class Deletions(unittest.TestCase):
             on_the_way.put((time.monotonic() + self.ONE_WAY, some))
 
 
-@unittest.skipUnless(os.geteuid() == 0, "it mounts an /etc/hosts of its own")
+@unittest.skipUnless(os.geteuid() == 0, "needs root to mount an /etc/hosts of its own")
 class Names(unittest.TestCase):
-    """A name with two addresses, the first of which refuses: whoever connects takes the other one."""
+    """A name with two addresses, the first of which refuses connections: clients use the other one."""
 
     NAME = "refused.test"
 
@@ -304,7 +306,7 @@ class Names(unittest.TestCase):
         self.work = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="weft-names-")))
         hosts = self.work / "hosts"
         hosts.write_text(f"::1 {self.NAME}\n127.0.0.1 {self.NAME}\n")
-        # In a chroot / may be no mount point: then nothing above it is ours to make private.
+        # In a chroot, / may not be a mount point: then there is nothing above it to make private.
         script = 'mount --make-rprivate / 2> /dev/null; mount --bind "$0" /etc/hosts && exec "$@"'
         self.knowing = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, hosts]
 

@@ -1,4 +1,4 @@
-"""Volumes over NBD, judged by other people's programs: QEMU's tools, libnbd's, nbdkit, fio, and ext4's own fsck."""
+"""Volumes over NBD, tested with independent programs: QEMU's tools, libnbd's, nbdkit, fio, and ext4's fsck."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Volumes(weft.Process):
-    """A server with volumes that lie in a folder of their own."""
+    """A server whose volumes lie in a folder of their own."""
 
     def __init__(self, folder, volumes, *options):
         self.folder = pathlib.Path(folder)
@@ -45,7 +45,7 @@ class Volumes(weft.Process):
 
 @contextlib.contextmanager
 def serving(volumes, *options):
-    """Volumes in a fresh folder; checks at the end that the server ended in order and found no fault."""
+    """Volumes in a fresh folder; checks at the end that the server stopped cleanly without faults."""
     with tempfile.TemporaryDirectory(prefix="weft-nbd-") as folder:
         server = Volumes(folder, volumes, *options)
         try:
@@ -63,7 +63,7 @@ def file_volume(size, *options):
     return ["--size", size, "--file", "{folder}/vol1.img", *options]
 
 
-# Every kind of volume that a test can make. Devices need one to spare.
+# Every kind of volume that a test can create. A device volume needs a spare device.
 KINDS = {
     "file": file_volume("64M"),
     "direct": ["--size", "64M", "--file", "{folder}/direct.img", "--direct"],
@@ -73,7 +73,7 @@ KINDS = {
 
 
 def make_certificates(folder):
-    """An authority, and a server and a client whose certificates it has signed, under the names that clients look for."""
+    """An authority, and a server and a client with certificates signed by it, under the names that clients expect."""
     def openssl(*words):
         weft.run("openssl", *words, cwd=folder)
 
@@ -98,7 +98,7 @@ def qemu_io(uri, *commands, check=True):
     words = [word for command in commands for word in ("-c", command)]
     done = weft.run("qemu-io", "-f", "raw", *words, uri, check=False)
     said = done.stdout + done.stderr
-    # Its exit status does not tell of patterns that differ.
+    # Its exit status does not report pattern mismatches.
     failed = done.returncode != 0 or "failed" in said or "rror" in said
     if check and failed:
         raise AssertionError(f"qemu-io {commands}: {done.returncode}\n{said}")
@@ -170,7 +170,7 @@ class Handshake(unittest.TestCase):
                     stranger = f"nbds://localhost:{port}/ram?tls-certificates={nobody}"
                     let_in = weft.run("nbdinfo", "--size", stranger, check=False).returncode == 0
                     self.assertEqual(let_in, not clients)
-                    # What was sent ahead of the keys could have been put there by anybody.
+                    # Data sent before the keys could come from an attacker.
                     ahead = socket.create_connection(("127.0.0.1", port))
                     ahead.recv(18)
                     start = b"IHAVEOPT" + struct.pack(">II", 5, 0)
@@ -200,10 +200,10 @@ class Data(unittest.TestCase):
                         "write -P 0xaa 0 64k", "write -f -P 0xbb 64k 3M", "read -P 0xbb 64k 3M",
                         "write -z 128k 128k", "read -P 0 128k 128k", "write -z -u 1M 1M", "read -P 0 1M 1M",
                         "write -z -n 2M 64k", "read -P 0 2M 64k", "discard 2M 512k", "read -P 0xaa 0 64k",
-                        # At odd places, across blocks, and longer than the server takes at once.
+                        # At odd offsets, across blocks, and longer than the server handles at once.
                         "write -P 0xcc 12345 6789", "read -P 0xcc 12345 6789", "read -P 0xaa 0 12345",
                         "write -P 0xdd 8M 34M", "read -P 0xdd 8M 34M", "flush",
-                        # Several at a time.
+                        # Several requests at a time.
                         "aio_write -P 1 50M 1M", "aio_write -P 2 51M 1M", "aio_write -P 3 52M 1M", "aio_flush",
                         "read -P 1 50M 1M", "read -P 2 51M 1M", "read -P 3 52M 1M",
                     )
@@ -211,7 +211,7 @@ class Data(unittest.TestCase):
                     self.assertIn("rror", beyond)
 
     def test_a_device(self):
-        """The same on a block device, where there is one to be had: a loop device, which takes root."""
+        """The same on a block device, if one is available: a loop device, which needs root."""
         with tempfile.TemporaryDirectory() as work:
             image = pathlib.Path(work) / "device.img"
             weft.run("truncate", "-s", "64M", image)
@@ -229,7 +229,7 @@ class Data(unittest.TestCase):
                             "discard 5M 1000", "write -P 3 8M 34M", "read -P 3 8M 34M", "flush",
                         )
                         weft.run("qemu-img", "compare", "-f", "raw", "-F", "raw", server.uri("dev"), image)
-                        # Nobody else has it now.
+                        # It is free again.
                         second = weft.run(
                             weft.WEFT, "volume", "create", "again", "--device", device, "--state-dir",
                             server.folder / "other", check=False,
@@ -255,8 +255,8 @@ class Data(unittest.TestCase):
                     mapped = json.loads(weft.run(
                         "qemu-img", "map", "-f", "raw", "--output=json", server.uri(name)).stdout)
                     zeros = sum(extent["length"] for extent in mapped if extent["zero"])
-                    self.assertEqual(zeros, 32 * MIB, "the hole is one there, too")
-            # The file of a volume holds its bytes and nothing else.
+                    self.assertEqual(zeros, 32 * MIB, "the hole is a hole there, too")
+            # The file of a volume holds exactly its bytes.
             self.assertTrue(weft.same(source, server.folder / "vol1.img"))
             self.assertLess(os.stat(server.folder / "vol1.img").st_blocks * 512, 40 * MIB)
 
@@ -269,14 +269,14 @@ class Data(unittest.TestCase):
                     weft.run("nbdcopy", "--connections=4", "--requests=64", "--flush", source, server.uri(name))
                     weft.run("nbdcopy", "--connections=4", server.uri(name), back)
                     self.assertTrue(weft.same(source, back))
-            # From one volume to another, and nothing at all.
+            # From one volume to another, and an empty one.
             weft.run("nbdcopy", "--destination-is-zero", "--allocated", server.uri("ram"), server.uri("file"))
             self.assertTrue(weft.same(source, server.folder / "vol1.img"))
             weft.run("nbdcopy", "null:", server.uri("ram"), check=False)
 
     def test_the_map_is_that_of_the_file(self):
         with serving(KINDS) as server:
-            # All of one whose memory was taken is data.
+            # After memory was reserved for the whole volume, all of it is data.
             for name in KINDS.keys() - {"taken"}:
                 with self.subTest(volume=name):
                     qemu_io(server.uri(name), "write -P 1 1M 1M", "write -P 1 32M 64k", "flush")
@@ -300,12 +300,12 @@ class Data(unittest.TestCase):
                     report = done.stdout[done.stdout.index("{"):]
                     job = json.loads(report)["jobs"][0]
                     self.assertEqual(job["error"], 0)
-                    self.assertGreater(job["read"]["io_bytes"], 16 * MIB, "it read back what it had written")
+                    self.assertGreater(job["read"]["io_bytes"], 16 * MIB, "it read back its own writes")
 
 
 class FileSystems(unittest.TestCase):
     def test_ext4_lives_on_a_volume(self):
-        """mkfs, files by debugfs, fsck: through nbdfuse, which makes a file of the volume."""
+        """mkfs, files by debugfs, and fsck, through nbdfuse, which presents the volume as a file."""
         with serving({"file": file_volume("128M")}) as server:
             disk = server.folder / "disk"
             disk.touch()
@@ -321,7 +321,7 @@ class FileSystems(unittest.TestCase):
                 weft.run("e2fsck", "-f", "-n", disk)
                 weft.run("debugfs", "-R", f"dump big {back}", disk)
             self.assertTrue(weft.same(source, back))
-            # And the volume's own file is that file system.
+            # The volume's own file contains that file system.
             weft.run("e2fsck", "-f", "-n", server.folder / "vol1.img")
 
 
@@ -342,7 +342,7 @@ def nbdfuse(file, uri):
 
 
 class Client:
-    """As little of a client as it takes to know which requests were answered when the server died."""
+    """A minimal client that knows which requests were answered when the server died."""
 
     def __init__(self, path, export):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -372,7 +372,7 @@ class Client:
 
 class Crashes(unittest.TestCase):
     def test_what_was_flushed_outlives_the_server(self):
-        """Eight writes and a flush at a time; the server is killed in the middle of it, several times."""
+        """Eight writes and a flush at a time; the server is killed during them, several times."""
         with serving({"file": file_volume("64M")}) as server:
             block = 65536
             promised = {}
@@ -392,8 +392,8 @@ class Crashes(unittest.TestCase):
                             batch[place] = byte
                             client.send(1, place, place * block, block, bytes([byte]) * block)
                         client.send(3, 1 << 32)
-                        # Written, perhaps, from here on; known only when the flush is answered. The flush covers what
-                        # was answered before it was sent: a second one covers the batch.
+                        # Written, perhaps, from here on; certain only when the flush is answered. A flush covers the
+                        # writes answered before it was sent, so a second flush covers the batch.
                         for place, byte in batch.items():
                             written.setdefault(place, set()).add(byte)
                         for _ in range(9):
@@ -405,7 +405,7 @@ class Crashes(unittest.TestCase):
                             written.pop(place, None)
                         answered += 10
                         if answered >= kill_after:
-                            # While the next batch is under way.
+                            # While the next batch is in progress.
                             for place in range(900, 908):
                                 written.setdefault(place, set()).add(255)
                                 client.send(1, place, place * block, block, b"\xff" * block)
@@ -413,7 +413,7 @@ class Crashes(unittest.TestCase):
                             kill_after = 1 << 30
                 client.socket.close()
                 server.start()
-                # What was neither answered nor refused may be there or not.
+                # Writes that were neither answered nor refused may be present or not.
                 for place, bytes_ in written.items():
                     promised[place] = promised.get(place, {0}) | bytes_
                 reader = Client(server.socket, "file")
@@ -466,7 +466,7 @@ class Crashes(unittest.TestCase):
             qemu_io(uri, "read -P 0 0 16M", "write -P 5 3M 5M", "read -P 5 3M 5M", "read -P 0 8M 8M")
             server.weft("volume", "resize", "taken", "24M")
             qemu_io(uri, "write -P 6 20M 4M", "read -P 0 8M 12M", "read -P 6 20M 4M")
-            # More than any machine has, and no volume is left without its memory.
+            # More memory than any machine has; the volumes keep theirs.
             server.weft("volume", "create", "vast", *ram("1024T"))
             refused = weft.run(
                 weft.WEFT, "serve", "--volume", "vast", "--nbd-port", "0", "--state-dir", server.state, check=False,
@@ -498,7 +498,8 @@ class Beside(unittest.TestCase):
             begun = time.monotonic()
             weft.smbclient(server, f"put {source} there")
             qemu_io(f"nbd://127.0.0.1:{server.ready['nbd_port']}/vol", "write -P 7 0 4M", "read -P 7 0 4M")
-            # They stalled everybody until they were given up, which is after ten seconds now and was after a minute.
+            # They used to stall everything until they were disconnected, which takes ten seconds now and took a minute
+            # before.
             self.assertLess(time.monotonic() - begun, 8)
 
     def state(self, work):
@@ -523,5 +524,5 @@ class Beside(unittest.TestCase):
 
 if __name__ == "__main__":
     if not shutil.which("nbdinfo"):
-        raise SystemExit("tests/interop/deps.sh installs what this needs")
+        raise SystemExit("this needs packages that tests/interop/deps.sh installs")
     unittest.main()

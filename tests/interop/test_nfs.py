@@ -46,7 +46,8 @@ class Nfs(unittest.TestCase):
             # One root above all shares.
             listed = weft.run("nfs-ls", url("")).stdout.splitlines()
             self.assertEqual({line.split()[-1] for line in listed}, {"data", "ram"})
-            # libnfs 4.0 encodes no WRITE of more than some 3 KiB in version 4: what is longer gets there by version 3.
+            # libnfs 4.0 encodes no WRITE of more than about 3 KiB in version 4, so longer files are written by version
+            # 3.
             short = weft.random_file(pathlib.Path(self.work.name) / "short", 3000)
             weft.run("nfs-cp", short, url("data/short"))
             self.assertTrue(weft.same(short, server.folder / "short"))
@@ -83,11 +84,11 @@ class Nfs(unittest.TestCase):
                     said = weft.run(weft.WEFT, "cp", url, here, "--transport", transport, "--channels", "3").stderr
                     self.assertIn("NFSv4.1", said)
                     self.assertTrue(weft.same(self.source, pathlib.Path(here)))
-                    # libnfs reads what was written.
+                    # libnfs reads the written data.
                     with open(self.back, "wb") as out:
                         subprocess.run(["nfs-cat", libnfs(server, name)], stdout=out, check=True, timeout=60)
                     self.assertTrue(weft.same(self.source, self.back))
-            # Left to itself it finds out; with MOUNT's port, which only version 3 asks, it need not.
+            # By default it discovers the version; with MOUNT's port, which only version 3 uses, it need not.
             found = lambda url: weft.run(weft.WEFT, "ls", url).stdout
             self.assertRegex(found(f"{base}/"), "by-tcp")
             self.assertRegex(found(server.nfs_url("")), "by-tcp")
@@ -106,8 +107,8 @@ class Nfs(unittest.TestCase):
 
 
 class Ports(unittest.TestCase):
-    """A server that is root believes what callers say of themselves if they come from reserved ports, which root of their host
-    has given them (exports(5), secure); one that is not root acts as itself for everybody, and takes all."""
+    """A server that runs as root trusts the ids in calls from reserved ports, which only root of the client's host
+    can use (exports(5), secure). A server without root acts as itself for all callers, and accepts every port."""
 
     NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 
@@ -123,7 +124,8 @@ class Ports(unittest.TestCase):
         return reply[24:]
 
     def statuses(self, ready, connect, share):
-        """Of MNT, of GETATTR with the handle that root gets, and of LOOKUP by version 4.0, over such a connection."""
+        """Results of MNT, of GETATTR with the handle that root gets, and of LOOKUP by version 4.0, over such a
+        connection."""
         path = share.encode()
         opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
         first = lambda reply: struct.unpack(">I", reply[:4])[0]
@@ -144,17 +146,17 @@ class Ports(unittest.TestCase):
     def any_port(port):
         return socket.create_connection(("127.0.0.1", port), 60)
 
-    @unittest.skipUnless(os.geteuid() == 0, "the server is to be root")
+    @unittest.skipUnless(os.geteuid() == 0, "the server has to run as root")
     def test_a_server_that_is_root_wants_reserved_ports(self):
         with weft.serving("--export", "ram:insecure") as server:
             refused = self.statuses(server.ready, self.any_port, "data")
-            # MNT3ERR_ACCES, NFS3ERR_PERM and NFS4ERR_PERM, as Linux's server and mountd answer.
+            # MNT3ERR_ACCES, NFS3ERR_PERM and NFS4ERR_PERM, like Linux's server and mountd.
             self.assertEqual(refused, [13, 1, 1])
             self.assertEqual(self.statuses(server.ready, self.any_port, "ram"), [0, 0, 0])
             self.assertEqual(self.statuses(server.ready, weft.nfs_connection, "data"), [0, 0, 0])
             self.assertIn("--export data:insecure", server.log_text())
 
-    @unittest.skipUnless(os.geteuid() == 0, "it becomes somebody else")
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
     def test_our_client_takes_a_reserved_port_and_says_where_it_cannot(self):
         with weft.serving("--export", "ram:insecure") as server:
             nfs, rdma = server.ready["nfs_port"], server.ready["nfs_rdma_port"]
@@ -170,7 +172,7 @@ class Ports(unittest.TestCase):
                         self.assertIn("the export wants a reserved port (below 1024): run weft as root", said.stderr)
                         self.assertIn("`insecure`", said.stderr)
 
-    @unittest.skipUnless(os.geteuid() == 0, "it takes reserved ports")
+    @unittest.skipUnless(os.geteuid() == 0, "needs root for reserved ports")
     def test_where_no_reserved_port_is_free(self):
         with weft.own_network(), weft.serving("--export", "ram:insecure") as server, contextlib.ExitStack() as stack:
             url = server.nfs_url("")
@@ -180,7 +182,7 @@ class Ports(unittest.TestCase):
             said = weft.run(weft.WEFT, "ls", url, check=False).stderr
             self.assertIn("no reserved port (665 to 1023) is free", said)
             self.assertIn("MNT3ERR_ACCES", said)
-            # Where none is wanted another will do.
+            # If no reserved port is required, another port will do.
             self.assertIn("no reserved port", weft.run(weft.WEFT, "ls", url.replace("/data/", "/ram/")).stderr)
 
     def test_a_server_that_is_not_root_takes_every_port(self):
@@ -202,9 +204,10 @@ class Ports(unittest.TestCase):
                 self.assertEqual(self.statuses(server.ready, self.any_port, "strict"), [13, 1, 1])
 
 
-@unittest.skipUnless(os.geteuid() == 0, "the server comes back at its ports: the tests have a network of their own")
+@unittest.skipUnless(os.geteuid() == 0, "the server restarts at its ports: the tests need root for a network of their own")
 class Deaths(unittest.TestCase):
-    """The server is killed while our client copies, and comes back: the copy goes on, nothing is lost or written twice."""
+    """The server is killed and restarted during our client's copy: the copy continues, and nothing is lost or
+    written twice."""
 
     PORTS = {"nfs": 2049, "nfs-rdma": 20049, "mountd": 20048}
 
@@ -219,7 +222,7 @@ class Deaths(unittest.TestCase):
             copy = subprocess.Popen(
                 [str(word) for word in [*command, source, server.nfs_url("copy")]], stdout=subprocess.PIPE, text=True
             )
-            # It writes to a name of its own until all is there.
+            # It writes under a temporary name until the copy is complete.
             written = lambda: sum(file.stat().st_blocks * 512 for file in server.folder.iterdir())
             while written() < 20 << 20:
                 self.assertIsNone(copy.poll(), "the copy ended before the server did")

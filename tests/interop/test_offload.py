@@ -1,4 +1,5 @@
-"""Copies by token (ODX): smbprotocol sends FSCTL_OFFLOAD_READ and FSCTL_OFFLOAD_WRITE as bytes laid out here."""
+"""Copies by token (ODX): smbprotocol sends FSCTL_OFFLOAD_READ and FSCTL_OFFLOAD_WRITE, whose bytes are laid out
+here."""
 
 import os
 import struct
@@ -17,7 +18,7 @@ except ImportError:
 OFFLOAD_READ, OFFLOAD_WRITE = 0x00094264, 0x00098268
 INVALID_TOKEN = 0xC0000465
 TOKEN = 512
-# Some 33 MiB, and no whole number of sectors.
+# About 33 MiB, not a multiple of the sector size.
 SIZE = (33 << 20) + 777
 
 
@@ -82,7 +83,7 @@ class Offload(unittest.TestCase):
             (server.folder / "from").write_bytes(content)
             with open(server.folder / "to", "wb") as target:
                 target.truncate(SIZE)
-            # Two connections, two sessions: a token is the user's.
+            # Two connections, two sessions: a token belongs to the user.
             source = self.open(self.share(server, "data"), "from")
             target = self.open(self.share(server, "data"), "to")
             covered, token = self.read(source, 0, rounded)
@@ -93,14 +94,14 @@ class Offload(unittest.TestCase):
                 self.assertGreater(written, 0)
                 at += written
             self.assertEqual((server.folder / "to").read_bytes(), content)
-            # One bit of it is another token.
+            # Any changed bit makes a different token.
             forged = bytearray(token)
             forged[20] ^= 1
             for bad in [bytes(forged), bytes(TOKEN)]:
                 with self.assertRaises(exceptions.SMBResponseException) as refused:
                     self.write(target, 0, 512, 0, bad)
                 self.assertEqual(refused.exception.status, INVALID_TOKEN)
-            # Another program changes the file: what the token stood for is no more.
+            # Another program changes the file, which invalidates the token.
             with open(server.folder / "from", "r+b") as changed:
                 changed.write(b"changed")
             with self.assertRaises(exceptions.SMBResponseException) as refused:

@@ -1,4 +1,4 @@
-"""What a server tells whoever runs it: of its disk, of other servers beside it, and how it is reached."""
+"""What a server reports to its operator: its disk, other servers beside it, and how to reach it."""
 
 import contextlib
 import ipaddress
@@ -103,7 +103,7 @@ class Folder(unittest.TestCase):
             folder.mkdir()
 
 
-@unittest.skipUnless(os.geteuid() == 0, "only a server that is root decides who may")
+@unittest.skipUnless(os.geteuid() == 0, "permissions are the server's decision only if it runs as root")
 class Squashed(unittest.TestCase):
     def test_why_root_of_a_client_is_refused_is_told(self):
         with weft.serving("--export", "data:root_squash") as server:
@@ -140,14 +140,14 @@ class Neighbours(unittest.TestCase):
             self.assertIn(f"that of process {first.ready['pid']}", state)
             self.assertIn("another Weft serves", "".join(inside.faults()))
 
-    @unittest.skipUnless(os.geteuid() == 0, "it takes another user")
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
     def test_another_user_cannot_pretend_to_be_a_second_server(self):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as work:
             folder = pathlib.Path(work) / "data"
             folder.mkdir()
             found = folder.stat()
             place = f"{found.st_dev:x}-{found.st_ino:x}"
-            # Under the name of root, that of the user himself, and that of the version before.
+            # Under the name for root, the name for that user, and the name of an earlier version.
             names = [f"weft-serves-0-{place}", f"weft-serves-65534-{place}", f"weft-serves-{place}"]
             faked = """
 import os, socket, sys
@@ -172,7 +172,7 @@ sys.stdin.read()
 
 
 class Hints(unittest.TestCase):
-    """What is printed as a command to connect is one that connects."""
+    """The command that is printed for connecting does connect."""
 
     def hints(self, *listen):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as work:

@@ -1,4 +1,4 @@
-"""Persistent handles: the server is killed under a client that writes, again and again, and nothing acknowledged is lost."""
+"""Persistent handles: the server is repeatedly killed under a writing client, and no acknowledged write is lost."""
 
 import pathlib
 import socket
@@ -26,7 +26,7 @@ KILLS = 3
 @unittest.skipUnless(files, "no smbprotocol: tests/interop/deps.sh installs it")
 class Persistent(unittest.TestCase):
     def setUp(self):
-        # The package does not say of itself that it knows them: 2.2.3, SMB2_GLOBAL_CAP_PERSISTENT_HANDLES.
+        # The package does not announce the capability: 2.2.3, SMB2_GLOBAL_CAP_PERSISTENT_HANDLES.
         known = connection.Capabilities
         both = known.SMB2_GLOBAL_CAP_LARGE_MTU | known.SMB2_GLOBAL_CAP_PERSISTENT_HANDLES
         self.enterContext(unittest.mock.patch.object(known, "SMB2_GLOBAL_CAP_LARGE_MTU", both))
@@ -34,7 +34,7 @@ class Persistent(unittest.TestCase):
         self.guid = uuid.uuid4()
 
     def connect(self, server, client=None):
-        """A tree, as soon as there is a server."""
+        """A tree connection, as soon as a server answers."""
         until = time.monotonic() + 30
         while True:
             try:
@@ -106,7 +106,7 @@ class Persistent(unittest.TestCase):
             while written < BLOCKS:
                 if kill_at and written >= kill_at[0]:
                     kill_at.pop(0)
-                    # While a WRITE is on its way, as likely as not.
+                    # Probably while a WRITE is in flight.
                     killer = threading.Timer(0.002, lambda: (server.crash(), server.start()))
                     killer.start()
                 try:
@@ -116,7 +116,7 @@ class Persistent(unittest.TestCase):
                     killer.join()
                     share = self.connect(server)
                     if reconnected == 0:
-                        # Nobody else gets it meanwhile.
+                        # No other client gets it meanwhile.
                         other = self.connect(server, uuid.uuid4())
                         with self.assertRaises(exceptions.SMBResponseException) as refused:
                             self.open(other, None)
@@ -124,7 +124,7 @@ class Persistent(unittest.TestCase):
                     file, _ = self.open(share, self.again(file_id))
                     reconnected += 1
             self.assertEqual(reconnected, KILLS)
-            # The lock came back each time: a second one of the same handle is refused, giving it back is not.
+            # The lock is restored each time: a second one of the same handle is refused, and unlocking succeeds.
             with self.assertRaises(exceptions.SMBResponseException):
                 self.lock(file, alone)
             self.lock(file, files.LockFlags.SMB2_LOCKFLAG_UNLOCK)
@@ -133,7 +133,7 @@ class Persistent(unittest.TestCase):
             self.assertEqual(len(data), BLOCKS * BLOCK)
             for i in range(BLOCKS):
                 self.assertEqual(data[i * BLOCK : (i + 1) * BLOCK], bytes([i % 251 + 1]) * BLOCK, f"block {i}")
-            # Closed: it does not come back.
+            # A closed handle is not restored.
             server.crash()
             server.start()
             with self.assertRaises(exceptions.SMBResponseException):

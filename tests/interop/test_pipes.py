@@ -16,7 +16,7 @@ MORE_DATA = 234
 
 
 class RpcClient(unittest.TestCase):
-    """Samba's side."""
+    """Samba's client."""
 
     def ask(self, server, command, *options):
         return weft.run(
@@ -35,7 +35,7 @@ class RpcClient(unittest.TestCase):
                     self.assertRegex(said, r"data +Disk")
                     self.assertRegex(said, r"ram +Disk")
                     self.assertRegex(said, r"IPC\$ +IPC")
-            # Who may not log on is told nothing.
+            # A user who may not log on gets no information.
             said = weft.run(
                 "smbclient", "-N", "-L", "//127.0.0.1", "-p", server.smb_port, check=False
             )
@@ -69,14 +69,14 @@ class RpcClient(unittest.TestCase):
             self.assertRegex(self.ask(server, f"queryuser {weft.USER}"), rf"User Name\s+:\s+{weft.USER}")
             self.assertIn("name:[Builtin]", self.ask(server, "enumdomains"))
             self.assertIn(f"Account Name: {weft.USER}", self.ask(server, "getusername"))
-            # Passwords are anybody's choice, and last for ever.
+            # There are no password rules: any password, without expiry.
             for command in ["getdompwinfo", "querydominfo 1"]:
                 self.assertRegex(self.ask(server, command), r"(?i)min(imum |_)password(_| )length:?\s*:\s+0")
             self.assertIn("Force Logoff:\t-1", self.ask(server, "querydominfo 3"))
             self.assertIn("Group Name:\tNone", self.ask(server, "querygroup 513"))
             self.assertIn("attr:[0x7]", self.ask(server, "querygroupmem 513"))
             self.assertIn("NT_STATUS_NO_SUCH_GROUP", self.ask(server, "querygroup 514"))
-            # SIDs outlive the server.
+            # SIDs stay the same after a restart.
             before = self.ask(server, f"lookupnames {weft.USER}")
             server.crash()
             server.start()
@@ -84,7 +84,7 @@ class RpcClient(unittest.TestCase):
 
 
 class Impacket(unittest.TestCase):
-    """A client that takes each structure apart by itself."""
+    """A client that decodes each structure by itself."""
 
     def connect(self, server):
         connection = SMBConnection("127.0.0.1", "127.0.0.1", sess_port=server.smb_port)
@@ -117,7 +117,7 @@ class Impacket(unittest.TestCase):
             self.assertGreater(srvs.hNetrRemoteTOD(rpc)["BufferPtr"]["tod_year"], 2025)
             with self.assertRaisesRegex(DCERPCException, "nca_s_op_rng_error"):
                 srvs.hNetrFileEnum(rpc, NULL, NULL, 3)
-            # The association outlives a fault.
+            # The association survives a fault.
             self.assertEqual(srvs.hNetrShareGetInfo(rpc, "data\0", 1)["ErrorCode"], 0)
 
     def test_a_list_in_pages(self):
@@ -152,7 +152,7 @@ class Impacket(unittest.TestCase):
                 lsad.hLsarQueryInformationPolicy2(rpc, policy, kind)
             for lookup in [lsat.hLsarLookupNames, lsat.hLsarLookupNames2, lsat.hLsarLookupNames3]:
                 self.assertEqual(lookup(rpc, policy, (weft.USER, "Everyone"))["MappedCount"], 2)
-            # A call of several fragments, and as many in its answer.
+            # A call of several fragments, with as many in its answer.
             names = [weft.USER] * 900
             rpc.set_max_fragment_size(1000)
             self.assertEqual(lsat.hLsarLookupNames3(rpc, policy, names)["MappedCount"], 900)
@@ -196,7 +196,7 @@ class Dissected(unittest.TestCase):
         with weft.serving() as server, tempfile.TemporaryDirectory() as work:
             tshark.decode = ("-d", f"tcp.port=={server.smb_port},nbss")
             path = tshark.capture([server.smb_port], work, talk)
-            # Interfaces are told from the binds.
+            # tshark learns the interfaces from the binds.
             text = tshark.judge(path, "dcerpc", "srvsvc", "lsarpc", "samr")
             self.assertNotIn("Long frame", text)
 

@@ -16,7 +16,7 @@ class Previous(unittest.TestCase):
         self.back = pathlib.Path(self.work.name) / "back"
 
     def snapshots(self, server):
-        """The share's folder has two earlier states, and what only looks like one."""
+        """The share's folder has two earlier states, and a folder that only looks like one."""
         for name, text in [("2026-01-02_03.04.05", "first"), ("2026-03-04_00.00.00", "second")]:
             state = server.folder / ".snap" / f"at-{name}" / "dir"
             state.mkdir(parents=True)
@@ -45,7 +45,7 @@ class Previous(unittest.TestCase):
             for refused in ["@GMT-2026.01.02-03.04.06", "@GMT-2020.01.01-00.00.00"]:
                 said = weft.smbclient(server, f"ls {refused}\\*", check=False)
                 self.assertIn("NT_STATUS_OBJECT_NAME_NOT_FOUND", said)
-            # Weft's own client has no token of its own: it names the path.
+            # Weft's own client has no syntax for a version: it uses the path.
             shown = weft.run(weft.WEFT, "cat", server.url(f"{OLD}/dir/file")).stdout
             self.assertEqual(shown, "first")
 
@@ -101,7 +101,7 @@ class ReadOnly(unittest.TestCase):
                 done = weft.run(weft.WEFT, "cp", source, url("new"), check=False)
                 self.assertNotEqual(done.returncode, 0)
             self.assertEqual([p.name for p in server.folder.iterdir()], ["file"])
-            # The other share is as ever.
+            # The other share is unchanged.
             weft.smbclient(server, f"put {source} new", share="ram")
 
 

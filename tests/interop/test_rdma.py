@@ -15,7 +15,7 @@ import weft
 
 @contextlib.contextmanager
 def rdma_server(*command):
-    """A server of `weft rdma`; gives its ready line and checks that it ends well."""
+    """A server of `weft rdma`; yields its ready line and checks that it ends cleanly."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [str(weft.WEFT), "rdma", *command, "--port", "0", "--json"],
@@ -45,7 +45,7 @@ class Ping(unittest.TestCase):
                 )
                 said = json.loads(done.stdout)
                 self.assertEqual((said["rounds"], said["intact"], said["error"]), (20, True, None))
-                # By RDMA, all of it, both ways.
+                # All payload by RDMA, in both directions.
                 self.assertEqual(said["bytes_read_by_peer"], 20 << 16)
                 self.assertEqual(said["bytes_written_by_peer"], 20 << 16)
 
@@ -56,7 +56,7 @@ class Ping(unittest.TestCase):
 
     @contextlib.contextmanager
     def stopped_in_its_course(self, provider):
-        """A ping whose server is stopped (SIGSTOP) when some rounds are made."""
+        """A ping whose server is stopped (SIGSTOP) after some rounds."""
         with rdma_server("ping", "--server") as ready:
             process = subprocess.Popen(
                 [weft.WEFT, "rdma", "ping", f"127.0.0.1:{ready['port']}", "-c", "1000000000", "--provider", provider],
@@ -92,7 +92,7 @@ class Ping(unittest.TestCase):
         self.assertEqual(process.returncode, 1)
         self.assertRegex(said, r"waiting for the answer of 127\.0\.0\.1:\d+, for 8 s at most")
         self.assertRegex(said, r"127\.0\.0\.1:\d+ .*no answer in 10 s from the peer")
-        # A silence is noticed up to one look late.
+        # Silence is detected up to one check late.
         self.assertTrue(9 < took < 14, took)
 
     def test_nobody_there_says_what_to_type(self):
@@ -111,7 +111,7 @@ class Perf(unittest.TestCase):
                 done = weft.run(
                     weft.WEFT, "rdma", "perf", "client", f"127.0.0.1:{ready['port']}", "--provider", provider,
                     "--op", "send,write,read", "--size", "2,4K,1M", "--qd", "1,32", "--count", "64",
-                    # Both ends poll: where somebody else is at the same two cores, each turn waits for theirs.
+                    # Both ends poll: when other programs use the same two cores, each turn waits for them.
                     "--check", "--json", timeout=600,
                 )
                 rows = json.loads(done.stdout)
@@ -192,7 +192,7 @@ class Doctor(unittest.TestCase):
             self.assertTrue(report["verdict"]["because"].startswith("RDMA is used"))
             nfs = self.doctor(f"127.0.0.1:{ready['nfs_rdma_port']}", "--service", "nfs")
             self.assertTrue(nfs["verdict"]["rdma"])
-            # SMB over TCP is no place for RDMA.
+            # SMB over TCP does not use RDMA.
             self.assertFalse(self.doctor(f"127.0.0.1:{ready['smb_port']}", "--timeout", "1")["verdict"]["rdma"])
 
     def test_an_encrypted_server_keeps_its_rdma_and_the_doctor_says_so(self):

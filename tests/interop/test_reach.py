@@ -1,4 +1,5 @@
-"""What a client says of servers that do not answer as they should, of names with several addresses, and how soon it ends."""
+"""Messages of clients about servers that misbehave and about names with several addresses, and how soon the clients
+end."""
 
 import contextlib
 import json
@@ -19,7 +20,7 @@ import weft
 
 
 class Peer:
-    """Takes connections on loopback. `behave` is carried out on each."""
+    """Accepts connections on loopback and runs `behave` on each."""
 
     def __init__(self, behave):
         self.behave, self.taken, self.open = behave, 0, []
@@ -92,15 +93,15 @@ class Reach(unittest.TestCase):
                 with self.subTest(url=url, behave=behave.__name__), self.peer(behave) as peer:
                     said = self.said("cp", url.format(peer.port), "/dev/null", within=15)
                     self.assertIn(f"127.0.0.1:{peer.port} takes connections, and closes them without an answer", said)
-                    # Some to look at what it is; it is not hammered.
+                    # Some connections find out what it is; there are not many.
                     self.assertLess(peer.taken, 20)
 
     def test_silent_peers(self):
-        """What is said at a silent port: one limit, which is kept, and at last what is the matter."""
+        """Messages for a silent port: one limit, which is kept, and finally the cause."""
         environment = dict(os.environ, WEFT_PASSWORD="x")
 
         def lines(url):
-            """Each line with the time at which it was read; the end is one, too."""
+            """Each line with the time at which it was read, including the end."""
             by = ["--transport", "iwarp"] if "rdmaport" in url else []
             with self.peer(is_silent) as peer:
                 command = [weft.WEFT, "ls", *by, url.format(peer.port)]
@@ -112,7 +113,7 @@ class Reach(unittest.TestCase):
 
         urls = ["smb://a@127.0.0.1:{}/s", "nfs://127.0.0.1:{}/s", "nfs://127.0.0.1:{}/s?vers=3"]
         urls += ["smb://a@127.0.0.1/s?rdmaport={}", "nfs://127.0.0.1/s?rdmaport={}"]
-        # All at once: it is time that passes, and nothing else.
+        # All at once, because the test only waits.
         with ThreadPoolExecutor(len(urls)) as threads:
             for url, said in zip(urls, threads.map(lines, urls)):
                 with self.subTest(url=url):
@@ -163,7 +164,8 @@ class Reach(unittest.TestCase):
                     process.stderr.close()
 
     def test_a_server_that_is_stopped_in_a_copy(self):
-        """A copy in full course from a server that is stopped (SIGSTOP): the first signal ends it, and nothing stays."""
+        """A running copy from a server that is stopped (SIGSTOP): the first signal ends it, and nothing is left
+        behind."""
         with weft.serving() as server, tempfile.TemporaryDirectory() as work:
             weft.random_file(server.folder / "large", 64 << 20)
             environment = dict(os.environ, WEFT_PASSWORD=weft.PASSWORD)
@@ -189,13 +191,13 @@ class Reach(unittest.TestCase):
                 process.stderr.close()
 
     def test_names_with_several_addresses(self):
-        """A name whose first address refuses, and one whose first address does not answer at all."""
+        """A name whose first address refuses connections, and one whose first address does not answer."""
         script = 'mount --bind "$1" /etc/hosts; exec "$2" ls "$3"'
-        # A server is told by which names its clients may call it.
+        # The server has a list of the names under which clients may address it.
         names = ["--server-name", "refused.test", "--server-name", "silent.test"]
         with weft.serving(*names) as server, tempfile.NamedTemporaryFile("w", prefix="weft-hosts-") as hosts:
             (server.folder / "file").write_text("x")
-            # Nobody routes 192.0.2.0/24 (RFC 5737) or 2001:db8::/32 (RFC 3849).
+            # 192.0.2.0/24 (RFC 5737) and 2001:db8::/32 (RFC 3849) are routed nowhere.
             hosts.write(
                 "::1 refused.test\n127.0.0.1 refused.test\n192.0.2.1 silent.test\n127.0.0.1 silent.test\n"
             )
@@ -208,25 +210,25 @@ class Reach(unittest.TestCase):
                         self.assertIn("file", done.stdout)
 
     def test_default_ports(self):
-        """On loopback weft serve's own port comes after 445, and that is said."""
+        """On loopback the client tries weft serve's own port after 445, and says so."""
         with weft.own_network(), weft.serving(ports={"smb": 4450}) as server:
             (server.folder / "file").write_text("x")
             done = weft.run(weft.WEFT, "ls", f"smb://{weft.USER}@127.0.0.1/data")
             self.assertIn("file", done.stdout)
             self.assertIn("127.0.0.1:445; port 4450, the default of weft serve, answers", done.stderr)
-            # What is printed can be typed again.
+            # Printed commands can be typed.
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1/data/none")
             self.assertIn(f"smb://{weft.USER}@127.0.0.1/data/none: no such file", said)
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1/none")
             self.assertIn(f"`weft ls smb://{weft.USER}@127.0.0.1` lists", said)
-            # A port that is named is that one.
+            # An explicit port is used as given.
             said = self.said("ls", f"smb://{weft.USER}@127.0.0.1:445/data")
             self.assertIn("127.0.0.1:445: Connection refused", said)
             self.assertNotIn("4450", said)
 
     def test_shared_memory_leads_to_the_server_that_was_named(self):
-        """Two servers with the same port of RDMA, each with sockets of its own, as two containers of one host have: the client shares
-        the folder of the sockets with the other one."""
+        """Two servers with the same RDMA port, each with sockets of its own, like two containers on one host: the
+        client shares the socket folder of the other one."""
         with contextlib.ExitStack() as stack:
             def served(text, smbd, *options):
                 run = stack.enter_context(tempfile.TemporaryDirectory(prefix="weft-run-"))
@@ -236,7 +238,7 @@ class Reach(unittest.TestCase):
                 return server, run
 
             named, own = served("127.0.0.1", 0)
-            # What a log-on means for whom is only looked at where nothing else protects it.
+            # The server's name in a log-on is checked only without other protection.
             other, others = served("127.0.0.2", named.ready["smbd_port"], "--require-encryption")
             url = named.url("who")
             for run, transport in [(own, "shm"), (others, "iwarp")]:
@@ -267,13 +269,13 @@ class Reach(unittest.TestCase):
             (["ls", "smb://a@::1/data"], "write 'smb://a@[::1]/data'"),
         ]:
             with self.subTest(arguments=arguments):
-                # What no command line of this form can do, and what is not there.
+                # Errors that the command line form excludes, and files that do not exist.
                 status = 1 if arguments[1].startswith("/no/such") else 2
                 self.assertIn(says, self.said(*arguments, within=5, status=status))
 
 
 class Listening(unittest.TestCase):
-    """Where `weft serve` listens when nobody says so: at both loopback addresses, with the same ports."""
+    """The default addresses of `weft serve`: both loopback addresses, with the same ports."""
 
     EVERYTHING = ["--rpcbind-port", 0, "--volume", "vol", "--nbd-port", 0]
 
@@ -314,7 +316,7 @@ class Listening(unittest.TestCase):
                 self.assertTrue(self.connects(reached, server.smb_port))
                 self.assertFalse(self.connects(silent, server.smb_port))
 
-    @unittest.skipUnless(os.geteuid() == 0, "it makes a network of its own")
+    @unittest.skipUnless(os.geteuid() == 0, "needs root for a network of its own")
     def test_a_host_without_ipv6(self):
         with weft.own_network():
             weft.run("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6=1")
@@ -323,7 +325,7 @@ class Listening(unittest.TestCase):
                 self.assertIn("data", weft.run(weft.WEFT, "ls", server.url("", "").rstrip("/")).stdout)
 
     def test_a_port_that_is_taken_at_one_of_them(self):
-        """Clients of `localhost` would find another program there."""
+        """Clients of `localhost` would reach another program there."""
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
             port = other.getsockname()[1]
             with self.assertRaisesRegex(RuntimeError, rf"cannot listen on \[::1\]:{port}: .*another program has the port"):

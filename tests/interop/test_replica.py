@@ -1,4 +1,4 @@
-"""weft replica: volumes that are copied to another server, which takes over when theirs is killed."""
+"""weft replica: volumes that are replicated to another server, which takes over when the first one is killed."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class Host(weft.Process):
-    """A `weft serve --replica` with volumes of its own: as good as a host."""
+    """A `weft serve --replica` with volumes of its own, in place of a host."""
 
     def __init__(self, folder, name, volumes, *options):
         self.folder = pathlib.Path(folder) / name
@@ -40,9 +40,9 @@ class Host(weft.Process):
         return self.weft("replica", *command, check=check)
 
     def start(self):
-        """The same again, with its volumes and groups."""
+        """The same server restarted, with its volumes and groups."""
         super().start()
-        # It is found again where it was.
+        # It is reached again at the same address.
         self.ports = {"smb": self.ready["smb_port"], "nbd": self.ready["nbd_port"]}
         self.command = self.command_at(self.ports)
 
@@ -56,7 +56,7 @@ class Host(weft.Process):
         return command
 
     def replace(self, volume, begins=b""):
-        """Puts another file in place of a volume's own, as `rm` and `truncate -s` do."""
+        """Replaces a volume's file by another one, as `rm` and `truncate -s` do."""
         path = self.folder / f"{volume}.img"
         size = path.stat().st_size
         path.unlink()
@@ -65,7 +65,7 @@ class Host(weft.Process):
             file.truncate(size)
 
     def damage_log(self, group, back):
-        """Ruins a record of a group's log: the one that is `back` before the last; see crates/wire/src/repl/record.rs."""
+        """Damages a record of a group's log, `back` records before the last; see crates/wire/src/repl/record.rs."""
         path = self.state / "replica" / f"{group}.log"
         content = bytearray(path.read_bytes())
         states = [content[at : at + 4096] for at in (0, 4096)]
@@ -89,12 +89,12 @@ class Host(weft.Process):
         return f"nbd://127.0.0.1:{self.ports['nbd']}/{volume}"
 
     def to(self, *volumes):
-        """How this host is named to another."""
+        """The address of this host in another host's commands."""
         return ["127.0.0.1" + (":" + ",".join(volumes) if volumes else ""), "--smb-port", self.ports["smb"], "--user", weft.USER]
 
     def take_over(self, group, past="alive"):
-        """Makes this side the source at once: `--failover` alone waits until the source has been silent for ten seconds, which
-        `test_a_client_that_reconnects_at_once_...` and `..._by_iwarp` do."""
+        """Makes this side the source at once. Plain `--failover` waits until the source has been silent for ten
+        seconds; `test_a_client_that_reconnects_at_once_...` and `..._by_iwarp` use that."""
         return self.replica("switch", group, "--failover", f"--force={past}").stdout
 
     def status(self):
@@ -122,7 +122,7 @@ class Host(weft.Process):
 
 
 class Reconnecting(threading.Thread):
-    """A client that writes and flushes, and connects again at once when it was cut off, as a kernel's client does."""
+    """A client that writes and flushes, and reconnects at once when cut off, like a kernel's client."""
 
     def __init__(self, port, name, blocks):
         super().__init__(daemon=True)
@@ -147,7 +147,7 @@ class Reconnecting(threading.Thread):
                         if self.count >= self.wanted:
                             self.enough.set()
             except (OSError, AssertionError):
-                # Refused, reset, or an error in place of an answer.
+                # Refused, reset, or an error instead of an answer.
                 time.sleep(0.001)
 
     def after(self, writes):
@@ -165,7 +165,7 @@ class Reconnecting(threading.Thread):
 
 
 class Hosts(unittest.TestCase):
-    """Servers that replicate; whatever is left of them goes with the test."""
+    """Servers that replicate; the test's end removes them."""
 
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-replica-"))
@@ -192,7 +192,7 @@ class Hosts(unittest.TestCase):
         return here.replica("create", volumes, *there.to(*volumes.split(",")), "--log-size", "64M", *options, check=check)
 
     def replicated(self, *options):
-        """A source and a copy that follows."""
+        """A source and a replica that follows."""
         here, there = self.pair()
         self.create(here, there, *options)
         here.wait_until_following()
@@ -201,7 +201,7 @@ class Hosts(unittest.TestCase):
 
 class Replica(Hosts):
     def verified(self, source):
-        """What a comparison of both sides of vol1 finds."""
+        """The result of a comparison of both sides of vol1."""
         return json.loads(source.replica("verify", "vol1", "--json").stdout)
 
     def assert_equal_sides(self, source):
@@ -212,7 +212,7 @@ class Replica(Hosts):
         writer = Writer(here.disk("vol1"), blocks=2048)
         writer.start()
         writer.after(200)
-        # The first copy is made while the volume is written to.
+        # The first copy is made while the volume is written.
         self.create(here, there, "--transport", transport)
         [group] = here.wait_until_following()
         self.assertEqual(group["links"][0]["transport"], transport)
@@ -229,7 +229,7 @@ class Replica(Hosts):
         disk = there.disk("vol1")
         self.assertEqual(writer.lost(disk), [])
 
-        # Life goes on there; what was the source comes back, gives up nothing that anybody relied on, and follows.
+        # The new source continues; the former one returns, gives up no acknowledged write, and follows.
         after = Writer(disk, blocks=2048, seed=7)
         after.start()
         after.after(100)
@@ -243,7 +243,7 @@ class Replica(Hosts):
         self.assertEqual([here.stop(), there.stop()], [0, 0])
 
     def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_iwarp(self):
-        # Not forced: the copy waits until its source has been silent for ten seconds.
+        # Without force: the replica waits until its source has been silent for ten seconds.
         self.takes_over_by("iwarp")
 
     def test_what_was_answered_is_on_the_promoted_copy_and_the_old_source_becomes_one_by_shm(self):
@@ -259,7 +259,7 @@ class Replica(Hosts):
         client = Reconnecting(here.ports["nbd"], "vol1", blocks=1024)
         client.start()
         client.after(200)
-        # Killed under it, and ended in order: it is there again before the log was looked at.
+        # Killed during the copy, and stopped in order: it is available before the log was replayed.
         for end in [here.crash, here.stop, here.crash]:
             end()
             here.start()
@@ -299,7 +299,7 @@ class Replica(Hosts):
         self.assertNotEqual(weft.run(weft.WEFT, "cat", url, check=False).returncode, 0)
         self.assertIn("--force", here.replica("remove", "vol1", check=False).stderr)
         self.assertIn("already", self.create(here, there, check=False).stderr)
-        # The other side says it, too.
+        # The other side reports it, too.
         told = there.wait_for("told", lambda groups: groups[0]["partner_stopped"])
         self.assertIn("journal", told[0]["partner_stopped"])
         self.assertIn("stopped on the other side", there.replica("status").stdout)
@@ -328,20 +328,20 @@ class Replica(Hosts):
         here.start()
         here.wait_until("stopped")
         self.assertIn("goes on with what was left", here.replica("resolve", "vol1", "--keep", "here").stdout)
-        # Its copy takes it back, compared as a whole.
+        # Its replica takes it back after a full comparison.
         here.wait_until_following()
         disk = here.disk("vol1")
         self.assertEqual(disk.read(0, 4096), b"a" * 4096)
         disk.write(4096, b"b" * 4096)
         self.assert_equal_sides(here)
-        # And a copy that has lost its own is made one again.
+        # A replica that has lost its data becomes one again.
         self.assertEqual(there.stop(), 0)
         (there.state / "replica" / "vol1.log").write_bytes(b"")
         there.start()
         there.wait_until("stopped")
         here.wait_for("told", lambda groups: groups[0]["partner_stopped"])
         there.replica("resolve", "vol1", "--keep", "there")
-        # Spoken to, it is known not to be what it was.
+        # Once contacted, it is known to have changed.
         disk.write(8192, b"c" * 4096)
         here.wait_until_following()
         self.assert_equal_sides(here)
@@ -351,7 +351,7 @@ class Replica(Hosts):
         disk = here.disk("vol1")
         disk.write(0, b"a" * 4096)
         disk.flush()
-        # A copy, while it runs: its server says so, and the next start does not take the new one for it.
+        # A replica while it runs: its server reports the change, and the next start does not accept the new file.
         there.replace("vol1")
         [server] = json.loads(there.weft("status", "--json").stdout)["servers"]
         self.assertIn("is another file now", server["volumes"][0]["warning"])
@@ -362,7 +362,7 @@ class Replica(Hosts):
         self.assertIn("vol1.img is not the file that it was", group["stopped"])
         self.assertIn("--keep there", group["stopped"])
         self.assertNotEqual(there.replica("switch", "vol1", "--failover", "--force", check=False).returncode, 0)
-        # Nor is it after another start.
+        # Nor after another start.
         self.assertEqual(there.stop(), 0)
         there.start()
         there.wait_until("stopped")
@@ -370,7 +370,7 @@ class Replica(Hosts):
         disk.write(4096, b"b" * 4096)
         here.wait_until_following()
         self.assert_equal_sides(here)
-        # A source: it serves nothing, and takes what its copy has.
+        # A source: it serves nothing, and takes over the data of its replica.
         self.assertEqual(here.stop(), 0)
         here.replace("vol1")
         here.start()
@@ -383,7 +383,7 @@ class Replica(Hosts):
         there.wait_until_following()
         self.assert_equal_sides(there)
         self.assertEqual(there.disk("vol1").read(0, 12288), b"a" * 4096 + b"b" * 4096 + b"c" * 4096)
-        # A backup that is put back counts when somebody says so.
+        # A restored backup counts once the operator says so.
         self.assertEqual(there.stop(), 0)
         there.replace("vol1", b"d" * 4096)
         there.start()
@@ -392,7 +392,7 @@ class Replica(Hosts):
         there.wait_until_following()
         self.assert_equal_sides(there)
         self.assertEqual(there.disk("vol1").read(0, 8192), b"d" * 4096 + bytes(4096))
-        # In no group it is served as it is, and that is said once.
+        # Outside a group, the volume is served as it is, with one message.
         there.replica("remove", "vol1")
         self.assertEqual(there.stop(), 0)
         there.replace("vol1", b"e" * 4096)
@@ -409,7 +409,7 @@ class Replica(Hosts):
         here.wait_until_following()
         self.assertEqual(here.stop(), 0)
         (here.state / "replica" / "vol1.json").write_bytes(b"")
-        # Who does not replicate does not serve it either.
+        # A server without replication does not serve it either.
         plain = weft.run(
             weft.WEFT, "serve", "--nbd-port", 0, "--volume", "vol1", "--state-dir", here.state, check=False, timeout=30
         )
@@ -452,8 +452,8 @@ class Replica(Hosts):
         self.assertNotIn("differ", there.weft("status").stdout)
 
     def assert_made_equal(self, source, seconds=60):
-        """Both sides of vol1 are equal, as soon as they are compared: until a copy that begins anew was spoken to, its source shows
-        how it was before."""
+        """Both sides of vol1 are equal as soon as they are compared. Until a replica that starts over has
+        been contacted, its source reports the earlier state."""
         until = time.monotonic() + seconds
         while True:
             done = source.replica("verify", "vol1", "--json", check=False)
@@ -481,7 +481,7 @@ class Replica(Hosts):
                     self.assertEqual(refused.returncode, 1, refused.stdout)
                     self.assertIn("is in the group vol1", refused.stderr)
                     self.assertIn("weft replica remove vol1", refused.stderr)
-        # Groups are older than what volumes know of them, and a volume knows what its group's files do not say.
+        # Groups are older than this record in volumes, and a volume knows it even if its group's files do not.
         for host in (here, there):
             (host.state / "replica").rename(host.folder / "aside")
             for command in past:
@@ -491,7 +491,7 @@ class Replica(Hosts):
         here.wait_until_following()
         self.assert_equal_sides(here)
         self.assertEqual(here.disk("vol1").read(0, 4096), b"a" * 4096)
-        # In no group it is a volume like any other, on both sides.
+        # Outside a group it is an ordinary volume, on both sides.
         here.replica("remove", "vol1")
         for host in (here, there):
             self.assertEqual(host.stop(), 0)
@@ -535,12 +535,12 @@ class Replica(Hosts):
             again = ["volume", "create", "vol1", "--size", "16M", "--file"]
             refused = host.weft(*again, host.folder / "vol1.img", check=False)
             self.assertIn("weft replica remove vol1 --force", refused.stderr)
-            # Nor is a server without it the end of its group.
+            # Nor does a start without the volume end its group.
             host.start()
             [group] = host.wait_until("stopped")
             self.assertIn(f"{metadata} is not there", group["stopped"])
             self.assertEqual(host.stop(), 0)
-            # Made past all that, as by an older program.
+            # Created despite all that, as by an older program.
             elsewhere = host.folder / "elsewhere"
             weft.run(weft.WEFT, *again, host.folder / "new.img", "--state-dir", elsewhere)
             (elsewhere / "volumes" / "vol1.volume").rename(metadata)
@@ -553,7 +553,7 @@ class Replica(Hosts):
             host.replica("resolve", "vol1", "--keep", "there")
             other.disk("vol1").write(4096, b"b" * 4096)
             self.assert_made_equal(other)
-            # It is the group's own from there on.
+            # From now on the file belongs to the group.
             self.assertEqual(host.stop(), 0)
             host.start()
             other.wait_until_following()
@@ -594,14 +594,14 @@ class Replica(Hosts):
                 self.assert_closed(here, "vol1")
                 here.disk("vol2").write(0, b"b" * 4096)
                 self.assertIn("vol1 is stopped", self.create(here, there, "--overwrite", check=False).stderr)
-                # The other side has everything.
+                # The other side has all data.
                 here.replica("remove", "vol1", "--force")
                 there.replica("remove", "vol1", "--force")
                 self.create(there, here, "--overwrite")
                 there.wait_until_following()
                 self.assert_equal_sides(there)
                 self.assertEqual(there.disk("vol1").read(0, 4096), b"a" * 4096)
-                # Ended in order, nothing of it is left.
+                # After it ended in order, nothing of it is left.
                 there.replica("remove", "vol1")
                 for host in (here, there):
                     self.assertEqual(host.stop(), 0)
@@ -655,13 +655,13 @@ class Replica(Hosts):
         self.assertNotEqual(refused.returncode, 0)
         for said in ["its source is alive", "weft replica switch vol1` on 127.0.0.1", "--failover --force=alive`", "refused"]:
             self.assertIn(said, refused.stderr)
-        # What is not named is not passed over.
+        # Objections that are not named still apply.
         for force in ["--force", "--force=behind,resync"]:
             self.assertIn("--force=alive`", there.replica("switch", "vol1", "--failover", force, check=False).stderr)
         self.assertEqual(here.status()[0]["role"], "source")
         writer.after(200)
         there.replica("switch", "vol1", "--failover", "--force=alive")
-        # Nothing is answered from then on that the new source does not have.
+        # From then on nothing is acknowledged that the new source lacks.
         writer.join(timeout=60)
         self.assertFalse(writer.is_alive())
         self.assertEqual(writer.lost(there.disk("vol1")), [])
@@ -678,7 +678,7 @@ class Replica(Hosts):
         disk = there.disk("vol1")
         self.assertEqual(disk.read(0, 4096), b"w" * 4096)
         disk.write(4096, b"x" * 4096)
-        # A copy cannot be used.
+        # A replica cannot be written.
         with contextlib.closing(here.disk("vol1")) as copy, self.assertRaises(OSError):
             copy.read(0, 4096)
         refused = here.replica("switch", "vol1", check=False)
@@ -715,7 +715,7 @@ class Replica(Hosts):
         here.replica("remove", "vol1")
         self.assertEqual((here.status(), there.status()), ([], []))
         self.assertEqual([fault for host in [here, there] for fault in host.faults("ERROR")], [])
-        # Both sides are volumes like any others now, with the same bytes.
+        # Both sides are ordinary volumes now, with the same bytes.
         self.assertEqual(there.disk("vol1").read(MIB, 65536), b"a" * 65536)
         here.disk("vol1").write(0, b"b" * 4096)
 
@@ -725,7 +725,7 @@ class Replica(Hosts):
         writer.start()
         writer.after(100)
         there.crash()
-        # Nobody waits for ever: writes go on, and the status says that they are alone.
+        # Writes do not wait forever: they continue, and the status reports that they have no replica.
         here.wait_for("unprotected", lambda groups: groups[0]["engine"]["peers"][0]["unprotected"])
         writer.after(100)
         there.start()
@@ -750,7 +750,7 @@ class Replica(Hosts):
 
         writer = threading.Thread(target=write)
         writer.start()
-        # It is durable here, its destination is known to be lost, and still nobody is told that it is done.
+        # The write is durable here and its destination is known to be lost, but it is not acknowledged yet.
         def waits(groups):
             [peer] = groups[0]["engine"]["peers"]
             return groups[0]["engine"]["last"] > before and peer["phase"] == "WaitingForDestination"
@@ -761,7 +761,7 @@ class Replica(Hosts):
         writer.join(timeout=60)
         self.assertTrue(answered.is_set())
         here.wait_until_following()
-        # It is remembered on both sides.
+        # Both sides remember it.
         self.assertEqual([group["on_loss"] for host in [here, there] for group in host.status()], ["suspend-io"] * 2)
         refused = self.create(here, there, "--on-loss", "never", check=False)
         self.assertIn("suspend-io", refused.stderr)
@@ -783,7 +783,7 @@ class Replica(Hosts):
         here.wait_until_following()
         self.assertIn("its log is damaged: record", there.log_text())
         self.assert_equal_sides(here)
-        # A source is not used: it has answered what it may not have any more.
+        # A source is not used: it has acknowledged data that it may no longer have.
         for block in range(10):
             disk.write(block * 4096, bytes([97 + block]) * 4096)
         here.crash()
@@ -806,7 +806,7 @@ class Replica(Hosts):
         here.wait_until_following()
         data, log = here.disk("data"), here.disk("log")
         for version in range(1, 400):
-            # First the log, then what it speaks of, as every database does.
+            # First the log, then the data it describes, like every database.
             log.write(0, Writer.content(0, version))
             data.write(0, Writer.content(0, version))
         here.crash()
@@ -816,7 +816,7 @@ class Replica(Hosts):
         self.assertLessEqual(versions[1], versions[0] + 1)
 
     def two_sources(self):
-        """Both sides of a group after each was written to without the other."""
+        """Both sides of a group after each was written without the other."""
         here, there = self.replicated("--mode", "async")
         here.disk("vol1").write(0, b"a" * 4096)
         here.wait_for("equal", lambda groups: groups[0]["engine"]["peers"][0]["lag_bytes"] == 0)
@@ -836,14 +836,14 @@ class Replica(Hosts):
         here, there = self.two_sources()
         with contextlib.closing(here.disk("vol1")) as split, self.assertRaises(OSError):
             split.read(0, 4096)
-        # It is still, started again, and answers nothing meanwhile.
+        # It is stopped, restarted, and answers nothing meanwhile.
         self.assertEqual(here.stop(), 0)
         here.start()
         here.wait_until("stopped")
         there.wait_for("told", lambda groups: groups[0]["partner_stopped"])
         here.replica("resolve", "vol1", "--keep", "there")
         here.wait_until("destination")
-        # What was typed is not asked for any more: nobody waits for the half minute that the last word counts for.
+        # The request for a decision ends at once, not only after the half minute for which the last report counts.
         there.wait_for("told that it goes on", lambda groups: not groups[0]["partner_stopped"], seconds=15)
         there.wait_until_following()
         self.assert_equal_sides(there)
@@ -876,13 +876,13 @@ class Replica(Hosts):
         said = there.replica("test-failover", "vol1").stdout
         uri = said.split("replication goes on: ")[1].split()[0]
         path = urllib.parse.unquote(uri.split("?socket=")[1])
-        # Nobody but the server's user: NBD asks for no password.
+        # Only the server's user: NBD asks for no password.
         self.assertEqual(stat.filemode(os.stat(path).st_mode), "srw-------")
         self.assertIn("vol1", weft.run("nbdinfo", uri).stdout)
         with contextlib.closing(Disk(path, "vol1")) as picture:
             self.assertEqual(picture.read(0, 4096), b"a" * 4096)
             picture.write(4096, b"p" * 4096)
-            # What is replicated meanwhile is not in the picture, and the picture is not in what is replicated.
+            # Later replicated writes are not in the snapshot, and the snapshot is not in the replica.
             disk.write(0, b"b" * 4096)
             disk.write(4096, b"c" * 4096)
             self.assertIn(uri, there.replica("status").stdout)
@@ -907,7 +907,7 @@ class Replica(Hosts):
         self.assertIn("where its source is", there.replica("resize", "vol1", "24M", check=False).stderr)
         self.assertIn("weft replica resize vol1", here.weft("volume", "resize", "vol1", "24M", check=False).stderr)
         self.assertIn("24 MiB", here.replica("resize", "vol1", "24M").stdout)
-        # Whoever connects now sees it; whoever was connected goes on.
+        # New connections see the new size; existing ones continue.
         disk = here.disk("vol1")
         self.assertEqual(disk.size, 24 * MIB)
         disk.write(20 * MIB, b"n" * 4096)
@@ -918,7 +918,7 @@ class Replica(Hosts):
         here.wait_until_following()
         found = self.verified(here)
         self.assertEqual((found["bytes"], found["different"]), (24 * MIB, 0))
-        # It is remembered by both, and the copy is as good as its source.
+        # Both sides remember it, and the replica is complete.
         there.crash()
         there.start()
         there.wait_until_following()
@@ -934,7 +934,7 @@ class Replica(Hosts):
         self.assertIn("so nothing has", here.replica("resize", "vol1", "24M", check=False).stderr)
         self.assertEqual(here.disk("vol1").size, 16 * MIB)
         there.start()
-        # The source may not have missed it yet.
+        # The source may not have noticed yet.
         there.wait_until("destination")
         here.wait_until_following()
         here.replica("resize", "vol1", "24M")
@@ -957,7 +957,7 @@ class Replica(Hosts):
         here, there = self.host("here", {"vol1": 16 * MIB}), self.host("there", {"vol1": 24 * MIB})
         self.create(here, there)
         for source, copy in [(here, there), (there, here), (here, there)]:
-            # At once: it follows before anything is exchanged.
+            # Immediately: it follows before anything is exchanged.
             source.replica("switch", "vol1")
             copy.wait_until("source")
         there.wait_until_following()
@@ -987,7 +987,7 @@ class Replica(Hosts):
         there.replica("remove", "vol1")
         self.assertEqual(there.status(), [])
         here.start()
-        # The copy was removed there, or that server was installed anew: the volume is served all the same.
+        # The replica was removed there, or that server was reinstalled: the volume is still served.
         here.wait_until("source")
         here.disk("vol1").write(0, b"b" * 4096)
         [group] = here.wait_for(
@@ -996,7 +996,7 @@ class Replica(Hosts):
         [peer] = group["engine"]["peers"]
         self.assertIn("the other side has removed this partnership", peer["last_error"])
         self.assertIn("`weft replica remove vol1 --to 127.0.0.1:vol1`", peer["last_error"])
-        # What it says helps.
+        # The advice in the message works.
         here.replica("remove", "vol1", "--to", "127.0.0.1:vol1")
         self.assertEqual(here.status(), [])
         self.create(here, there, "--overwrite")
@@ -1009,7 +1009,7 @@ class Replica(Hosts):
         log, kept = here.state / "replica" / "vol1.log", here.folder / "kept.log"
         before = log.read_bytes()
         shutil.copytree(here.state, here.folder / "before", ignore=shutil.ignore_patterns("run"))
-        # The file stays the same, as it does when a snapshot of its file system is gone back to.
+        # The file stays the same, as when its file system returns to a snapshot.
         kept.hardlink_to(log)
         here.start()
         here.wait_until("source")
@@ -1050,7 +1050,7 @@ class Replica(Hosts):
         self.assertIn(f"volume vol1 is not served: cannot open {image}", here.log_text())
         self.assertIn("not served: cannot open", self.create(here, there, volumes="vol1", check=False).stderr)
         there.wait_for("told", lambda groups: "not served" in str(groups[0]["partner_stopped"]))
-        # The other volume is served, and with its file the first one is as it was.
+        # The other volume is served, and once its file is back the first one is as before.
         self.assertEqual(here.disk("vol2").read(0, 4096), b"b" * 4096)
         self.assertEqual(here.stop(), 0)
         kept.rename(image)
@@ -1094,7 +1094,7 @@ class Replica(Hosts):
             own = [str(word).replace("127.0.0.1", name) for word in here.to("vol1")]
             self.assertIn(f"{name} is this server itself", refused("create", "vol1", *own))
         self.assertEqual((here.status(), there.status()), ([], []))
-        # What was refused has left nothing in the way.
+        # A refused command leaves nothing that blocks the next one.
         self.create(here, there, "--overwrite")
         here.wait_until_following()
         self.assertIn("already", refused("create", "vol1", *there.to("vol1")))

@@ -1,4 +1,4 @@
-"""A replicated pair under strain: clients that begin and do not end beside it, and a copy whose disk is full."""
+"""A replicated pair under strain: clients that begin and never end, and a replica with a full disk."""
 
 import contextlib
 import os
@@ -21,13 +21,13 @@ class Strain(Hosts):
         self.create(here, there, "--mode", "sync")
         here.wait_until_following()
         disk = here.disk("vol1")
-        # At work when they come: one that has asked for nothing yet may have to make room.
+        # The client is active before they come: an idle one may have to make room.
         disk.write(12 * MIB, b"w" * 65536)
         option = b"IHAVEOPT" + struct.pack(">II", 1, 4)
         write = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 * MIB)
         with contextlib.ExitStack() as stack:
             for number in range(300):
-                # To the source, to its copy, and to a volume of the same server.
+                # To the source, to its replica, and to a volume of the same server.
                 host = here if number % 3 else there
                 name = b"vol1" if number % 2 else b"vol2"
                 peer = stack.enter_context(socket.create_connection(("127.0.0.1", host.ports["nbd"])))
@@ -47,7 +47,7 @@ class Strain(Hosts):
     def test_a_copy_whose_disk_is_full_says_so_and_goes_on_when_there_is_space(self):
         small = self.enterContext(small_disk())
         here, there = self.host("here", {"vol1": 16 * MIB}), self.host("there", {"vol1": 16 * MIB})
-        # Its volume is longer than the disk that it lies on.
+        # Its volume is longer than its disk.
         there.stop()
         there.weft("volume", "remove", "vol1")
         there.weft("volume", "create", "vol1", "--size", "16M", "--file", small / "vol1.img")
@@ -63,7 +63,7 @@ class Strain(Hosts):
         self.assertRegex(there.log_text(), r"group vol1: the disk of volume vol1 \(file .*vol1.img\) is full")
         self.assertFalse(here.status()[0]["engine"]["full"])
         (small / "other").unlink()
-        # Nobody is asked to do anything more.
+        # The operator is not asked for anything more.
         there.wait_for("goes on", lambda groups: not groups[0]["engine"]["full"])
         writer.join(timeout=60)
         self.assertFalse(writer.is_alive())

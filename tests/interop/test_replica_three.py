@@ -1,4 +1,4 @@
-"""weft replica with two destinations: which of them takes over, and what becomes of the other one."""
+"""weft replica with two destinations: which one takes over, and what happens to the other one."""
 
 import json
 import shutil
@@ -11,19 +11,20 @@ from test_replica import MIB, Hosts
 
 class Three(Hosts):
     def three(self):
-        """A source and two copies that follow. A partner is called by its host, so they have different names of this one."""
+        """A source and two replicas that follow. A partner is named by its host, so each has a different name for
+        this one."""
         source, first, second = (self.host(name, {"vol1": 16 * MIB}) for name in ["source", "first", "second"])
         self.create(source, first)
         second.to = lambda *volumes: ["localhost:" + ",".join(volumes), *type(second).to(second, *volumes)[1:]]
         self.create(source, second)
         source.wait_until_following(peers=2)
-        # Each knows of the other one.
+        # Each knows the other one.
         self.wait_until_kept(first, ("localhost:vol1", weft.USER))
         self.wait_until_kept(second, ("127.0.0.1:vol1", weft.USER))
         return source, first, second
 
     def follows(self, copy, host):
-        """A copy names its source, and follows it."""
+        """The replica names its source, and follows it."""
 
         def holds(groups):
             [group] = groups
@@ -45,7 +46,7 @@ class Three(Hosts):
         self.follows(first, "localhost:vol1")
         self.assertIn("on localhost, where its source is", first.replica("suspend", "vol1", check=False).stderr)
         self.assertEqual(writer.lost(second.disk("vol1")), [])
-        # It is one group of three still: the roles go on to the one that was told of the source.
+        # It is still one group of three: the roles go to the one that was told about the source.
         second.replica("switch", "vol1", "--to", "127.0.0.1:vol1")
         first.wait_until_following(peers=2)
         self.follows(second, "127.0.0.1:vol1")
@@ -59,12 +60,12 @@ class Three(Hosts):
         second.disk("vol1").write(0, b"a" * 4096)
         first.start()
         second.wait_until_following(peers=2)
-        # It cannot say who its source is, but follows it.
+        # It cannot name its source, but follows it.
         [group] = first.status()
         self.assertEqual(group["engine"]["epoch"], 2)
 
     def kept(self, host):
-        """The partners of a host's group, as its file has them: name and user."""
+        """The partners of a host's group in its file: name and user."""
         group = json.loads((host.state / "replica" / "vol1.json").read_text())
         return [(partner["name"], partner["address"]["user"]) for partner in group["partners"]]
 
@@ -73,7 +74,7 @@ class Three(Hosts):
 
     def test_a_destination_that_was_removed_does_not_come_back(self):
         source, first, second = self.three()
-        # It was a destination of either.
+        # It was a destination of both.
         source.replica("switch", "vol1", "--to", "127.0.0.1:vol1")
         first.wait_until_following(peers=2)
         [back] = [name for name, _ in self.kept(first) if name != "localhost:vol1"]
@@ -104,7 +105,7 @@ class Three(Hosts):
     def test_a_copy_that_is_listed_by_two_addresses_and_removed_by_one_stays_by_the_other(self):
         source, first, second = self.three()
         self.assertEqual(source.stop(), 0)
-        # As a source has it that took the list of another one over, while nobody could be asked.
+        # The state of a source that adopted another one's list while the others were unreachable.
         file = source.state / "replica" / "vol1.json"
         group = json.loads(file.read_text())
         [partner] = [partner for partner in group["partners"] if partner["name"] == "127.0.0.1:vol1"]
@@ -120,7 +121,7 @@ class Three(Hosts):
     def test_the_list_of_a_source_that_was_set_back_counts_nevertheless(self):
         source, first, second = self.three()
         self.assertEqual([first.stop(), source.stop()], [0, 0])
-        # It has heard of more lists than the source knows of, the last of them without the other destination.
+        # It has seen more lists than the source knows, the last of them without the other destination.
         file = first.state / "replica" / "vol1.json"
         group = json.loads(file.read_text())
         group["list"]["count"] += 1 << 40
@@ -143,7 +144,7 @@ class Three(Hosts):
         source.start()
         first.wait_until_following(peers=2)
         self.follows(source, "127.0.0.1:vol1")
-        # Nobody takes it for lost.
+        # It is not taken for lost.
         refused = second.replica("switch", "vol1", "--failover", check=False)
         self.assertIn("on 127.0.0.1 exchanges the roles", refused.stderr)
 
@@ -178,7 +179,7 @@ class Three(Hosts):
         since.after(200)
         source.crash()
         since.join(timeout=60)
-        # The files stay what they are; their content is older.
+        # The files stay the same; their content is older.
         for file in files:
             content = (backup / file.name).read_bytes()
             with open(file, "r+b") as to:
@@ -198,14 +199,14 @@ class Three(Hosts):
         self.assertIn("127.0.0.1 has them", refused.stderr)
         self.assertIn("--force=behind,other-has-more`", refused.stderr)
 
-        # It is done nevertheless: the source that gave up follows it no more than that.
+        # Forced. Even a source that gives up its own changes does not follow a side that lacks these records.
         said = second.take_over("vol1", past="alive,behind,other-has-more")
         self.assertIn("127.0.0.1 has records that this side lacks, and stays as it is", said)
         source.replica("resolve", "vol1", "--keep", "there")
         second.wait_for("refused", lambda groups: "lacks records up to" in (groups[0]["engine"]["peers"][0]["last_error"] or ""))
         self.assertIn("which 127.0.0.1:vol1 has", source.replica("resolve", "vol1", "--keep", "there", check=False).stderr)
 
-        # Who has them is asked for as long as it matters.
+        # The holder of the records is queried as long as it matters.
         def is_said(words):
             return lambda groups: words in (groups[0]["engine"]["peers"][0]["last_error"] or "")
 
@@ -213,7 +214,7 @@ class Three(Hosts):
         source.wait_for("told that nobody knows", is_said("whether it has them still is not known"))
         first.start()
         source.wait_for("told who has them", is_said("which 127.0.0.1:vol1 has. To go on with those"))
-        # Nor has it overwritten what only the other copy has. Of the two sources that there are then one counts.
+        # Nor has it overwritten the data that only the other replica has. Of the two sources one has to be chosen.
         refused = first.replica("switch", "vol1", "--failover", "--force=alive,behind,other-has-more,switched", check=False)
         self.assertIn("both sides were written to", refused.stderr)
         first.replica("resolve", "vol1", "--keep", "here")

@@ -1,5 +1,5 @@
-"""What weft shows of a measurement: the result against its JSON Schema, the pages in a headless Chromium (light and dark, wide
-and narrow, no request, no complaint), the tables in a terminal, and the exit status of a comparison."""
+"""How weft presents a measurement: the result against its JSON Schema, the pages in a headless Chromium (light and
+dark, wide and narrow, without requests or errors), the tables in a terminal, and the exit status of a comparison."""
 
 import copy
 import csv
@@ -36,7 +36,7 @@ def end(nanoseconds, idle):
 
 
 def point(protocol, mix, kib, depth, transport):
-    """A made-up point: the larger the slower, by transport."""
+    """A made-up point: larger sizes take longer; it depends on the transport."""
     nanoseconds = SLOWER[transport] * (12_000 + kib * 128)
     each = 1e9 / nanoseconds
     percentiles = ["mean", "min", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "max"]
@@ -55,7 +55,7 @@ def point(protocol, mix, kib, depth, transport):
 
 
 def result():
-    """A result with every picture and every transport, as docs/result-schema.md describes it."""
+    """A result with every picture and every transport, according to docs/result-schema.md."""
     sections = []
     for picture, protocol, mixes, sizes, depth in PICTURES:
         points = [point(protocol, mix, kib, depth, transport) for transport in SLOWER for mix in mixes for kib in sizes]
@@ -207,7 +207,7 @@ class Comparisons(Case):
 @unittest.skipIf(browser.missing(), browser.missing())
 class Pages(Case):
     def look(self, path, check):
-        """`check` in both colour schemes, wide and narrow; whatever the page is, it loads nothing and complains of nothing."""
+        """Runs `check` in both colour schemes, wide and narrow; the page must load nothing and log no error."""
         with browser.Browser() as seen:
             for scheme in ("light", "dark"):
                 for width in (1280, 390):
@@ -221,7 +221,8 @@ class Pages(Case):
                         check(seen)
 
     def readable(self, seen, scheme):
-        """Text stands out against its ground (WCAG: 4.5), drawn text is not smaller than 9 pixels, the page follows the scheme."""
+        """Text has enough contrast (WCAG: 4.5), text in pictures is at least 9 pixels high, and the page follows the
+        colour scheme."""
         poor = seen.ask("""
             const parse = c => c.match(/[\\d.]+/g).map(Number);
             const light = c => { const [r, g, b] = parse(c).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });

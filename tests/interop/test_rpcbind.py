@@ -1,4 +1,5 @@
-"""Finding programs: rpcinfo and showmount ask our rpcbind, libnfs needs no ports in its URLs, and Debian's rpcbind is told of us."""
+"""Finding programs: rpcinfo and showmount query our rpcbind, libnfs needs no ports in its URLs, and we register with
+Debian's rpcbind."""
 
 import os
 import pathlib
@@ -15,12 +16,12 @@ NFS, MOUNT, RPCBIND, NLM, NSM = 100003, 100005, 100000, 100021, 100024
 
 
 def found():
-    """{(program, version, protocol): port} as rpcinfo prints it."""
+    """{(program, version, protocol): port} from rpcinfo's output."""
     lines = weft.run("rpcinfo", "-p", "127.0.0.1").stdout.splitlines()[1:]
     return {(int(p), int(v), proto): int(port) for p, v, proto, port, *_ in map(str.split, lines)}
 
 
-@unittest.skipUnless(os.geteuid() == 0, "rpcinfo and showmount know no port but 111: the tests have a network of their own")
+@unittest.skipUnless(os.geteuid() == 0, "rpcinfo and showmount know no port but 111: the tests need root for a network of their own")
 class Rpcbind(unittest.TestCase):
     def setUp(self):
         self.enterContext(weft.own_network())
@@ -37,7 +38,7 @@ class Rpcbind(unittest.TestCase):
         for protocol in protocols:
             expected |= {(NFS, 3, protocol): 2049, (MOUNT, 3, protocol): 20048}
             expected |= {(NLM, 4, protocol): 2049, (NSM, 1, protocol): 2049}
-        # Version 4 is for those who control congestion.
+        # Version 4 requires a transport with congestion control.
         expected[NFS, 4, "tcp"] = 2049
         self.assertEqual(found(), expected)
         for net, program, version in [(n, p, v) for (p, v, n) in expected]:
@@ -47,7 +48,7 @@ class Rpcbind(unittest.TestCase):
         self.assertIn("127.0.0.1.78.81", weft.run("rpcinfo", "127.0.0.1").stdout, "NFS over RDMA")
         exports = weft.run("showmount", "-e", "127.0.0.1").stdout.split()
         self.assertLessEqual({"/data", "/ram"}, set(exports))
-        # Others register nothing here.
+        # Other hosts cannot register anything here.
         self.assertNotEqual(weft.run("rpcinfo", "-d", NFS, 3, check=False).returncode, 0)
         self.assertEqual(found(), expected)
 
@@ -59,12 +60,12 @@ class Rpcbind(unittest.TestCase):
             self.assertIn("/data", weft.run("showmount", "-a", "127.0.0.1").stdout)
 
 
-@unittest.skipUnless(os.geteuid() == 0, "it gets a network and a /run of its own")
+@unittest.skipUnless(os.geteuid() == 0, "needs root for a network and a /run of its own")
 class Registration(unittest.TestCase):
     def test_a_running_rpcbind_is_told_and_told_again_at_the_end(self):
         with tempfile.TemporaryDirectory() as work:
             script = f"""
-            # In a chroot / may be no mount point: then nothing above it is ours to make private.
+            # In a chroot, / may not be a mount point: then there is nothing above it to make private.
             mount --make-rprivate / 2> /dev/null
             ip link set lo up; mount -t tmpfs run /run; mkdir /run/rpcbind; mkdir {work}/data
             serve="{weft.WEFT} serve {work}/data --user u --json --smb-port 0 --smbd-port 0 --nfs-port 0 --mountd-port 0 --rpcbind"
@@ -91,7 +92,7 @@ class Registration(unittest.TestCase):
 
 
 class Udp(unittest.TestCase):
-    """A client of its own: no other one here still speaks NFS over UDP."""
+    """A client of our own, because no other client here still speaks NFS over UDP."""
 
     def setUp(self):
         self.xid = 0
@@ -100,7 +101,7 @@ class Udp(unittest.TestCase):
         self.xid += 1
         with self.peer() as peer:
             head = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
-            # AUTH_SYS as who runs the test, and no verifier.
+            # AUTH_SYS with the user that runs the test, and no verifier.
             body = struct.pack(">2I4s3I", 0, 4, b"test", os.getuid(), os.getgid(), 0)
             credential = struct.pack(">2I", 1, len(body)) + body
             peer.sendto(head + credential + bytes(8) + args, ("127.0.0.1", port))
@@ -136,19 +137,19 @@ class Udp(unittest.TestCase):
                         peer.recv(100)
 
     def test_an_address_that_was_not_seen_gets_no_more_than_it_sends(self):
-        """Whoever claims another's address could have it flooded: READ made 274 bytes of one, rpcbind's list 21."""
+        """A spoofed address could be flooded: READ made 274 bytes of one, rpcbind's list 21."""
         opaque = lambda b: struct.pack(">I", len(b)) + b + bytes(-len(b) % 4)
         with weft.serving("--nfs-udp", "--rpcbind-port", 0) as server:
             (server.folder / "file").write_bytes(bytes(32768))
             nfs, mountd, rpcbind = (server.ready[f"{name}_port"] for name in ["nfs", "mountd", "rpcbind"])
-            # AUTH_TOOWEAK, whatever the handle.
+            # AUTH_TOOWEAK, for any handle.
             too_weak = struct.pack(">2I", 1, 5)
             for procedure in range(1, 22):
                 status, reply = self.call(nfs, NFS, 3, procedure, opaque(bytes(32)) + struct.pack(">QI", 0, 32768))
                 self.assertEqual((procedure, status, reply), (procedure, "refused", too_weak))
             self.assertEqual(self.call(rpcbind, RPCBIND, 2, 4), ("refused", too_weak), "the list")
             self.assertLessEqual(self.received, self.sent)
-            # What is short is answered: nothing, where a program listens, a mount.
+            # Short answers are sent: NULL, the port of a program, a mount.
             for port, program, version in [(nfs, NFS, 3), (mountd, MOUNT, 3), (rpcbind, RPCBIND, 2), (nfs, NLM, 4)]:
                 self.assertEqual(self.call(port, program, version, 0), (0, b""))
             status, reply = self.call(rpcbind, RPCBIND, 2, 3, struct.pack(">4I", NFS, 3, 6, 0))
@@ -158,7 +159,7 @@ class Udp(unittest.TestCase):
             self.assertGreater(self.received, 2 * self.sent)
 
     def seen(self, port):
-        """A call by TCP, after which the address counts as seen."""
+        """A call by TCP, after which the address counts as verified."""
         with weft.nfs_connection(port) as peer:
             peer.sendall(struct.pack(">11I", 0x80000028, 7, 0, 2, NFS, 3, 0, 0, 0, 0, 0))
             self.assertEqual(len(peer.recv(100)), 28)
@@ -181,7 +182,7 @@ class Udp(unittest.TestCase):
             status, reply = self.call(nfs, NFS, 3, 6, opaque(file) + struct.pack(">QI", 3, 100))
             self.assertEqual((status, reply[:4]), (0, bytes(4)))
             self.assertEqual(reply[92:], struct.pack(">3I", 7, 1, 7) + b"3456789\0")
-            # WRITE, FILE_SYNC, of what fills more than a packet.
+            # WRITE with FILE_SYNC, of more than a packet.
             data = os.urandom(32768)
             args = opaque(file) + struct.pack(">QII", 0, len(data), 2) + opaque(data)
             status, reply = self.call(nfs, NFS, 3, 7, args)
@@ -189,7 +190,7 @@ class Udp(unittest.TestCase):
             self.assertEqual((server.folder / "file").read_bytes(), data)
             status, reply = self.call(nfs, NFS, 3, 6, opaque(file) + struct.pack(">QI", 0, 1 << 20))
             self.assertEqual(reply[104:], data, "a READ is cut to what a datagram carries")
-            # Version 4 is not to be had by UDP: PROG_MISMATCH, 3 to 3.
+            # Version 4 is unavailable by UDP: PROG_MISMATCH, 3 to 3.
             status, reply = self.call(nfs, NFS, 4, 0)
             self.assertEqual((status, reply), (2, struct.pack(">2I", 3, 3)))
 

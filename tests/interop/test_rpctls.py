@@ -1,4 +1,5 @@
-"""NFS under TLS (RFC 9289), judged by OpenSSL through Python: the probe, the handshake, READ and WRITE, who is kept out."""
+"""NFS under TLS (RFC 9289), tested with OpenSSL through Python: the probe, the handshake, READ and WRITE, and
+refused clients."""
 
 import os
 import pathlib
@@ -43,7 +44,7 @@ class Peer:
         return data
 
     def exchange(self, program, version, procedure, args=b"", flavor=AUTH_SYS):
-        """The reply behind its xid."""
+        """The reply after its xid."""
         self.xid += 1
         body = struct.pack(">2I4s3I", 0, 4, b"test", os.getuid(), os.getgid(), 0) if flavor == AUTH_SYS else b""
         call = struct.pack(">6I", self.xid, 0, 2, program, version, procedure)
@@ -73,7 +74,7 @@ class Peer:
         return stat
 
     def probe(self):
-        """Whether the server is willing."""
+        """Whether the server accepts TLS."""
         reply = self.exchange(NFS, 3, 0, flavor=AUTH_TLS)
         return reply == struct.pack(">3I8sI", 0, AUTH_NONE, 8, b"STARTTLS", 0)
 
@@ -93,7 +94,7 @@ class Peer:
         return reply[8 : 8 + length]
 
     def data(self, file, offset, count):
-        """READ's data: behind status, attributes, count and end of file."""
+        """READ's data: after status, attributes, count and end of file."""
         reply = self.call(NFS, 3, 6, opaque(file) + struct.pack(">QI", offset, count))
         assert reply[:4] == bytes(4), reply
         length = struct.unpack(">I", reply[100:104])[0]
@@ -142,9 +143,9 @@ class Tls(unittest.TestCase):
                 args = opaque(file) + struct.pack(">QII", 77, len(data), 2) + opaque(data)
                 self.assertEqual(peer.call(NFS, 3, 7, args)[:4], bytes(4))
                 self.assertEqual(source.read_bytes(), whole[:77] + data + whole[77 + len(data) :])
-                # To ask again is a mistake (RFC 9289 4.1).
+                # A second probe is an error (RFC 9289 4.1).
                 self.assertEqual(peer.denied(NFS, 3, 0, flavor=AUTH_TLS), BADCRED)
-            # Who does not ask is served as before, on the same port.
+            # Clients without TLS are served as before, on the same port.
             with Peer(server.ready["nfs_port"]) as peer:
                 file = peer.lookup(peer.mount(b"/data"), b"source")
                 self.assertEqual(len(peer.data(file, 0, 4096)), 4096)
@@ -157,7 +158,7 @@ class Tls(unittest.TestCase):
             with Peer(port) as peer:
                 root = peer.mount(b"/data")
                 self.assertEqual(peer.denied(NFS, 3, 3, opaque(root) + opaque(b"file")), TOOWEAK)
-                # The other share asks nothing.
+                # The other share requires nothing.
                 peer.call(NFS, 3, 1, opaque(peer.mount(b"/ram")))
             with Peer(port) as peer:
                 peer.start_tls(self.context())
@@ -180,7 +181,7 @@ class Tls(unittest.TestCase):
     def test_a_server_without_a_certificate_says_no(self):
         with weft.serving() as server, Peer(server.ready["nfs_port"]) as peer:
             self.assertEqual(peer.denied(NFS, 3, 0, flavor=AUTH_TLS), BADCRED)
-            # And is asked in the clear.
+            # A request in clear text is refused.
             peer.call(NFS, 3, 0)
 
     def test_a_broken_handshake_ends_the_connection_alone(self):

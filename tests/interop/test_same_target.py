@@ -1,4 +1,4 @@
-"""Two commands that write one file on a server: the file is whole, of one of them, whatever becomes of the other."""
+"""Two commands that write one file on a server: the file is complete, from one of them, however the other one ends."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ class SameTarget(unittest.TestCase):
         self.nfs = {v: f"nfs://127.0.0.1:{self.server.ready['nfs_port']}/data/tgt?vers={v}" for v in ["3", "4.1"]}
 
     def begin(self, command):
-        """Starts a command; returns when its partial file is there."""
+        """Starts a command; returns when its partial file exists."""
         before = set(os.listdir(self.folder))
         process = subprocess.Popen(
             [str(word) for word in [weft.WEFT, *command]], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -42,7 +42,7 @@ class SameTarget(unittest.TestCase):
         return process
 
     def begin_put(self, url):
-        """A `weft put` that has not yet read to the end of what it puts: it ends when `finish` gives it the rest."""
+        """A `weft put` that has not read all of its input: it ends when `finish` supplies the remainder."""
         process = self.begin(["put", url])
         process.stdin.write(X[: len(X) // 2])
         process.stdin.flush()
@@ -69,7 +69,7 @@ class SameTarget(unittest.TestCase):
         return sorted(os.listdir(self.folder))
 
     def new_content(self, said):
-        """The file in which the whole new content is by what a command says."""
+        """The file with the complete new content, which the message names."""
         return (self.folder / re.search(r"the new content is in (\S+)", said)[1]).read_bytes()
 
     def test_smb_lets_one_in(self):
@@ -90,7 +90,7 @@ class SameTarget(unittest.TestCase):
                     self.assertEqual((self.target.read_bytes(), self.names()), (X, ["tgt"]))
 
     def test_smb_and_a_copy_that_can_be_resumed(self):
-        """It has a partial file of its own, and finds the other when it is about to overwrite the target."""
+        """It has its own partial file, and detects the other one when it is about to overwrite the target."""
         self.target.write_bytes(OLD)
         first = self.begin_put(self.smb)
         second = self.cp("--resume", self.y, self.smb)
@@ -137,13 +137,13 @@ class SameTarget(unittest.TestCase):
         self.assertEqual(self.names(), ["tgt"])
 
     def test_nfs_writes_in_place_one_at_a_time(self):
-        """A file with another name is overwritten, which two commands must not do at once."""
+        """A file with additional names is overwritten in place, which two commands must not do at once."""
         for version, url in self.nfs.items():
             with self.subTest(version=version):
                 self.target.unlink(missing_ok=True)
                 self.target.write_bytes(OLD)
                 os.link(self.target, self.folder / "other")
-                # SMB's partial file is what NFS has beside a file that it overwrites.
+                # SMB's partial file is the one that NFS uses beside a file that it overwrites.
                 first = self.begin_put(self.smb)
                 second = self.cp(self.y, url)
                 self.assertEqual(second.returncode, 1)
@@ -159,7 +159,8 @@ class SameTarget(unittest.TestCase):
                     os.unlink(self.folder / name)
 
     def test_sync_deletes_what_nobody_is_at_work_on(self):
-        """What killed commands have left, in a folder that goes as well; not what a command writes at this moment."""
+        """Deletes what killed commands left, in a folder that is deleted as well, but not what a running command
+        writes."""
         source = self.enterContext(tempfile.TemporaryDirectory(prefix="weft-source-"))
         left = [".a.0123.weft-partial", "gone/.b.0123.weft-partial"]
         for version, url in {"smb": self.smb, **self.nfs}.items():
@@ -167,7 +168,7 @@ class SameTarget(unittest.TestCase):
                 (self.folder / "gone").mkdir()
                 for name in left:
                     (self.folder / name).write_bytes(b"half")
-                    # By NFSv3 nobody knows who is at work on a file, but that one writes.
+                    # NFSv3 has no opens that would show a file in use; only recent writes do.
                     if version == "3":
                         os.utime(self.folder / name, (1, time.time() - 2 * 86_400))
                 writing = self.begin_put(url)
@@ -192,7 +193,7 @@ class SameTarget(unittest.TestCase):
                 self.assertEqual(os.listdir(local), [left[0]])
 
     def test_the_new_content_is_said_to_be_where_it_is_alone(self):
-        """A partial file that somebody has taken away is not said to have the new content."""
+        """The message does not claim that a partial file which was removed has the new content."""
         first = self.begin_put(self.nfs["4.1"])
         for name in self.names():
             os.unlink(self.folder / name)

@@ -1,4 +1,4 @@
-"""Security descriptors: Samba's smbcacls shows and sets them, files keep them, and they hold."""
+"""Security descriptors: Samba's smbcacls shows and sets them, files store them, and they are enforced."""
 
 import os
 import unittest
@@ -6,7 +6,7 @@ import unittest
 import weft
 
 
-@unittest.skipUnless(os.geteuid() == 0, "smbcacls knows no port but 445: the tests have a network of their own")
+@unittest.skipUnless(os.geteuid() == 0, "smbcacls knows no port but 445: the tests need root for a network of their own")
 class Descriptors(unittest.TestCase):
     def setUp(self):
         self.enterContext(weft.own_network())
@@ -39,7 +39,7 @@ class Descriptors(unittest.TestCase):
             said = weft.smbclient(server, "put /etc/hostname file", check=False)
             self.assertIn("NT_STATUS_ACCESS_DENIED", said)
             self.assertEqual((server.folder / "file").read_text(), "mine")
-            # Its owner lets himself in again.
+            # The owner grants himself access again.
             self.cacls(server, "file", "--set", f"ACL:{weft.USER}:ALLOWED/0/FULL")
             weft.smbclient(server, "put /etc/hostname file")
 
@@ -58,7 +58,7 @@ class Descriptors(unittest.TestCase):
             shown = self.cacls(server, "dir\\sub")
             self.assertRegex(shown, rf"ACL:\S+\\{weft.USER}:ALLOWED/OI\|CI/FULL")
             self.assertIn(r"ACL:CREATOR OWNER:ALLOWED/OI|CI|IO/FULL", shown)
-            # Permissions follow as far as they can.
+            # Permissions follow as far as possible.
             self.assertEqual((server.folder / "dir" / "file").stat().st_mode & 0o007, 0o004 | 0o001)
 
 

@@ -79,7 +79,7 @@ class SmbClient(unittest.TestCase):
                 self.assertNotIn("signing=false", server.log_text())
 
     def test_a_log_on_that_was_meant_for_another_server_is_refused(self):
-        """What an NTLM relay would present: the name that the client called is not this server's."""
+        """What an NTLM relay would present: the name that the client addressed is not this server's."""
         call = lambda server: weft.run(
             "smbclient", "//files.example/data", "-I", "127.0.0.1", "-p", server.smb_port,
             "-U", f"{weft.USER}%{weft.PASSWORD}", "-c", "ls", check=False,
@@ -96,7 +96,7 @@ class SmbClient(unittest.TestCase):
         with weft.serving("--require-encryption", "--min-dialect", "2.1") as server:
             self.round(server)
             self.round(server, *ENCRYPTED)
-            # A dialect without encryption gets nowhere.
+            # A dialect without encryption is refused.
             said = weft.smbclient(server, "ls", "-m", "SMB2_10", check=False)
             self.assertIn("NT_STATUS_ACCESS_DENIED", said)
 
@@ -109,7 +109,7 @@ class SmbClient(unittest.TestCase):
                 "smbclient", "//127.0.0.1/data", "-p", server.smb_port, "-N", "-c", "ls", check=False
             )
             self.assertNotEqual(said.returncode, 0)
-            # And the right one still gets in.
+            # The right password still works.
             weft.smbclient(server, "ls")
 
     def test_nothing_outside_the_share(self):

@@ -1,4 +1,5 @@
-"""The space of what is deleted or replaced comes back, whoever does it: on a file system of 8 MiB nothing else fits otherwise."""
+"""The space of a deleted or replaced file becomes free, whoever deletes it: otherwise nothing else would fit on a
+file system of 8 MiB."""
 
 import contextlib
 import json
@@ -12,7 +13,7 @@ import unittest
 
 import nfs4
 import weft
-from test_across import Nfs, Old
+from test_across import Nfs, Nfs3
 from test_nfs import libnfs
 
 SIZE = 1 << 20
@@ -21,7 +22,7 @@ SAVES = 12
 
 @contextlib.contextmanager
 def small_disk():
-    """A tmpfs of 8 MiB, called as the share is."""
+    """A tmpfs of 8 MiB, named like the share."""
     with tempfile.TemporaryDirectory(prefix="weft-space-") as folder:
         at = pathlib.Path(folder) / "data"
         at.mkdir()
@@ -75,20 +76,20 @@ class Space(unittest.TestCase):
         self.assert_used(0)
 
     def test_what_is_deleted_and_replaced_by_nfs(self):
-        """By REMOVE and RENAME of version 3 and 4, of files that both have had in their hands."""
-        old = Old(self.server.ready)
-        self.addCleanup(old.end)
+        """By REMOVE and RENAME of version 3 and 4, of files that both versions have used."""
+        nfs3 = Nfs3(self.server.ready)
+        self.addCleanup(nfs3.end)
         weft.run("nfs-cp", self.source, libnfs(self.server, "document"))
         for _ in range(SAVES):
             weft.run("nfs-cp", self.source, libnfs(self.server, "other"))
             weft.smbclient(self.server, "get document /dev/null; get other /dev/null")
-            old.begin("document")
-            self.assertEqual(old.replace(), "ok")
+            nfs3.begin("document")
+            self.assertEqual(nfs3.replace(), "ok")
             self.assert_used(1)
         self.assertTrue(weft.same(self.source, self.disk / "document"))
         new = Nfs(self.server.ready["nfs_port"], "space")
         self.addCleanup(new.end)
-        for side in [new, old]:
+        for side in [new, nfs3]:
             side.begin("document")
             self.assertEqual(side.remove(), "ok")
             self.assert_used(0)
@@ -120,7 +121,7 @@ class Space(unittest.TestCase):
                 self.assertTrue(weft.same(large, partial))
 
     def test_a_download_that_finds_no_space_names_the_local_file(self):
-        """The disk that is full is this one: neither the server nor the file on it is to be looked at."""
+        """The full disk is the local one: the message must not send users to the server or to its file."""
         with weft.serving() as server:
             weft.random_file(pathlib.Path(server.folder) / "large", 12 << 20)
             newer = f"nfs://127.0.0.1:{server.ready['nfs_port']}/data/large?vers=4.1"
@@ -155,12 +156,12 @@ class Space(unittest.TestCase):
         self.assert_used(1)
 
     def test_large_streams_go_with_their_file(self):
-        """The disk has no room for the streams of a second file, so each round needs the space of the one before."""
+        """The disk has no room for the streams of a second file, so each round needs the space of the previous one."""
         client = nfs4.Client(self.server.ready["nfs_port"], "space")
         self.addCleanup(client.hang_up)
 
         def by_nfs():
-            # Read there, too: the server keeps what is read open for a while.
+            # Read it there, too: the server keeps a file open for a while after a read.
             attribute = [*client.walk("data", "file"), nfs4.words(nfs4.OPENATTR, 0)]
             attribute.append(nfs4.words(nfs4.LOOKUP) + nfs4.opaque(b"one"))
             read = nfs4.words(nfs4.READ) + nfs4.ANONYMOUS + bytes(8) + nfs4.words(4096)
@@ -207,7 +208,7 @@ class Space(unittest.TestCase):
 
 
 class Ram(unittest.TestCase):
-    """The files of a ramdisk have a quarter of the descriptors: who fills it keeps nobody out."""
+    """Files of a ramdisk may use a quarter of the descriptors, so a client that fills it excludes nobody."""
 
     def test_many_small_files_and_few_descriptors(self):
         from impacket.smbconnection import SMBConnection
@@ -234,7 +235,7 @@ class Ram(unittest.TestCase):
                     peer.writeFile(tree, file, b"x")
                     peer.closeFile(tree, file)
                 self.assertLess(len(os.listdir(f"/proc/{ready['pid']}/fd")), before + 256 // 4 + 5)
-                # All of these have theirs open at once.
+                # All of these have their file open at the same time.
                 others = [logged_on() for _ in range(8)]
                 self.assertEqual(len(peer.listPath("ram", "f*")), 240)
                 for number in range(240):

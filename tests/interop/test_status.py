@@ -1,4 +1,4 @@
-"""weft status: who is connected, by which way, and why not by RDMA."""
+"""weft status: connected clients, their transport, and why it is not RDMA."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ class Status(unittest.TestCase):
         self.state = pathlib.Path(folder.name)
 
     def wait_for(self, wanted):
-        """The first status that is as wanted: what is underway needs its time."""
+        """The first status that meets the condition, which may take some time."""
         until = time.monotonic() + 30
         while True:
             [server] = status(self.state)
@@ -84,7 +84,7 @@ class Status(unittest.TestCase):
                 said = weft.run(weft.WEFT, "status", "--state-dir", self.state).stdout
                 self.assertIn("RDMA (iwarp)", said)
                 self.assertIn("1 client on TCP although RDMA is served", said)
-            # Who left is not shown any more.
+            # Disconnected clients are no longer shown.
             until = time.monotonic() + 30
             while status(self.state)[0]["connections"]:
                 self.assertLess(time.monotonic(), until)
@@ -131,12 +131,12 @@ class Status(unittest.TestCase):
         state = self.state / "new"
         for _ in range(2):
             with weft.serving("--state-dir", state, "--continuous-availability", "data") as server:
-                # NFS names its own by the port that it has this time.
+                # NFS names its file by the current port.
                 journals = [state / "smb-127.0.0.1_0.redb", state / f"nfs-127.0.0.1_{server.ready['nfs_port']}.redb"]
                 for journal in journals:
                     self.assertEqual(stat.S_IMODE(journal.stat().st_mode), 0o600)
                 self.assertEqual(stat.S_IMODE(state.stat().st_mode), 0o700)
-            # As an earlier version made it.
+            # As created by an earlier version.
             state.chmod(0o755)
             for journal in journals:
                 journal.chmod(0o644)

@@ -1,4 +1,5 @@
-"""What copies write to: devices, pipes and links stay what they are, and what is replaced keeps its attributes, here and there."""
+"""Targets of copies: devices, pipes and links stay what they are, and a replaced file keeps its attributes, locally
+and on the server."""
 
 import json
 import os
@@ -40,7 +41,7 @@ class Targets(unittest.TestCase):
         return self.cp(self.server.url("source"), target, **more)
 
     def attributed(self, path):
-        """A file that has everything that can be lost."""
+        """A file with everything that a copy can lose."""
         path.write_bytes(b"an older and much longer content " * 50_000)
         os.setxattr(path, "user.comment", b"mine")
         weft.run("setfacl", "-m", "u:4711:rw", path)
@@ -62,7 +63,7 @@ class Targets(unittest.TestCase):
         said = self.down(null).stdout
         self.assertTrue(stat.S_ISCHR(os.stat(null).st_mode))
         self.assertIn("not verified", said)
-        # By a link to it, too.
+        # Through a link to it, too.
         (self.work / "link").symlink_to(null)
         self.down(self.work / "link")
         self.assertTrue((self.work / "link").is_symlink())
@@ -87,7 +88,7 @@ class Targets(unittest.TestCase):
         waiting = subprocess.Popen(
             [weft.WEFT, "cp", self.server.url("source"), fifo], env=environment, stderr=subprocess.PIPE, text=True
         )
-        # The first line tells of the connection: it waits for a reader then.
+        # The first line describes the connection; after that, the command waits for a reader.
         waiting.stderr.readline()
         waiting.terminate()
         begun = time.monotonic()
@@ -111,7 +112,7 @@ class Targets(unittest.TestCase):
         self.assertEqual(json.loads(done.stderr)["bytes"], len(CONTENT))
         done = self.cp("-", self.server.url("from-input"), input="what was piped")
         self.assertEqual((self.there / "from-input").read_text(), "what was piped")
-        # A folder there has no name to take from a pipe.
+        # For a folder as its target a pipe has no file name.
         done = self.cp("-", self.server.url(""), input="x", check=False)
         self.assertIn("name the file", done.stderr)
         self.assertNotIn("-", os.listdir(os.getcwd()))
@@ -149,11 +150,11 @@ class Targets(unittest.TestCase):
         done = weft.run(weft.WEFT, "sync", self.server.url(""), self.work, check=False)
         self.assertEqual(self.attributes(self.work / "source"), before)
         self.assertEqual((self.work / "source").read_bytes(), CONTENT)
-        # A server that chooses names must not choose what a link here leads to.
+        # A server, which chooses names, must not choose the target of a local link.
         self.assertEqual((self.work / "behind").read_bytes(), b"old")
         self.assertTrue((self.work / "sub" / "link").is_symlink())
         self.assertIn("sub/link: a symbolic link, device or FIFO is in the way", done.stderr)
-        # It does not wait for somebody to read the pipe, and does not hide that it left it out.
+        # It does not wait for a reader of the pipe, and reports that it left the pipe out.
         self.assertTrue((self.work / "sub" / "pipe").is_fifo())
         self.assertIn("sub/pipe: a symbolic link, device or FIFO is in the way", done.stderr)
         self.assertNotEqual(done.returncode, 0)
@@ -169,7 +170,7 @@ class Targets(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.work)), ["file", "other"])
 
     def as_nobody(self, *arguments):
-        """Runs weft as a user who is not root."""
+        """Runs weft as a user other than root."""
         return weft.run(
             "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", weft.WEFT, "cp", *arguments,
             check=False,
@@ -180,17 +181,17 @@ class Targets(unittest.TestCase):
         path = self.work / "file"
         path.write_bytes(b"old")
         path.chmod(0o666)
-        # The folder takes no draft.
+        # The folder takes no temporary file.
         done = self.as_nobody(self.server.url("source"), path)
         self.assertEqual((done.returncode, path.read_bytes()), (0, CONTENT), done.stderr)
         self.assertIn("written in place", done.stderr)
-        # It does, and the owner cannot be kept: in place.
+        # It does, but the owner cannot be preserved: the file is written in place.
         self.work.chmod(0o777)
         path.write_bytes(b"old")
         done = self.as_nobody(self.server.url("source"), path)
         self.assertEqual((done.returncode, path.read_bytes()), (0, CONTENT), done.stderr)
         self.assertEqual(os.stat(path).st_uid, 0)
-        # Neither: it is not written, and nothing stays behind.
+        # Neither is possible: the file is not written, and nothing stays behind.
         path.write_bytes(b"old")
         path.chmod(0o644)
         done = self.as_nobody(self.server.url("source"), path)
@@ -202,7 +203,7 @@ class Targets(unittest.TestCase):
         path, behind = self.work / "file", self.work / "behind"
         path.write_bytes(b"old")
         behind.write_bytes(b"old")
-        # As a container's /etc/hosts: a rename onto it fails.
+        # Like a container's /etc/hosts: a rename onto it fails.
         script = 'mount --bind "$1" "$2"; exec "$3" cp "$4" "$2"'
         done = weft.run_with_own_mounts(script, behind, path, weft.WEFT, self.server.url("source"))
         self.assertIn("written in place", done.stderr)

@@ -1,6 +1,6 @@
-"""One large file there and back over every transport, by Weft's own client against Weft's own server.
+"""One large file to the server and back over every transport, by Weft's own client against Weft's own server.
 
-The other tests of this folder judge each end with somebody else's software; this one is about size.
+The other tests of this folder test each end with independent software; this one is about size.
 """
 
 import json
@@ -11,7 +11,7 @@ import unittest
 
 import weft
 
-# 1 GiB unless the machine is told to be quick.
+# 1 GiB unless WEFT_TEST_FILE_SIZE asks for less.
 SIZE = int(os.environ.get("WEFT_TEST_FILE_SIZE", 1 << 30))
 
 
@@ -46,14 +46,14 @@ class Transports(unittest.TestCase):
         size = 9 << 20
         with weft.serving("--require-encryption") as server, tempfile.TemporaryDirectory() as work:
             source = weft.random_file(pathlib.Path(work) / "file", size)
-            # Written, and read again to be verified.
+            # Written, then read again for verification.
             for transport, moved in [("tcp", 0), ("iwarp", 2 * size), ("shm", 2 * size)]:
                 with self.subTest(transport=transport):
                     done = weft.run(
                         weft.WEFT, "cp", "-q", "--json", source, server.url("file"), "--transport", transport
                     )
                     told = json.loads(done.stdout)
-                    # What is verified is moved once more.
+                    # Verification transfers the data once more.
                     self.assertEqual(
                         (told["rdma_bytes"], told["rdma_bytes"] + told["rdma_verify_bytes"]), (moved // 2, moved)
                     )

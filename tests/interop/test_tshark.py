@@ -12,16 +12,16 @@ import weft
 
 @unittest.skipUnless(os.geteuid() == 0, "capturing on the loopback interface needs root")
 class Tshark(unittest.TestCase):
-    # What tshark would not know from the port.
+    # Protocols that tshark cannot infer from the port.
     decode = ()
-    # tcpdump hands over what it has seen once a second, or when much has come.
+    # tcpdump delivers its capture once a second, or when its buffer is full.
     options = ()
 
     def capture(self, ports, work, action):
-        """Runs `action` while tcpdump records the ports; returns the capture file, which lacks no segment of TCP.
+        """Runs `action` while tcpdump captures the ports; returns the capture file, which lacks no TCP segment.
 
-        A loaded kernel may leave a packet out of a capture that reached its receiver, and count none as dropped. What such a
-        file shows malformed says nothing of the sender, so `action` is done once more."""
+        A loaded kernel may leave out of a capture a packet that did reach its receiver, without counting it as
+        dropped. Malformed frames in such a file are not the sender's fault, so `action` runs once more."""
         for _ in range(3):
             path = self.record(ports, work, action)
             lacking = self.tshark(path, "-Y", "tcp.analysis.lost_segment or tcp.analysis.ack_lost_segment")
@@ -32,7 +32,7 @@ class Tshark(unittest.TestCase):
     def record(self, ports, work, action):
         path = pathlib.Path(work) / "run.pcap"
         expression = " or ".join(f"tcp port {port}" for port in ports)
-        # Packets as large as the loopback interface makes them; written as they come.
+        # Packets as large as the loopback interface allows; written immediately.
         dump = subprocess.Popen(
             ["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", str(path), *self.options,
              expression],
@@ -56,7 +56,7 @@ class Tshark(unittest.TestCase):
         return path
 
     def tshark(self, path, *arguments):
-        # Two passes: in the first one tshark has not yet seen the reply that an RDMA Write belongs to.
+        # Two passes: in the first one tshark has not yet seen the reply to which an RDMA Write belongs.
         done = weft.run(
             "tshark", "-2", "-r", path, "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.try_heuristic_first:TRUE",
             *self.decode, *arguments,
@@ -116,14 +116,14 @@ class Tshark(unittest.TestCase):
             self.assertEqual(path.stat().st_mode & 0o777, 0o600)
             text = self.judge(path, "iwarp_mpa", "iwarp_ddp", "iwarp_rdma", "smb_direct", "smb2", "rpcordma", "nfs")
             self.assertIn("(Good CRC32)", text)
-            # One-sided both ways, by either protocol: the server fetches what is written and places what is read.
+            # One-sided in both directions, by either protocol: the server fetches written data and places read data.
             for opcode in ["0x00", "0x01", "0x02"]:
                 self.assertTrue(self.tshark(path, "-Y", f"iwarp_rdma.opcode == {opcode}"), opcode)
 
     def test_smb_over_tcp(self):
         with weft.serving() as server, tempfile.TemporaryDirectory(prefix="weft-client-") as work:
-            # On a port that is not 445 tshark takes the length of a message for one of 17 bits (RFC 1002 4.3.1), and what follows a
-            # longer message for anything that its bytes look like.
+            # On a port other than 445, tshark takes the message length as 17 bits (RFC 1002 4.3.1), and misinterprets
+            # the bytes after a longer message.
             source = weft.random_file(pathlib.Path(work) / "source", 100_000)
 
             def action():

@@ -1,4 +1,5 @@
-"""weft status --watch on a terminal: a page that follows the server and the terminal's size, and gives the terminal back."""
+"""weft status --watch on a terminal: a page that follows the server and the terminal's size, and restores the
+terminal."""
 
 import fcntl
 import os
@@ -20,12 +21,12 @@ ENTER, LEAVE, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
 def solid(text):
-    """Without blanks, and without what moves the cursor or changes colours."""
+    """Without blanks, and without sequences that move the cursor or change colours."""
     return re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]| ", b"", text)
 
 
 class Screen:
-    """A terminal with the page in it."""
+    """A terminal that shows the page."""
 
     def __init__(self, state, columns=120, rows=30):
         self.leader, follower = pty.openpty()
@@ -42,8 +43,8 @@ class Screen:
         fcntl.ioctl(self.leader, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def until(self, wanted, after=0):
-        """Reads until the text has come; `after` bytes that were seen before do not count. A page that is drawn steps over
-        what is blank already, so blanks do not count either."""
+        """Reads until the text appears; the first `after` bytes do not count. A redraw skips blanks that are already
+        there, so blanks do not count either."""
         deadline = time.monotonic() + 30
         while wanted not in self.seen[after:] and solid(wanted) not in solid(self.seen[after:]):
             if time.monotonic() > deadline:
@@ -56,7 +57,7 @@ class Screen:
         return len(self.seen)
 
     def end(self):
-        """Waits for the end; the exit status."""
+        """Waits for the end; returns the exit status."""
         status = self.process.wait(30)
         while select.select([self.leader], [], [], 0.2)[0]:
             try:
@@ -86,7 +87,7 @@ class Watch(unittest.TestCase):
         return screen
 
     def given_back(self, screen):
-        self.assertIn(LEAVE, screen.seen, "the screen of before is shown again")
+        self.assertIn(LEAVE, screen.seen, "the earlier screen is shown again")
         self.assertIn(CURSOR, screen.seen[screen.seen.rindex(ENTER):], "the cursor is back")
         self.assertEqual(screen.before, termios.tcgetattr(screen.follower), "the terminal echoes and has lines again")
 

@@ -1,5 +1,5 @@
-"""Starts the release binary for a test and talks to it. Every port is any free one unless the test names it, every file is
-temporary."""
+"""Starts the release binary for a test and talks to it. Ports are chosen freely unless the test names one; every
+file is temporary."""
 
 import contextlib
 import ctypes
@@ -18,26 +18,27 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WEFT = pathlib.Path(os.environ.get("WEFT_BINARY", ROOT / "target" / "release" / "weft"))
 USER, PASSWORD = "tester", "secret-of-the-test"
 
-# A signal that is ignored here (by nohup, or in the background of a script) would be ignored by all that is started.
+# Child processes would inherit a signal that is ignored here (by nohup, or in the background of a script).
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
 
 def alone(tests):
-    """Marks a class of tests that measure, or keep every core busy: `make interop` runs them one by one, beside no other test. Plain
-    unittest takes no notice."""
+    """Marks a class of tests that measure, or keep every core busy: `make interop` runs them one by one, with no
+    other test at the same time. Plain unittest ignores it."""
     tests.runs_alone = True
     return tests
 
 
 def is_alone(tests):
-    """Whether `alone` marks this class itself. A class that inherits from it says so for itself."""
+    """Whether `alone` marks this class itself. A subclass needs its own mark."""
     return tests is not None and vars(tests).get("runs_alone", False)
 
 
 class Process:
-    """A running `weft serve --json`: `ready` is what it said then. What it says afterwards is in its log, of all its starts."""
+    """A running `weft serve --json`. `ready` is its first line of output; its log has the later output of all its
+    starts."""
 
     def __init__(self, command, log):
         self.command, self.log = command, pathlib.Path(log)
@@ -58,17 +59,17 @@ class Process:
         self.ready = json.loads(line)
 
     def crash(self):
-        """Ends the server without a word to anybody."""
+        """Kills the server without notice."""
         self.process.kill()
         self.end()
 
     def stop(self):
-        """Ends the server as a service manager does; its exit status must be 0."""
+        """Stops the server as a service manager does; its exit status must be 0."""
         self.process.send_signal(signal.SIGTERM)
         return self.end()
 
     def end(self):
-        """Waits until it has ended; its exit status."""
+        """Waits for its end; returns its exit status."""
         status = self.process.wait(timeout=60)
         self.process.stdout.close()
         return status
@@ -77,25 +78,25 @@ class Process:
         return self.log.read_text()
 
     def faults(self, *levels):
-        """Lines of its log of these levels, WARN and ERROR unless told. A host that is busy with other tests keeps a core from its
-        loop, which the watchdog says: no fault of the server's."""
+        """Lines of its log at these levels, by default WARN and ERROR. When other tests keep the host busy, the
+        watchdog reports a delayed core; that is not a fault of the server and is left out."""
         levels = levels or ("WARN", "ERROR")
         lines = self.log_text().splitlines()
         return [line for line in lines if any(f" {level} " in line for level in levels) and "to its loop" not in line]
 
 
 class Server(Process):
-    """A server with one folder share `data` and one ramdisk `ram`. Its log goes when it has stopped."""
+    """A server with one folder share `data` and one ramdisk `ram`. Its log is deleted when it has stopped."""
 
     def __init__(self, folder, *options, ports=None, listen="127.0.0.1"):
         self.folder = folder
         command = [WEFT, "serve", folder, "--ram", "ram=2G", "--user", USER, "--json"]
-        # None: where it listens by itself.
+        # None: the default addresses.
         if listen is not None:
             command += ["--listen", listen]
         for name in ["smb", "smbd", "nfs", "nfs-rdma", "mountd"]:
             command += [f"--{name}-port", (ports or {}).get(name, 0)]
-        # The tests may run as root, and then so do the NFS clients that they start.
+        # If the tests run as root, so do the NFS clients that they start.
         command += ["--no-root-squash", *options]
         log, path = tempfile.mkstemp(prefix="weft-log-", suffix=".txt")
         os.close(log)
@@ -142,8 +143,9 @@ def serving(*options, ports=None, listen="127.0.0.1"):
 
 
 def as_root_of(socket_of, *address):
-    """Has `socket_of` make a socket at a reserved port of this host, which a server that is root expects of NFS clients; at any
-    port where we are not root, as such a server is not either. `address` goes before the port."""
+    """Runs `socket_of` with a reserved port of this host, which a server that runs as root expects of NFS clients.
+    Without root any port will do, since the server does not run as root either. The arguments in `address` come
+    before the port."""
     if os.geteuid() != 0:
         return socket_of((*address, 0))
     for port in random.sample(range(665, 1024), 1024 - 665):
@@ -163,9 +165,9 @@ def nfs_connection(port, timeout=60):
 
 @contextlib.contextmanager
 def own_network():
-    """A network of this thread and the processes that it starts, with nothing but a loopback interface: for clients that
-    insist on a port that may be somebody else's here. Shared memory, whose sockets are named by ports, has a folder of its own
-    meanwhile. Needs root."""
+    """A network namespace for this thread and its child processes, with only a loopback interface: for clients that
+    need a fixed port, which may be taken here. Sockets of shared memory, which are named by ports, go to a separate
+    folder meanwhile. Needs root."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     clone_newnet = 0x4000_0000
@@ -173,7 +175,7 @@ def own_network():
         raise OSError(ctypes.get_errno(), "unshare")
     try:
         run("ip", "link", "set", "lo", "up")
-        # Nobody has these (RFC 5737): what is sent there is dropped without a word, as on most networks.
+        # Addresses for documentation (RFC 5737): packets are dropped silently, as on most networks.
         run("ip", "route", "add", "192.0.2.0/24", "dev", "lo")
         with tempfile.TemporaryDirectory(prefix="weft-run-") as folder, unittest.mock.patch.dict(
             os.environ, XDG_RUNTIME_DIR=folder
@@ -186,7 +188,7 @@ def own_network():
 
 
 def run(*command, check=True, timeout=120, password=PASSWORD, **more):
-    """Runs a command to its end; on failure shows what it said."""
+    """Runs a command to its end; shows its output if it fails."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     environment = dict(os.environ, WEFT_PASSWORD=password, PATH=path)
     done = subprocess.run(
@@ -199,14 +201,14 @@ def run(*command, check=True, timeout=120, password=PASSWORD, **more):
 
 
 def run_with_own_mounts(script, *arguments):
-    """Runs a shell script whose mounts nobody else sees. Needs root."""
-    # In a chroot / may be no mount point: then nothing above it is ours to make private.
+    """Runs a shell script whose mounts no other process sees. Needs root."""
+    # In a chroot, / may not be a mount point: then there is nothing above it to make private.
     script = "mount --make-rprivate / 2> /dev/null\nset -e\n" + script
     return run("unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, "sh", *arguments)
 
 
 def smbclient(server, commands, *options, share="data", user=USER, password=PASSWORD, check=True):
-    """Runs smbclient's commands on a share; returns all that it said."""
+    """Runs smbclient's commands on a share; returns all output."""
     done = run(
         "smbclient", f"//127.0.0.1/{share}", "-p", server.smb_port, "-U", f"{user}%{password}", *options,
         "-c", commands, check=False,
@@ -218,15 +220,15 @@ def smbclient(server, commands, *options, share="data", user=USER, password=PASS
 
 
 def random_file(path, size):
-    """A file of `size` random bytes: the same ones for the same name each time, so that what fails by its content fails again.
-    WEFT_TEST_SEED gives others."""
+    """A file of `size` random bytes. The same name gives the same bytes each time, so that a failure by content is
+    reproducible; WEFT_TEST_SEED changes them."""
     seed = os.environ.get("WEFT_TEST_SEED", "20261122")
     block = random.Random(f"{seed} {pathlib.Path(path).name}").randbytes(min(size, 1 << 20))
     with open(path, "wb") as out:
         left = size
         number = 0
         while left:
-            # Each block differs, so a swapped or repeated block is seen.
+            # Each block differs, so that a swapped or repeated block shows.
             piece = (number.to_bytes(8, "little") + block[8:])[: min(left, len(block))]
             out.write(piece)
             left -= len(piece)

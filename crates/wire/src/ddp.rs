@@ -1,6 +1,6 @@
-//! DDP segment headers: where a segment's payload goes.
+//! DDP segment headers, which say where a segment's payload goes (RFC 5041 4).
 //!
-//! Spec: RFC 5041 4. Does not: check that the place exists; the region table and the receive queue do.
+//! The region table and the receive queue check that the destination exists.
 //!
 //! Tagged, 14 bytes (the ULP byte is RDMAP's control field):
 //!
@@ -41,7 +41,7 @@ const FLAG_LAST: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
 const VERSION: u8 = 1;
 
-/// Why bytes are no DDP header.
+/// Why bytes are not a DDP header.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Malformed {
     /// Fewer bytes than a header.
@@ -50,7 +50,7 @@ pub enum Malformed {
     /// DV is not 1.
     #[error("DDP version unknown")]
     Version {
-        /// Whether the segment calls itself tagged: the error has one code for each kind.
+        /// Whether the segment calls itself tagged: the DDP error has one code for each kind.
         tagged: bool,
     },
 }
@@ -58,9 +58,9 @@ pub enum Malformed {
 /// A header of either kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// Into a tagged buffer.
+    /// For a tagged buffer.
     Tagged(Tagged),
-    /// Into the next buffer of a queue.
+    /// For the next buffer of a queue.
     Untagged(Untagged),
 }
 
@@ -73,7 +73,7 @@ pub struct Tagged {
     pub control: u8,
     /// The buffer.
     pub stag: u32,
-    /// Where in it, in bytes.
+    /// Offset in the buffer, in bytes.
     pub to: u64,
 }
 
@@ -86,16 +86,16 @@ pub struct Untagged {
     pub control: u8,
     /// The other four bytes for RDMAP: the STag of a Send with Invalidate, else zero.
     pub invalidate: u32,
-    /// Which queue.
+    /// Queue number.
     pub qn: u32,
-    /// Which message of the queue, from 1, modulo 2^32.
+    /// Message sequence number in the queue, from 1, modulo 2^32.
     pub msn: u32,
-    /// Where in the message, in bytes.
+    /// Offset in the message, in bytes.
     pub mo: u32,
 }
 
 impl Header {
-    /// Bytes of the header whose first byte this is.
+    /// Length of the header that starts with this byte.
     pub const fn len_of(first: u8) -> usize {
         if first & FLAG_TAGGED != 0 { TAGGED_LEN } else { UNTAGGED_LEN }
     }
@@ -129,7 +129,7 @@ impl Header {
         })
     }
 
-    /// Bytes of this header.
+    /// Length of this header.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub fn len(&self) -> usize {
         match self {

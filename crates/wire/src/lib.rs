@@ -1,9 +1,10 @@
-//! Every byte layout that Weft speaks, and nothing else: parse and emit. No state, no I/O, no unsafe.
+//! Byte layouts: this crate parses and emits every structure that Weft sends, receives or stores, and does nothing
+//! else. It has no state, no I/O and no unsafe code.
 //!
-//! What: one module per header or message family, named as its specification names it.
-//! Does not: decide; a value that parsed is well-formed, not necessarily allowed.
+//! Each header or message family has one module, named as its specification names it. A value that parses is
+//! well-formed, but not necessarily allowed: callers decide that.
 #![forbid(unsafe_code)]
-// Nothing that a peer sent reaches an index, or a sum that could overflow.
+// Bytes from a peer can cause neither an index out of range nor an overflow.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod dcerpc;

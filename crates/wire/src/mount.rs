@@ -1,6 +1,5 @@
-//! MOUNT version 3: from an export's path to its root handle.
-//!
-//! Spec: RFC 1813 section 5 (appendix I). Does not: decide who may mount.
+//! MOUNT version 3 (RFC 1813 section 5, appendix I): maps an export's path to its root handle. The server decides who
+//! may mount.
 
 use std::fmt;
 
@@ -76,7 +75,7 @@ impl MountStatus {
     pub const SERVERFAULT: MountStatus = MountStatus(10006);
 }
 
-/// What it means to whoever wanted to mount, and the RFC's name.
+/// The meaning for the person who mounts, and the RFC's name.
 impl fmt::Display for MountStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (words, name) = match *self {
@@ -103,7 +102,7 @@ pub enum MountResult {
     Ok {
         /// The root.
         handle: Handle,
-        /// Credentials that the server takes, best first.
+        /// Credentials that the server accepts, best first.
         flavors: Vec<Flavor>,
     },
     /// Refused.
@@ -135,13 +134,13 @@ impl Xdr for MountResult {
     }
 }
 
-/// A linked list: each item behind a one, a zero at the end.
+/// A linked list: a one before each item, a zero at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
 impl<T: Xdr> Xdr for List<T> {
     fn parse(d: &mut Decoder) -> Result<List<T>, Malformed> {
-        // The list cannot outgrow the stream: every item takes at least four bytes of it.
+        // The list cannot outgrow the stream, since every item takes at least four bytes of it.
         let mut items = Vec::new();
         while d.bool()? {
             items.push(T::parse(d)?);
@@ -158,7 +157,7 @@ impl<T: Xdr> Xdr for List<T> {
 }
 
 xdr_struct! {
-    /// mountbody: who has mounted what.
+    /// mountbody: one mount of a client.
     pub struct MountEntry {
         /// Client.
         pub hostname: Name,
@@ -172,7 +171,7 @@ xdr_struct! {
     pub struct Export {
         /// Path.
         pub dir: DirPath,
-        /// Who may mount it; empty is everybody.
+        /// Groups that may mount it; empty for everybody.
         pub groups: List<Name>,
     }
 }

@@ -1,9 +1,9 @@
-//! MPA: the two set-up frames, and the rules that make an FPDU out of a DDP segment.
+//! MPA: the two set-up frames (RFC 5044 7.1.1, enhanced by RFC 6581 6 and 9), and the rules that make an FPDU of a DDP
+//! segment (RFC 5044 4: FPDU, markers, CRC).
 //!
-//! Spec: RFC 5044 4 (FPDU, markers, CRC), 7.1.1 (set-up frames); RFC 6581 6 and 9 (enhanced set-up).
-//! Does not: negotiate; the `iwarp` provider decides what the bits of both sides add up to.
+//! The `iwarp` provider negotiates: it combines the bits of both sides.
 //!
-//! Request and Reply frame (the key says which):
+//! Request and Reply frame, told apart by the key:
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -44,7 +44,7 @@ pub const FRAME_LEN: usize = 20;
 pub const MAX_PRIVATE_DATA: usize = 512;
 /// Most private data of the user when the enhanced word takes its four bytes (RFC 6581 9).
 pub const MAX_USER_PRIVATE_DATA: usize = MAX_PRIVATE_DATA - ENHANCED_LEN;
-/// IRD or ORD of all ones: the users settle it between themselves (RFC 6581 9.1).
+/// An IRD or ORD of all ones: the users negotiate it themselves (RFC 6581 9.1).
 pub const NOT_NEGOTIATED: u16 = 0x3fff;
 /// Distance between markers in the TCP stream, in bytes (RFC 5044 4.3).
 pub const MARKER_INTERVAL: usize = 512;
@@ -63,16 +63,16 @@ const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECTED: u8 = 0x20;
 const FLAG_ENHANCED: u8 = 0x10;
 
-/// Why bytes are no MPA frame.
+/// Why bytes are not an MPA frame.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Malformed {
-    /// Fewer bytes than the frame says.
+    /// Fewer bytes than the frame announces.
     #[error("MPA frame cut short")]
     Truncated,
     /// Bytes after the frame's end.
     #[error("bytes after the MPA frame")]
     Trailing,
-    /// The first 16 bytes are no key of MPA.
+    /// The first 16 bytes are not an MPA key.
     #[error("no MPA key")]
     Key,
     /// Revision 0 or above 2.
@@ -83,7 +83,7 @@ pub enum Malformed {
     PrivateData(u16),
 }
 
-/// Which of the two frames.
+/// The kind of a set-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// From the initiator.
@@ -105,7 +105,7 @@ pub struct Frame {
     pub rejected: bool,
     /// 1 (RFC 5044) or 2 (RFC 6581).
     pub revision: u8,
-    /// S and the word that it announces; only with revision 2.
+    /// S and the word that it announces; only in revision 2.
     pub enhanced: Option<Enhanced>,
     /// The user's private data, at most [`MAX_PRIVATE_DATA`] bytes, four fewer with `enhanced`.
     pub private_data: Bytes,
@@ -114,15 +114,16 @@ pub struct Frame {
 /// The word of RFC 6581 section 9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enhanced {
-    /// Inbound RDMA Reads at a time, 14 bits.
+    /// Concurrent inbound RDMA Reads, 14 bits.
     pub ird: u16,
-    /// Outbound RDMA Reads at a time, 14 bits.
+    /// Concurrent outbound RDMA Reads, 14 bits.
     pub ord: u16,
-    /// A, and which ready-to-receive indications the sender can do; `None` is the client-server model.
+    /// A, and the ready-to-receive indications that the sender supports; `None` is the client-server model.
     pub peer_to_peer: Option<Rtr>,
 }
 
-/// Ready-to-receive indications: what the initiator may open with, so that the responder may send (RFC 6581 9.2).
+/// Ready-to-receive indications: the initiator's possible first messages, after which the responder may send (RFC 6581
+/// 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rtr {
     /// B: an empty Send.
@@ -134,8 +135,8 @@ pub struct Rtr {
 }
 
 impl Frame {
-    /// How long the frame is whose first bytes these are. Fails on anything that cannot become a frame, so a
-    /// receiver never waits for, or stores, more than 532 bytes.
+    /// Length of the frame that starts with these bytes. Fails on anything that cannot become a frame, so a receiver
+    /// never waits for more than 532 bytes, nor stores them.
     pub fn len_of(start: &[u8; FRAME_LEN]) -> Result<usize, Malformed> {
         let Some((key, [flags, revision, high, low])) = start.split_first_chunk::<16>() else {
             return Err(Malformed::Truncated);
@@ -168,7 +169,7 @@ impl Frame {
         }
         let kind = if start[..16] == REQUEST_KEY { Kind::Request } else { Kind::Reply };
         let (flags, revision) = (start[16], start[17]);
-        // With revision 1 the bit is one of the reserved ones, which are not looked at (RFC 6581 6).
+        // In revision 1 this bit is reserved and ignored (RFC 6581 6).
         let enhanced = if revision >= 2 && flags & FLAG_ENHANCED != 0 {
             let (word, rest) = private.split_first_chunk().ok_or(Malformed::Truncated)?;
             private = rest;
@@ -180,7 +181,7 @@ impl Frame {
             kind,
             markers: flags & FLAG_MARKERS != 0,
             crc: flags & FLAG_CRC != 0,
-            // R is not looked at in a request (RFC 5044 7.1.1).
+            // R is ignored in a request (RFC 5044 7.1.1).
             rejected: kind == Kind::Reply && flags & FLAG_REJECTED != 0,
             revision,
             enhanced,
@@ -191,7 +192,9 @@ impl Frame {
     /// Appends the frame.
     ///
     /// # Panics
-    /// When the private data exceeds its limit, or `enhanced` comes with revision 1: our own fault, never a peer's.
+    ///
+    /// When the private data exceeds its limit, or `enhanced` comes with revision 1. Only our own code can cause this,
+    /// never a peer.
     pub fn emit(&self, to: &mut Vec<u8>) {
         assert!(self.enhanced.is_none() || self.revision >= 2);
         let enhanced = if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };
@@ -229,7 +232,7 @@ impl Enhanced {
         Enhanced {
             ird: ird & NOT_NEGOTIATED,
             ord: ord & NOT_NEGOTIATED,
-            // Without A, the other three are not looked at (RFC 6581 9.2).
+            // Without A, the other three bits are ignored (RFC 6581 9.2).
             peer_to_peer: (ird & Self::A != 0).then_some(Rtr {
                 send: ird & Self::B != 0,
                 write: ord & Self::C != 0,
@@ -250,12 +253,13 @@ impl Enhanced {
     }
 }
 
-/// Zero bytes between a ULPDU of `ulpdu` bytes and the CRC: the FPDU is a multiple of four (RFC 5044 4.1).
+/// Length of the zero bytes between a ULPDU of `ulpdu` bytes and the CRC, which make the FPDU a multiple of four (RFC
+/// 5044 4.1).
 pub const fn pad(ulpdu: u16) -> usize {
     (2usize.wrapping_sub(ulpdu as usize)) & 3
 }
 
-/// Bytes behind a ULPDU of `ulpdu` bytes: pad and CRC.
+/// Bytes after a ULPDU of `ulpdu` bytes: pad and CRC.
 pub const fn trailer_len(ulpdu: u16) -> usize {
     CRC_LEN.saturating_add(pad(ulpdu))
 }
@@ -271,16 +275,16 @@ pub fn marker(back: u16) -> [u8; MARKER_LEN] {
     [0, 0, high, low]
 }
 
-/// From this length on, folding by carry-less multiplication (crc-fast) beats the processor's own CRC instruction (crc32c): 17
-/// against 14 GB/s at 2 KiB, 40 against 18 at 64 KiB. Below, setting it up costs more than it saves.
+/// From this length on, folding by carry-less multiplication (crc-fast) beats the processor's own CRC instruction
+/// (crc32c): 17 against 14 GB/s at 2 KiB, 40 against 18 at 64 KiB. Below it, the set-up costs more than folding saves.
 const FOLD_MIN: usize = 2048;
 
-/// The CRC32C of an FPDU, taken piece by piece.
+/// The CRC32C of an FPDU, computed piece by piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crc(u32);
 
 impl Crc {
-    /// Takes the next bytes in.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0 = if bytes.len() < FOLD_MIN {
             crc32c::crc32c_append(self.0, bytes)
@@ -291,18 +295,18 @@ impl Crc {
         };
     }
 
-    /// Takes in bytes that were checksummed elsewhere: their CRC32C, and the shift over their length.
+    /// Adds bytes that were checksummed elsewhere, given their CRC32C and the shift over their length.
     pub fn append(&mut self, sum: u32, shift: &Shift) {
         self.0 = shift.apply(self.0) ^ sum;
     }
 
-    /// The field: like an iSCSI digest, least significant byte first (RFC 5044 4.4, example in figure 5).
+    /// The CRC field: like an iSCSI digest, least significant byte first (RFC 5044 4.4, example in figure 5).
     pub fn field(self) -> [u8; CRC_LEN] {
         self.0.to_le_bytes()
     }
 }
 
-/// What following bytes of one certain number do to the CRC before them: a linear map, one word per bit. Making one
+/// The effect of a fixed number of following bytes on the CRC before them: a linear map, one word per bit. Building one
 /// takes a fraction of a millisecond, applying it a few nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shift {
@@ -316,7 +320,7 @@ impl Shift {
         Shift { len, columns: std::array::from_fn(|bit| crc32c::crc32c_combine(1 << bit, 0, len)) }
     }
 
-    /// Over how many bytes.
+    /// The number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "it contains nothing")]
     pub fn len(&self) -> usize {
         self.len
@@ -324,7 +328,7 @@ impl Shift {
 
     fn apply(&self, crc: u32) -> u32 {
         self.columns.iter().enumerate().fold(0, |sum, (bit, column)| {
-            // All ones where the bit is set.
+            // All ones if the bit is set.
             sum ^ (column & (crc >> bit & 1).wrapping_neg())
         })
     }

@@ -1,8 +1,9 @@
-//! The Network Block Device protocol: a handshake of options, then requests and replies, all big-endian.
+//! The Network Block Device protocol: a [`handshake`] of options, then [`transmission`] of requests and replies, all
+//! big-endian.
 //!
-//! What: [`handshake`] and [`transmission`], parse and emit. Spec: the NBD project's doc/proto.md, "Protocol phases" and
-//! "Values" (newstyle fixed only; oldstyle, which cannot refuse anything, is not here).
-//! Does not: know exports, limit lengths, or hold the state of a handshake (see `nbd::negotiation`).
+//! The specification is the NBD project's doc/proto.md, "Protocol phases" and "Values". Only fixed newstyle is
+//! implemented; oldstyle cannot refuse anything. `nbd::negotiation` holds the state of a handshake, knows the exports
+//! and limits lengths.
 
 pub mod handshake;
 pub mod transmission;
@@ -19,8 +20,8 @@ pub enum Malformed {
     /// More bytes than the message has.
     #[error("message with {0} bytes too many")]
     Trailing(usize),
-    /// Another magic number: the peer speaks something else, or has lost its place in the stream.
-    #[error("magic number {0:#x}")]
+    /// Another magic number: the peer speaks another protocol, or the stream is out of step.
+    #[error("unexpected magic number {0:#x}")]
     Magic(u64),
     /// A flag that must not be set.
     #[error("unknown flags {0:#x}")]
@@ -33,7 +34,7 @@ pub enum Malformed {
     Name,
 }
 
-/// A cursor over a message: takes from the front, never past the end.
+/// A cursor over a message that takes from the front and never reads past the end.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -61,7 +62,7 @@ impl<'a> Reader<'a> {
         Ok(front)
     }
 
-    /// A 32-bit length, then so many bytes of UTF-8.
+    /// A 32-bit length, then that many bytes of UTF-8.
     fn string(&mut self) -> Result<String, Malformed> {
         let len = self.u32()? as usize;
         name(self.bytes(len)?)
@@ -71,7 +72,7 @@ impl<'a> Reader<'a> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed::Trailing(self.0.len())) }
     }
 
-    /// The rest, whatever it is.
+    /// The remaining bytes, without a check.
     fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

@@ -1,8 +1,7 @@
 //! The four bytes before every SMB2 message on TCP: a type, which is zero, and a 24-bit length.
 //!
-//! What: [`Header`], parse and emit. Spec: [MS-SMB2] 2.1 (Direct TCP); RFC 1002 4.3.6 (session keepalive), which
-//! some peers send on port 445 too.
-//! Does not: limit the length (a transport does, by what it is willing to buffer).
+//! Direct TCP is [MS-SMB2] 2.1. Some peers also send the session keepalive of RFC 1002 4.3.6 on port 445. The transport
+//! limits the length to what it is willing to buffer.
 //!
 //! ```text
 //!  0               1               2               3
@@ -21,7 +20,7 @@ const SESSION_MESSAGE: u8 = 0x00;
 /// RFC 1002 4.3.1: SESSION KEEP ALIVE, which has no trailer.
 const SESSION_KEEP_ALIVE: u8 = 0x85;
 
-/// What follows.
+/// The transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Header {
     /// A message of `len` bytes.
@@ -29,7 +28,7 @@ pub enum Header {
         /// Bytes after the header, at most [`MAX_MESSAGE`].
         len: usize,
     },
-    /// Nothing: the peer shows that it is alive.
+    /// No message: the peer shows that it is alive.
     KeepAlive,
 }
 
@@ -39,11 +38,11 @@ pub enum Malformed {
     /// Fewer than [`HEADER_LEN`] bytes.
     #[error("fewer than 4 bytes of transport header")]
     Truncated,
-    /// A type other than zero ([MS-SMB2] 2.1) that is no keepalive either.
+    /// Neither type zero ([MS-SMB2] 2.1) nor a keepalive.
     #[error("transport header of type {0:#04x}")]
     Type(u8),
-    /// A message longer than 24 bits can say; only [`Header::emit`] returns it.
-    #[error("message longer than 24 bits can say")]
+    /// A message length that does not fit 24 bits; only [`Header::emit`] returns this.
+    #[error("message length exceeds 24 bits")]
     TooLong,
     /// A keepalive that announces a body.
     #[error("keepalive with a body")]
@@ -51,7 +50,7 @@ pub enum Malformed {
 }
 
 impl Header {
-    /// Reads the header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let Some(&[kind, high, mid, low]) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(Malformed::Truncated);
@@ -65,7 +64,7 @@ impl Header {
         }
     }
 
-    /// The header as it travels.
+    /// The header on the wire.
     pub fn emit(&self) -> Result<[u8; HEADER_LEN], Malformed> {
         match *self {
             Header::Message { len } if len > MAX_MESSAGE => Err(Malformed::TooLong),

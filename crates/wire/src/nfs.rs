@@ -1,25 +1,25 @@
-//! What the versions of NFS have in common on the wire: handles, verifiers, how durable a WRITE is, bits of ACCESS.
+//! Wire types common to all versions of NFS: handles, verifiers, the stability of a WRITE, bits of ACCESS.
 //!
-//! Spec: RFC 1813 2.3.3, 3.3.4, 3.3.7; RFC 7530 2.1, RFC 8881 3.2, 18.1, 18.32.
-//! Does not: know a procedure or an operation; `nfs3` and `nfs4` do, and name these as their own.
+//! They follow RFC 1813 2.3.3, 3.3.4, 3.3.7; RFC 7530 2.1; RFC 8881 3.2, 18.1, 18.32. `nfs3` and `nfs4` re-export them
+//! next to their procedures and operations.
 
 use std::fmt;
 
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr};
 
-/// A verifier: of writes, of a directory's cookies, of an exclusive CREATE, of a client's run.
+/// A verifier: of writes, of directory cookies, of an exclusive CREATE, or of a client's boot.
 pub type Verifier = [u8; 8];
 
 /// A file handle of at most `MAX` bytes: opaque to clients.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle<const MAX: usize> {
-    /// `len <= MAX`; bytes behind it are zero.
+    /// `len <= MAX`; the bytes after it are zero.
     len: usize,
     bytes: [u8; MAX],
 }
 
 impl<const MAX: usize> Handle<MAX> {
-    /// A handle of these bytes; `None` when there are more than `MAX`.
+    /// A handle with these bytes; `None` if there are more than `MAX`.
     pub fn new(handle: &[u8]) -> Option<Handle<MAX>> {
         let mut bytes = [0; MAX];
         bytes.get_mut(..handle.len())?.copy_from_slice(handle);
@@ -49,7 +49,7 @@ impl<const MAX: usize> Xdr for Handle<MAX> {
     }
 }
 
-/// stable_how, stable_how4: when written data must be durable.
+/// stable_how, stable_how4: when written data has to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stable {
     /// By the next COMMIT.

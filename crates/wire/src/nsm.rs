@@ -1,7 +1,8 @@
-//! NSM version 1: hosts tell each other that they have restarted, so that locks are given back or taken again.
+//! NSM version 1 (X/Open XNFS chapter 11, Network Status Monitor): hosts notify each other of a restart, so that locks
+//! are released or reclaimed.
 //!
-//! What: arguments of NOTIFY, the one procedure that goes over a network, and of those that a host asks itself.
-//! Spec: X/Open XNFS chapter 11 (Network Status Monitor). Does not: remember hosts.
+//! The module has the arguments of NOTIFY, the one procedure used over a network, and of the procedures that a host
+//! calls on itself.
 
 use crate::nlm::Object;
 use crate::xdr::xdr_struct;
@@ -24,11 +25,11 @@ pub mod procedure {
 }
 
 xdr_struct! {
-    /// stat_chge: a host has changed its state.
+    /// stat_chge: a host's state has changed.
     pub struct Change {
-        /// The host, by the name that it gave to its locks.
+        /// The host, under the name that its locks carry.
         pub name: Object,
-        /// Its state number: odd while it runs, and larger after every start.
+        /// The host's state number: odd while it runs, and larger after every start.
         pub state: u32,
     }
 }
@@ -44,9 +45,9 @@ xdr_struct! {
 xdr_struct! {
     /// sm_stat_res.
     pub struct StatAnswer {
-        /// 0 where the host could be monitored.
+        /// 0 if the host can be monitored.
         pub result: u32,
-        /// Our own state number.
+        /// The monitor's own state number.
         pub state: u32,
     }
 }

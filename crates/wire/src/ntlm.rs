@@ -1,9 +1,9 @@
 //! NTLM messages: NEGOTIATE, CHALLENGE, AUTHENTICATE, their AV pairs, and the NTLMv2 response inside them.
 //!
-//! Spec: [MS-NLMP] 2.2. Names are Unicode (UTF-16LE) only; OEM strings are not read.
-//! Does not: compute any key or decide who may log on (see `smb::auth`).
+//! Implements [MS-NLMP] 2.2. Names are Unicode (UTF-16LE); of OEM names only ASCII ones are read. `smb::auth` computes
+//! keys and decides who may log on.
 //!
-//! Every message starts alike; variable fields are described by (length, room, offset from byte 0):
+//! All messages start alike; descriptors (length, room, offset from byte 0) locate the variable fields:
 //!
 //! ```text
 //! 0        8           12
@@ -14,12 +14,12 @@ use std::ops::Range;
 
 /// First bytes of every message.
 pub const SIGNATURE: &[u8; 8] = b"NTLMSSP\0";
-/// Longest message that is read. Clients send about 500 bytes; AV pairs with long names stay far below this.
+/// Longest message that is parsed. Clients send about 500 bytes; AV pairs with long names stay far below this.
 pub const MAX_MESSAGE: usize = 16 * 1024;
-/// Where the MIC of an AUTHENTICATE message lies.
+/// Position of the MIC in an AUTHENTICATE message.
 pub const MIC: Range<usize> = 72..88;
 
-/// A message that [MS-NLMP] does not allow: section and fact.
+/// A message that [MS-NLMP] does not allow, with section and violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed NTLM message: {0}")]
 pub struct Malformed(pub &'static str);
@@ -56,12 +56,12 @@ impl Flags {
         self.0 & other.0 != 0
     }
 
-    /// Both sets.
+    /// The union of both sets.
     pub const fn union(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// What both have.
+    /// The intersection of both sets.
     pub const fn intersection(self, other: Flags) -> Flags {
         Flags(self.0 & other.0)
     }
@@ -70,15 +70,15 @@ impl Flags {
 /// VERSION (2.2.2.10) as we send it: 10.0, no build, NTLMSSP_REVISION_W2K3. Informative only.
 const VERSION: [u8; 8] = [10, 0, 0, 0, 0, 0, 0, 15];
 
-/// NEGOTIATE_MESSAGE, 2.2.1.1. The OEM domain and workstation names, of no use to a server, are not read.
+/// NEGOTIATE_MESSAGE, 2.2.1.1. The OEM domain and workstation names are skipped, since a server has no use for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiate {
-    /// What the client can do.
+    /// The client's capabilities.
     pub flags: Flags,
 }
 
 impl Negotiate {
-    /// Reads a message. Trailing bytes (names, version) are ignored.
+    /// Parses a message. Trailing bytes (names, version) are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Negotiate, Malformed> {
         let message = Message::parse(bytes, 1)?;
         Ok(Negotiate { flags: Flags(message.u32(12)?) })
@@ -88,7 +88,7 @@ impl Negotiate {
     pub fn emit(&self) -> Vec<u8> {
         let mut out = start(1);
         out.extend(self.flags.0.to_le_bytes());
-        // No domain and no workstation: lengths 0, offsets at the end of the fixed part.
+        // Neither domain nor workstation: lengths 0, offsets at the end of the fixed part.
         for _ in 0..2 {
             out.extend([0, 0, 0, 0]);
             out.extend(40u32.to_le_bytes());
@@ -101,18 +101,18 @@ impl Negotiate {
 /// CHALLENGE_MESSAGE, 2.2.1.2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// What was agreed.
+    /// The negotiated flags.
     pub flags: Flags,
     /// The server's name.
     pub target_name: String,
     /// The nonce.
     pub server_challenge: [u8; 8],
-    /// AV pairs as they are on the wire, with the end mark; empty when none were sent. See [`AvPairs`].
+    /// AV pairs on the wire, end mark included; empty when none were sent. See [`AvPairs`].
     pub target_info: Vec<u8>,
 }
 
 impl Challenge {
-    /// Reads a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Challenge, Malformed> {
         let message = Message::parse(bytes, 2)?;
         let flags = Flags(message.u32(20)?);
@@ -122,7 +122,7 @@ impl Challenge {
             false => Vec::new(),
         };
         AvPairs::parse(&target_info)?;
-        // The name is a courtesy; an OEM one is not worth failing for.
+        // The name is informative; an OEM name is no reason to fail.
         let target_name = match flags.contains(Flags::NEGOTIATE_UNICODE) {
             true => text(message.field(12)?)?,
             false => String::new(),
@@ -150,7 +150,7 @@ impl Challenge {
 /// AUTHENTICATE_MESSAGE, 2.2.1.3.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authenticate {
-    /// What the client settled on.
+    /// The client's final flags.
     pub flags: Flags,
     /// LmChallengeResponse.
     pub lm_response: Vec<u8>,
@@ -164,13 +164,13 @@ pub struct Authenticate {
     pub workstation: String,
     /// EncryptedRandomSessionKey.
     pub session_key: Vec<u8>,
-    /// The MIC field, where the payload leaves room for one. Whether it means anything is announced inside the
-    /// NTLMv2 response ([`AvFlags::MIC`]).
+    /// The MIC field, if the payload leaves room for one. The NTLMv2 response says whether it is valid
+    /// ([`AvFlags::MIC`]).
     pub mic: Option<[u8; 16]>,
 }
 
 impl std::fmt::Debug for Authenticate {
-    /// Names only: responses and keys have no business in a log.
+    /// Names only: responses and keys must not reach a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Authenticate")
             .field("flags", &self.flags)
@@ -181,20 +181,20 @@ impl std::fmt::Debug for Authenticate {
 }
 
 impl Authenticate {
-    /// Reads a message.
+    /// Parses a message.
     pub fn parse(bytes: &[u8]) -> Result<Authenticate, Malformed> {
-        /// Where the six descriptors are: LM, NT, domain, user, workstation, session key.
+        /// Offsets of the six descriptors: LM, NT, domain, user, workstation, session key.
         const FIELDS: [usize; 6] = [12, 20, 28, 36, 44, 52];
         let message = Message::parse(bytes, 3)?;
         let flags = Flags(message.u32(60)?);
         let text = |bytes: &[u8]| match bytes {
-            // smbj asks to be anonymous with neither flag, and has no names that either would be about.
+            // smbj requests an anonymous logon with neither flag set, and sends no names to which either could apply.
             [] => Ok(String::new()),
             _ if flags.contains(Flags::NEGOTIATE_UNICODE) => text(bytes),
             _ if flags.contains(Flags::NEGOTIATE_OEM) => oem(bytes),
             _ => Err(Malformed("2.2.2.5: names without NEGOTIATE_UNICODE and NEGOTIATE_OEM")),
         };
-        // Old clients omit version and MIC: there the payload starts before the MIC ends.
+        // Old clients omit version and MIC: their payload starts before the MIC would end.
         let mut payload_start = bytes.len();
         for at in FIELDS {
             if !message.field(at)?.is_empty() {
@@ -238,7 +238,8 @@ impl Authenticate {
     }
 }
 
-/// A name as the flags have it. Without Unicode it is in the code page of its machine, of which ASCII is all that is sure.
+/// A name in the encoding that the flags choose. Without Unicode it is in the machine's code page, of which only ASCII
+/// is certain.
 fn name(flags: Flags, text: &str) -> Vec<u8> {
     if flags.contains(Flags::NEGOTIATE_UNICODE) || !flags.contains(Flags::NEGOTIATE_OEM) {
         return utf16(text);
@@ -249,11 +250,11 @@ fn name(flags: Flags, text: &str) -> Vec<u8> {
 fn oem(bytes: &[u8]) -> Result<String, Malformed> {
     match bytes.is_ascii() {
         true => Ok(bytes.iter().map(|byte| char::from(*byte)).collect()),
-        false => Err(Malformed("2.2.2.5: an OEM name beyond ASCII, whose code page nobody knows")),
+        false => Err(Malformed("2.2.2.5: an OEM name beyond ASCII, in an unknown code page")),
     }
 }
 
-/// What an AV pair is about, 2.2.2.1.
+/// The kind of an AV pair, 2.2.2.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "names of [MS-NLMP] 2.2.2.1 without MsvAv")]
 #[repr(u16)]
@@ -277,7 +278,7 @@ pub struct AvFlags;
 impl AvFlags {
     /// The client provides the MIC field.
     pub const MIC: u32 = 0x2;
-    /// The target name comes from a source that the client does not trust.
+    /// The target name comes from an untrusted source.
     pub const UNTRUSTED_TARGET: u32 = 0x4;
 }
 
@@ -286,7 +287,7 @@ impl AvFlags {
 pub struct AvPairs<'a>(Vec<(u16, &'a [u8])>);
 
 impl<'a> AvPairs<'a> {
-    /// Reads pairs up to the end mark; no bytes at all are an empty list. What follows the mark is ignored.
+    /// Parses pairs up to the end mark and ignores what follows it; zero bytes are an empty list.
     pub fn parse(bytes: &'a [u8]) -> Result<AvPairs<'a>, Malformed> {
         let mut pairs = Vec::new();
         let mut rest = bytes;
@@ -349,23 +350,23 @@ impl<'a> AvPairs<'a> {
     }
 }
 
-/// NTLMv2_RESPONSE, 2.2.2.8: the proof, and the client challenge (`temp`) that it proves.
+/// NTLMv2_RESPONSE, 2.2.2.8: the proof, and the client challenge (`temp`) that it covers.
 #[derive(Clone, Copy)]
 pub struct NtlmV2Response<'a> {
     /// NTProofStr.
     pub proof: [u8; 16],
-    /// NTLMv2_CLIENT_CHALLENGE as it is on the wire: what the proof covers.
+    /// NTLMv2_CLIENT_CHALLENGE on the wire, which the proof covers.
     pub temp: &'a [u8],
     /// ChallengeFromClient.
     pub client_challenge: [u8; 8],
     /// TimeStamp: 100 ns since 1601.
     pub timestamp: u64,
-    /// The pairs at its end, as they are on the wire.
+    /// The AV pairs at its end, on the wire.
     pub av_pairs: &'a [u8],
 }
 
 impl<'a> NtlmV2Response<'a> {
-    /// Reads a response. The 24 bytes of NTLMv1 are too short to be one.
+    /// Parses a response. The 24 bytes of an NTLMv1 response are too short.
     pub fn parse(bytes: &'a [u8]) -> Result<NtlmV2Response<'a>, Malformed> {
         let (proof, temp) =
             bytes.split_first_chunk::<16>().ok_or(Malformed("2.2.2.8: NTLMv2 response too short"))?;
@@ -430,7 +431,7 @@ struct Message<'a>(&'a [u8]);
 impl<'a> Message<'a> {
     fn parse(bytes: &'a [u8], kind: u32) -> Result<Message<'a>, Malformed> {
         if bytes.len() > MAX_MESSAGE {
-            return Err(Malformed("message longer than we read"));
+            return Err(Malformed("message longer than the limit"));
         }
         if !bytes.starts_with(SIGNATURE) {
             return Err(Malformed("2.2.1: no NTLMSSP signature"));
@@ -451,7 +452,7 @@ impl<'a> Message<'a> {
         self.array(at).map(u32::from_le_bytes)
     }
 
-    /// The bytes that the descriptor at `at` names.
+    /// The bytes to which the descriptor at `at` points.
     fn field(&self, at: usize) -> Result<&'a [u8], Malformed> {
         let len = usize::from(u16::from_le_bytes(self.array(at)?));
         let offset = self.u32(at.saturating_add(4))? as usize;

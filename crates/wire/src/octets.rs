@@ -1,10 +1,12 @@
-//! Names that are not UTF-8, as text: protocols whose names are text can show, open, rename and remove such files.
+//! Maps file names that are not UTF-8 to text and back, so that protocols whose names are text can show, open, rename
+//! and remove such files.
 //!
-//! Spec: none; the mapping is MirOS's OPTU-16, an entry of the ConScript registry. Does not: touch what a protocol reserves
-//! (see `smb2::spelling`).
+//! No specification covers this; the mapping is MirOS's OPTU-16, an entry of the ConScript registry. Characters that a
+//! protocol reserves are left alone here (see `smb2::spelling`).
 //!
-//! A byte from 0x80 to 0xFF that belongs to no character travels as the private-use character U+EF80 to U+EFFF. So does each byte of a real
-//! character of that range, so that every name has one text of its own and no two names have the same:
+//! A byte from 0x80 to 0xFF that belongs to no character becomes the private-use character U+EF80 to U+EFFF. Each byte
+//! of a real character in that range is mapped the same way, so that every name has exactly one text and no two names
+//! share one:
 //!
 //! ```text
 //! name in the file system          text
@@ -20,7 +22,7 @@ use std::borrow::Cow;
 /// U+EF80 stands for 0x80.
 const STAND_INS: u32 = 0xEF00;
 
-/// The stand-in of a byte; of ASCII, which needs none, itself.
+/// The stand-in of a byte; an ASCII byte needs none and stands for itself.
 fn to_stand_in(byte: u8) -> char {
     match byte {
         ..0x80 => char::from(byte),
@@ -52,7 +54,8 @@ pub fn to_text(name: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The name that a text stands for; `None` where it is no name's: bytes that together are a character have another text.
+/// The name that a text stands for; `None` for a text that no name maps to, such as stand-ins that together form a
+/// character (that name has another text).
 pub fn from_text(text: &str) -> Option<Cow<'_, [u8]>> {
     if !text.chars().any(|c| from_stand_in(c).is_some()) {
         return Some(Cow::Borrowed(text.as_bytes()));

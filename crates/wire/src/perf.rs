@@ -1,7 +1,7 @@
-//! What the two sides of `weft rdma perf` tell each other: a plan in the private data, then a few messages.
+//! Messages between the two sides of `weft rdma perf`: a plan in the private data, then a few messages.
 //!
-//! What: [`Plan`], [`Welcome`], [`Refusal`] travel at set-up, [`Message`] by Send. Spec: our own; big-endian.
-//! Does not: judge a plan by any limit (the server does), or carry payload.
+//! [`Plan`], [`Welcome`] and [`Refusal`] are exchanged at connection set-up, [`Message`] by Send. The format is our
+//! own, big-endian. The server checks a plan against its limits. Payload does not pass through this module.
 //!
 //! ```text
 //! private data:    8 "WeftPerf" | 2 version | then, in a
@@ -11,14 +11,14 @@
 //! message:         1 kind | 1 zero | 2 number of places | 8 a | 8 b | 8 c | places, each 4 STag | 8 tagged offset
 //! ```
 //!
-//! One connection measures one plan, so receive buffers have one size from the start. Version first: whatever follows it
-//! may change with it, and a server that knows another version can say so.
+//! One connection measures one plan, so receive buffers have one size from the start. The version comes first:
+//! everything after it may change with it, and a server of another version can say so.
 
-/// What this module speaks.
+/// The protocol version of this module.
 pub const VERSION: u16 = 2;
-/// Regions that one message can name.
+/// Most regions that one message can name.
 pub const MAX_PLACES: usize = 128;
-/// No message is longer.
+/// Largest message, in bytes.
 pub const MAX_MESSAGE: usize = HEAD_LEN + MAX_PLACES * PLACE_LEN;
 
 const MAGIC: [u8; 8] = *b"WeftPerf";
@@ -27,7 +27,7 @@ const PLACE_LEN: usize = 12;
 const FLAG_CHECK: u16 = 1;
 const FLAG_BOTH_WAYS: u16 = 2;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Messages into posted buffers.
@@ -38,18 +38,18 @@ pub enum Op {
     Read,
 }
 
-/// How it is measured.
+/// How the operation is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// One at a time, there and back.
+    /// One operation at a time, round trip.
     Latency,
-    /// As many at a time as the depth says, one way.
+    /// As many concurrent operations as `depth` says, one way.
     Bandwidth,
-    /// Not at all: the connection sits there.
+    /// No operations: the connection stays idle.
     Idle,
 }
 
-/// What the client wants of this connection.
+/// The client's request for this connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// The operation.
@@ -58,28 +58,29 @@ pub struct Plan {
     pub mode: Mode,
     /// Whether every byte is compared.
     pub check: bool,
-    /// Whether the server does the same to the client at the same time: Writes and Reads for bandwidth only.
+    /// Whether the server runs the same operations against the client at the same time: only Writes and Reads, for
+    /// bandwidth.
     pub both_ways: bool,
-    /// Operations at a time.
+    /// Concurrent operations.
     pub depth: u16,
-    /// Bytes of an operation.
+    /// Bytes per operation.
     pub size: u32,
 }
 
-/// The server's yes.
+/// The server's acceptance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Welcome;
 
-/// The server's no.
+/// The server's refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// The version that the server speaks.
+    /// The server's version.
     pub version: u16,
-    /// Why.
+    /// The cause.
     pub reason: Reason,
-    /// The server's limit.
+    /// The server's limit on `depth`.
     pub max_depth: u16,
-    /// The server's limit.
+    /// The server's limit on `size`.
     pub max_size: u32,
 }
 
@@ -88,7 +89,7 @@ pub struct Refusal {
 pub enum Reason {
     /// The server speaks another version.
     Version,
-    /// The plan is no plan.
+    /// The plan does not parse.
     Malformed,
     /// Size, depth or their product exceeds the server's limits.
     Limits,
@@ -98,7 +99,7 @@ pub enum Reason {
     Other(u16),
 }
 
-/// Where a region lies.
+/// Location of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Steering tag.
@@ -107,64 +108,64 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// What is sent during a measurement.
+/// A message during a measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// Client, first: its own regions.
+    /// From the client, first: its own regions.
     Begin {
-        /// One per slot where the server is to write or read, else none.
+        /// One per slot if the server is to write or read, else none.
         places: Vec<Place>,
     },
-    /// Server: it is ready.
+    /// From the server: it is ready.
     Ready {
         /// One per slot.
         places: Vec<Place>,
     },
-    /// Client: so many operations follow.
+    /// From the client: a batch of operations follows.
     Batch {
-        /// How many.
+        /// Number of operations.
         operations: u64,
-        /// The number of the first.
+        /// Number of the first operation.
         first: u64,
-        /// The client's regions from now on, where checking has replaced them.
+        /// The client's regions from now on, if checking has replaced them.
         places: Vec<Place>,
     },
-    /// Server: go ahead.
+    /// From the server: go ahead.
     Go,
-    /// Client: that was the last operation of the batch.
+    /// From the client: that was the last operation of the batch.
     Finish,
-    /// Server: the batch is over.
+    /// From the server: the batch is over.
     Done {
-        /// Operations that the server saw (Sends) or that it was told of (all others).
+        /// Operations that the server saw (Sends) or was told of (all others).
         operations: u64,
-        /// Of these, so many had wrong bytes.
+        /// How many of them had wrong bytes.
         mismatches: u64,
-        /// CPU time of the server's process in nanoseconds.
+        /// CPU time of the server process, in nanoseconds.
         cpu_ns: u64,
-        /// The regions from now on, where checking has replaced them.
+        /// The server's regions from now on, if checking has replaced them.
         places: Vec<Place>,
     },
-    /// Server: so many Sends of this batch were consumed; their receive buffers are posted again.
+    /// From the server: Sends of this batch that it has consumed; their receive buffers are posted again.
     Consumed {
-        /// In all since the batch began.
+        /// Total since the batch began.
         operations: u64,
     },
 }
 
-/// Why bytes are none of these.
+/// Why bytes are not a message of this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// Other private data, or none: the peer speaks another protocol.
-    #[error("no private data of weft rdma perf")]
+    #[error("the private data is not that of weft rdma perf")]
     Magic,
-    /// The version that the peer speaks.
-    #[error("version {0} of the protocol")]
+    /// The peer speaks this other version.
+    #[error("the peer speaks version {0} of the protocol")]
     Version(u16),
-    /// Shorter or longer than it says.
-    #[error("a message of {0} bytes")]
+    /// Shorter or longer than its header announces.
+    #[error("the message has a wrong length of {0} bytes")]
     Length(usize),
-    /// An operation, mode, flag or kind that this version does not have.
-    #[error("an unknown {0}")]
+    /// An operation, mode, flag or kind that this version does not define.
+    #[error("unknown {0}")]
     Unknown(&'static str),
 }
 
@@ -179,7 +180,7 @@ fn end(bytes: &[u8]) -> Result<(), Malformed> {
     if bytes.is_empty() { Ok(()) } else { Err(Malformed::Length(bytes.len())) }
 }
 
-/// What follows the version, which is checked by the caller.
+/// The version, and the bytes after it; the caller checks the version.
 fn versioned(mut bytes: &[u8]) -> Result<(u16, &[u8]), Malformed> {
     match take::<8>(&mut bytes) {
         Ok(MAGIC) => Ok((u16::from_be_bytes(take(&mut bytes)?), bytes)),
@@ -199,7 +200,7 @@ fn opening() -> Vec<u8> {
 }
 
 impl Plan {
-    /// Reads the private data of a request.
+    /// Parses the private data of a request.
     pub fn parse(bytes: &[u8]) -> Result<Plan, Malformed> {
         let mut rest = ours(bytes)?;
         let [op, mode] = take(&mut rest)?;
@@ -252,7 +253,7 @@ impl Plan {
 }
 
 impl Welcome {
-    /// Reads the private data of an acceptance.
+    /// Parses the private data of an acceptance.
     pub fn parse(bytes: &[u8]) -> Result<Welcome, Malformed> {
         end(ours(bytes)?).map(|()| Welcome)
     }
@@ -264,7 +265,7 @@ impl Welcome {
 }
 
 impl Refusal {
-    /// Reads the private data of a rejection, of any version: the fields that follow it are there since the first.
+    /// Parses the private data of a rejection of any version: its fields have been there since the first.
     pub fn parse(bytes: &[u8]) -> Result<Refusal, Malformed> {
         let (version, mut rest) = versioned(bytes)?;
         let reason = match u16::from_be_bytes(take(&mut rest)?) {
@@ -296,7 +297,7 @@ impl Refusal {
 }
 
 impl Message {
-    /// Reads a whole message.
+    /// Parses a whole message.
     pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
         let mut rest = bytes;
         let [kind, zero] = take(&mut rest)?;
@@ -326,9 +327,10 @@ impl Message {
         Ok(message)
     }
 
-    /// The message as it travels.
+    /// The message's bytes.
     ///
     /// # Panics
+    ///
     /// With more than [`MAX_PLACES`] places.
     pub fn emit(&self) -> Vec<u8> {
         let (kind, words, places): (u8, [u64; 3], &[Place]) = match self {

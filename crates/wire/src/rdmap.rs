@@ -1,6 +1,6 @@
-//! RDMAP: the control byte in every DDP header, and the two messages that have a header of their own.
+//! RDMAP: the control byte in every DDP header, and the two messages with a header of their own (RFC 5040 4).
 //!
-//! Spec: RFC 5040 4. Does not: give Terminate codes a meaning; `iwarp::terminate` does, in one table.
+//! `iwarp::terminate` maps Terminate codes to causes, in one table.
 //!
 //! Control byte: `RV (2, always 01) | reserved (2) | opcode (4)`.
 //!
@@ -25,7 +25,7 @@
 //! ```text
 //! +-------+-------+---------------+-+-+-+-------------------------+
 //! | Layer | EType |  error code   |M|D|R|        reserved         |
-//! +-------+-------+---------------+-+-+-+-------------------------+
+//! Terminate, 4 bytes plus the fields that M, D and R announce:
 //! |  DDP segment length (M or D)  |                               |
 //! +-------------------------------+     refused DDP header (D)    |
 //! |                               ...                             |
@@ -49,7 +49,7 @@ pub const QN_TERMINATE: u32 = 2;
 
 const VERSION: u8 = 1;
 
-/// Why bytes are no RDMAP header.
+/// Why bytes are not an RDMAP header.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Malformed {
     /// Fewer bytes than the header needs.
@@ -58,15 +58,15 @@ pub enum Malformed {
     /// RV is not 1.
     #[error("RDMAP version unknown")]
     Version,
-    /// No opcode of RFC 5040.
+    /// Not an opcode of RFC 5040.
     #[error("RDMAP opcode {0} unknown")]
     Opcode(u8),
-    /// The refused DDP header inside a Terminate is none.
+    /// The refused DDP header inside a Terminate is itself malformed.
     #[error("refused header inside a Terminate: {0}")]
     Refused(ddp::Malformed),
 }
 
-/// What a message is (RFC 5040 figure 4).
+/// The operation of a message (RFC 5040 figure 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -112,7 +112,7 @@ impl Opcode {
         VERSION << 6 | self as u8
     }
 
-    /// The kind of Send with these properties.
+    /// The Send opcode with these properties.
     pub const fn send(invalidate: bool, solicited: bool) -> Opcode {
         match (invalidate, solicited) {
             (false, false) => Opcode::Send,
@@ -122,25 +122,25 @@ impl Opcode {
         }
     }
 
-    /// Whether it is a Send that revokes a region.
+    /// Whether the message is a Send that revokes a region.
     pub const fn invalidates(self) -> bool {
         matches!(self, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
     }
 
-    /// Whether it is a Send that asks for an event.
+    /// Whether the message is a Send that requests a solicited event.
     pub const fn solicited(self) -> bool {
         matches!(self, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate)
     }
 }
 
-/// What an RDMA Read asks for.
+/// Header of an RDMA Read Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the response goes: the asker's own tag, given back as it is.
+    /// Destination of the response: the requester's own tag, returned unchanged.
     pub sink_stag: u32,
     /// Tagged offset in the sink.
     pub sink_to: u64,
-    /// Bytes wanted.
+    /// Bytes requested.
     pub size: u32,
     /// The region to read.
     pub source_stag: u32,
@@ -149,7 +149,7 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Parses the header; bytes after it are left alone.
+    /// Parses the header and ignores the bytes after it.
     pub fn parse(bytes: &[u8]) -> Result<ReadRequest, Malformed> {
         let header: &[u8; READ_REQUEST_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
         // 4.4: four bytes each, and the two offsets in two halves.
@@ -179,7 +179,7 @@ impl ReadRequest {
     }
 }
 
-/// Why the peer ends the stream.
+/// Header of a Terminate: why the peer ends the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
     /// 0 RDMAP, 1 DDP, 2 MPA; 4 bits.
@@ -199,7 +199,7 @@ pub struct Terminate {
 /// Layer, error type, error code.
 pub type TerminateNumbers = (u8, u8, u8);
 
-/// Every Terminate that the specifications know: RFC 5040 figure 9, RFC 5041 7.2, RFC 5044 8, RFC 6581 8.
+/// Every Terminate defined by the specifications: RFC 5040 figure 9, RFC 5041 7.2, RFC 5044 8, RFC 6581 8.
 pub const TERMINATES: &[(TerminateNumbers, &str)] = &[
     ((0, 0, 0x00), "RDMAP: local catastrophic error"),
     ((0, 1, 0x00), "RDMAP: invalid STag"),
@@ -236,8 +236,7 @@ pub const TERMINATES: &[(TerminateNumbers, &str)] = &[
     ((2, 0, 0x07), "MPA: no matching ready-to-receive indication"),
 ];
 
-/// What the specifications call it; `None` for numbers that they do not know. The code of RDMAP's local catastrophic
-/// error may be any.
+/// The name in the specifications; `None` for undefined numbers. RDMAP's local catastrophic error may have any code.
 pub fn terminate_name((layer, etype, code): TerminateNumbers) -> Option<&'static str> {
     let code = if (layer, etype) == (0, 0) { 0 } else { code };
     TERMINATES.iter().find(|(numbers, _)| *numbers == (layer, etype, code)).map(|(_, name)| *name)
@@ -248,7 +247,7 @@ impl Terminate {
     const D: u8 = 0x40;
     const R: u8 = 0x20;
 
-    /// Parses the header; bytes after it are left alone.
+    /// Parses the header and ignores the bytes after it.
     pub fn parse(bytes: &[u8]) -> Result<Terminate, Malformed> {
         let (start, mut rest) = bytes.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
         let announced = start[2];

@@ -1,8 +1,9 @@
-//! Replication of volumes: records of a log, and the control messages of a source and its destination, little-endian.
+//! Replication of volumes: the records of a replication log ([`record`]), and the control messages between a source and
+//! its destination ([`control`]).
 //!
-//! What: [`record`] and [`control`], parse and emit. Spec: ours, version 1 of each, drawn in the two files.
-//! Does not: say what a side does with them (see the `replica` crate), or carry payload: a record's follows
-//! its header, and blocks that are copied travel as plain writes of the protocol below.
+//! Both formats are our own and little-endian; the two files draw them. The `replica` crate defines the behaviour
+//! of both sides. Payload does not pass through this module: a record's payload follows its header, and copied blocks
+//! are plain writes of the protocol below.
 
 pub mod control;
 pub mod record;
@@ -10,33 +11,33 @@ pub mod record;
 #[cfg(test)]
 mod tests;
 
-/// The last sequence that a history can have. Whoever names a later one is refused, so that counting on never overflows; nobody
-/// writes so many records.
+/// The last sequence that a history can have. A peer that names a later one is refused, so that incrementing never
+/// overflows; no history gets this long.
 pub const MAX_SEQUENCE: u64 = 1 << 62;
 /// The last epoch, for the same reason.
 pub const MAX_EPOCH: u64 = 1 << 62;
 
-/// Why bytes are none of ours.
+/// Why bytes do not parse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Something else, or nothing that was ever written.
-    #[error("it is nothing of a replica's")]
+    /// Something else, or bytes that were never written.
+    #[error("it is not a record or message of a replica")]
     Magic,
-    /// Shorter or longer than it says.
-    #[error("{0} bytes are too few or too many")]
+    /// Shorter or longer than the header announces.
+    #[error("its length of {0} bytes is wrong")]
     Length(usize),
-    /// The checksum does not fit.
-    #[error("its checksum does not fit")]
+    /// The checksum does not match.
+    #[error("its checksum does not match")]
     Sum,
     /// A version that this program does not know.
     #[error("version {0}, which this program does not know")]
     Version(u16),
-    /// A field out of range under a checksum that fits.
-    #[error("{0} makes no sense")]
+    /// A field out of range, although the checksum matches.
+    #[error("{0} is invalid")]
     Field(&'static str),
 }
 
-/// Takes from the front, never past the end.
+/// A cursor that takes from the front and never reads past the end.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -70,7 +71,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A sequence, or 0 for what is before the first.
+    /// A sequence, or 0 for the position before the first.
     fn sequence(&mut self) -> Result<u64, Malformed> {
         let sequence = self.u64()?;
         if sequence <= MAX_SEQUENCE { Ok(sequence) } else { Err(Malformed::Field("a sequence")) }
@@ -81,7 +82,7 @@ impl<'a> Reader<'a> {
         if epoch <= MAX_EPOCH { Ok(epoch) } else { Err(Malformed::Field("an epoch")) }
     }
 
-    /// A 16-bit count that the limit allows and the bytes at hand could hold.
+    /// A 16-bit count within the limit, for which enough bytes remain.
     fn count(&mut self, limit: usize, each: usize) -> Result<usize, Malformed> {
         let count = usize::from(self.u16()?);
         if count > limit || count.saturating_mul(each) > self.0.len() {

@@ -1,8 +1,8 @@
-//! ONC RPC version 2: the header of calls and replies.
+//! ONC RPC version 2: the header of calls and replies (RFC 5531 section 8), AUTH_NONE and AUTH_SYS credentials (section
+//! 9 and appendix A), and record marking (section 11).
 //!
-//! What: [`Call`] and [`Reply`], AUTH_NONE and AUTH_SYS credentials; arguments and results follow in the stream.
-//! Spec: RFC 5531 section 8 (messages), 9 and appendix A (authentication), 11 (record marking).
-//! Does not: match replies to calls, decide who may call.
+//! Arguments and results follow [`Call`] and [`Reply`] in the stream. Callers match replies to calls and decide who may
+//! call.
 
 use bytes::Bytes;
 
@@ -25,29 +25,29 @@ const REPLY: u32 = 1;
 pub struct Flavor(pub u32);
 
 impl Flavor {
-    /// Nobody in particular.
+    /// AUTH_NONE: no identity.
     pub const NONE: Flavor = Flavor(0);
-    /// Unix ids, unproven.
+    /// AUTH_SYS: Unix ids, unproven.
     pub const SYS: Flavor = Flavor(1);
-    /// Asks whether the connection may go on under TLS (RFC 9289 4.1).
+    /// AUTH_TLS: asks whether the connection may continue under TLS (RFC 9289 4.1).
     pub const TLS: Flavor = Flavor(7);
 }
 
-/// Who calls.
+/// The caller's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
     /// AUTH_NONE.
     None,
     /// AUTH_SYS.
     Sys(AuthSys),
-    /// A flavour that is not understood here; its body is skipped.
+    /// A flavour that this module does not parse; its body is skipped.
     Other(Flavor),
 }
 
 /// Unix ids that the client claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthSys {
-    /// Arbitrary.
+    /// An arbitrary number of the client's.
     pub stamp: u32,
     /// The client's name.
     pub machine_name: Bytes,
@@ -70,7 +70,7 @@ impl AuthSys {
         self.gids.get(..self.gid_count).unwrap_or(&self.gids)
     }
 
-    /// Adds a supplementary group; beyond the 16th it is left out, as the protocol has no room for it.
+    /// Adds a supplementary group. Groups beyond the 16th are left out, because the protocol has no room for them.
     pub fn push_gid(&mut self, gid: u32) {
         if let Some(slot) = self.gids.get_mut(self.gid_count) {
             *slot = gid;
@@ -85,7 +85,7 @@ impl AuthSys {
         Ok(sys)
     }
 
-    /// Takes one off a stream where it is an item among others.
+    /// Reads the body from a stream in which other items follow.
     pub(crate) fn parse_from(d: &mut Decoder) -> Result<AuthSys, Malformed> {
         let stamp = d.u32()?;
         let machine_name = d.opaque(MAX_MACHINE_NAME)?;
@@ -120,33 +120,33 @@ impl AuthStat {
 /// The header of a call; the arguments follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Transaction.
+    /// Transaction id.
     pub xid: u32,
-    /// Program.
+    /// Program number.
     pub program: u32,
-    /// Its version.
+    /// Program version.
     pub version: u32,
-    /// Its procedure.
+    /// Procedure number.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's identity.
     pub credential: Credential,
 }
 
 /// Why a message is not a call that can be dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotACall {
-    /// Not an RPC call message at all: nothing can be answered.
+    /// Not an RPC call message at all: no answer is possible.
     Malformed(Malformed),
     /// A call of another RPC version: answer [`Reply::RpcMismatch`].
     RpcVersion {
-        /// Transaction.
+        /// Transaction id.
         xid: u32,
     },
-    /// A call whose credential is broken: answer [`Reply::AuthError`].
+    /// A call whose credential is malformed: answer [`Reply::AuthError`].
     Auth {
-        /// Transaction.
+        /// Transaction id.
         xid: u32,
-        /// What is wrong.
+        /// The reason.
         stat: AuthStat,
     },
 }
@@ -162,7 +162,7 @@ fn opaque_auth(d: &mut Decoder) -> Result<(Flavor, Bytes), Malformed> {
 }
 
 impl Call {
-    /// Takes the header off the stream.
+    /// Reads the header from the stream.
     pub fn parse(d: &mut Decoder) -> Result<Call, NotACall> {
         let xid = d.u32()?;
         if d.u32()? != CALL {
@@ -218,28 +218,28 @@ fn emit_none(e: &mut Encoder) {
 /// The header of a reply; results follow [`Reply::Success`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Carried out; the results follow.
+    /// The call was executed; its results follow.
     Success,
-    /// No such program here.
+    /// The program is not available here.
     ProgramUnavailable,
-    /// Not this version of the program.
+    /// This version of the program is not available.
     ProgramMismatch {
-        /// Lowest version here.
+        /// Lowest supported version.
         low: u32,
-        /// Highest version here.
+        /// Highest supported version.
         high: u32,
     },
-    /// No such procedure.
+    /// The program has no such procedure.
     ProcedureUnavailable,
     /// The arguments do not parse.
     GarbageArgs,
-    /// Our fault (out of memory and the like).
+    /// The server failed (out of memory and the like).
     SystemError,
-    /// Not this RPC version.
+    /// The RPC version is not 2.
     RpcMismatch {
-        /// Lowest RPC version here.
+        /// Lowest supported RPC version.
         low: u32,
-        /// Highest RPC version here.
+        /// Highest supported RPC version.
         high: u32,
     },
     /// The credential is refused.
@@ -247,7 +247,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Takes xid and header off the stream.
+    /// Reads xid and header from the stream.
     pub fn parse(d: &mut Decoder) -> Result<(u32, Reply), Malformed> {
         let xid = d.u32()?;
         if d.u32()? != REPLY {
@@ -310,18 +310,18 @@ impl Reply {
     }
 }
 
-/// The call that asks whether a connection may go on under TLS, as a record (RFC 9289 4.1).
+/// The call that asks whether a connection may continue under TLS, as a record (RFC 9289 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Transaction.
+    /// Transaction id.
     pub xid: u32,
 }
 
 impl Probe {
-    /// Bytes of the call: also those of the shortest call that there is.
+    /// Bytes of the call, which no valid call is shorter than.
     pub const BYTES: usize = 40;
 
-    /// A record that is such a call, with its fragment header; `None` for anything else.
+    /// Recognizes a record, fragment header included, that is such a call; `None` for anything else.
     pub fn parse(record: &[u8]) -> Option<Probe> {
         let record: &[u8; Fragment::BYTES + Probe::BYTES] = record.try_into().ok()?;
         let (head, call) = record.split_first_chunk()?;
@@ -336,7 +336,7 @@ impl Probe {
         asks.then_some(Probe { xid: call.xid })
     }
 
-    /// The answer that says yes, as a record.
+    /// The affirmative answer, as a record.
     pub fn accept(&self) -> Bytes {
         let mut e = Encoder::with_capacity(40);
         e.u32(0);
@@ -355,9 +355,9 @@ impl Probe {
 /// The header of one fragment of a record (RFC 5531 section 11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Whether the record ends with it.
+    /// Whether this is the record's last fragment.
     pub last: bool,
-    /// Bytes that follow, below 2^31.
+    /// Length of the fragment's data, below 2^31.
     pub len: u32,
 }
 
@@ -365,13 +365,13 @@ impl Fragment {
     /// Bytes of the header.
     pub const BYTES: usize = 4;
 
-    /// Any four bytes are a header; the length is for the receiver to judge.
+    /// Parses a header. Any four bytes are one; the receiver judges the length.
     pub fn parse(bytes: [u8; 4]) -> Fragment {
         let word = u32::from_be_bytes(bytes);
         Fragment { last: word >> 31 == 1, len: word & 0x7fff_ffff }
     }
 
-    /// The four bytes; `None` when `len` has no room.
+    /// The four bytes; `None` when `len` does not fit.
     pub fn emit(&self) -> Option<[u8; 4]> {
         let last = if self.last { 1 << 31 } else { 0 };
         (self.len < 1 << 31).then(|| (last | self.len).to_be_bytes())

@@ -1,7 +1,7 @@
-//! rpcbind: which program answers at which address. Version 2 is the port mapper.
+//! rpcbind (RFC 1833 sections 2 and 3): maps a program to the address that serves it. Version 2 is the port mapper.
 //!
-//! What: [`Mapping`] of version 2, [`Binding`] of versions 3 and 4, universal addresses. Spec: RFC 1833 sections 2 and 3.
-//! Does not: keep a table; carry calls on for others (CALLIT, BCAST, INDIRECT).
+//! [`Mapping`] belongs to version 2, [`Binding`] to versions 3 and 4. The table itself lives elsewhere. Forwarded calls
+//! (CALLIT, BCAST, INDIRECT) are not supported.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub const PROGRAM: u32 = 100_000;
 pub const PORTMAP: u32 = 2;
 /// The versions with universal addresses.
 pub const RPCBIND: [u32; 2] = [3, 4];
-/// Where it listens (RFC 1833 2.2).
+/// The port on which rpcbind listens (RFC 1833 2.2).
 pub const PORT: u16 = 111;
 /// Longest string, in bytes.
 pub const MAX_TEXT: usize = 255;
@@ -26,7 +26,7 @@ pub mod procedure {
     pub const NULL: u32 = 0;
     pub const SET: u32 = 1;
     pub const UNSET: u32 = 2;
-    /// GETADDR from version 3 on.
+    /// Named GETADDR from version 3 on.
     pub const GETPORT: u32 = 3;
     pub const DUMP: u32 = 4;
     pub const GETTIME: u32 = 6;
@@ -71,37 +71,37 @@ impl Xdr for Text {
 }
 
 xdr_struct! {
-    /// mapping: of version 2.
+    /// mapping (version 2).
     pub struct Mapping {
-        /// Program.
+        /// Program number.
         pub program: u32,
-        /// Its version.
+        /// Program version.
         pub version: u32,
         /// One of [`protocol`].
         pub protocol: u32,
-        /// Port; 0 is none.
+        /// Port; 0 means none.
         pub port: u32,
     }
 }
 
 xdr_struct! {
-    /// rpcb: of versions 3 and 4.
+    /// rpcb (versions 3 and 4).
     pub struct Binding {
-        /// Program.
+        /// Program number.
         pub program: u32,
-        /// Its version.
+        /// Program version.
         pub version: u32,
         /// "tcp", "udp", "tcp6", "udp6", "rdma", "rdma6".
         pub netid: Text,
         /// Universal address.
         pub address: Text,
-        /// Who registered it.
+        /// The user who registered it.
         pub owner: Text,
     }
 }
 
 xdr_struct! {
-    /// rpcb_entry: one of the addresses of a program (version 4).
+    /// rpcb_entry: one address of a program (version 4).
     pub struct Address {
         /// Universal address.
         pub address: Text,
@@ -116,20 +116,20 @@ xdr_struct! {
     }
 }
 
-/// nc_semantics: connectionless, or with connections and an orderly release.
+/// nc_semantics: connectionless, or connection-oriented with an orderly release.
 #[allow(missing_docs, reason = "the RFC's names")]
 pub mod semantics {
     pub const CLTS: u32 = 1;
     pub const COTS_ORD: u32 = 3;
 }
 
-/// A universal address (RFC 5665 5.2.3): the host's own notation, then both bytes of the port, with dots between.
+/// A universal address (RFC 5665 5.2.3): the host in its own notation, then both bytes of the port, separated by dots.
 pub fn universal(addr: SocketAddr) -> String {
     let [high, low] = addr.port().to_be_bytes();
     format!("{}.{high}.{low}", addr.ip())
 }
 
-/// The address that a universal address names; `None` when it is none.
+/// Parses a universal address; `None` when the text is not one.
 pub fn from_universal(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let (rest, low) = text.rsplit_once('.')?;

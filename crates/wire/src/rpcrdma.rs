@@ -1,8 +1,8 @@
-//! RPC-over-RDMA version 1: the header in front of an RPC message, and the private data of its set-up.
+//! RPC-over-RDMA version 1: the header in front of an RPC message (RFC 8166 section 4), and the private data of
+//! connection set-up (RFC 8797 section 4).
 //!
-//! What: [`Header`] with its chunk lists parsed once into typed lists; [`PrivateData`].
-//! Spec: RFC 8166 section 4; RFC 8797 section 4.
-//! Does not: judge whether a chunk may be read or written (the region's owner does).
+//! [`Header`] parses the chunk lists once into typed lists. The region's owner judges whether a chunk may be read or
+//! written.
 //!
 //! ```text
 //! xid  vers=1  credit  proc | read list:  (1 P HLOO)* 0
@@ -37,13 +37,13 @@ pub struct Segment {
 /// A read segment (RFC 8166 3.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadSegment {
-    /// Where in the unreduced stream the chunk belongs; 0 is the whole stream.
+    /// Position of the chunk in the unreduced stream; 0 stands for the whole stream.
     pub position: u32,
-    /// Where its bytes are.
+    /// The memory that holds its bytes.
     pub target: Segment,
 }
 
-/// A Write chunk or a Reply chunk: room that the requester offers, or in a reply how much of it was used.
+/// A Write chunk or a Reply chunk: the memory that the requester offers, or in a reply the amount of it that was used.
 pub type WriteChunk = Vec<Segment>;
 
 /// The three chunk lists (RFC 8166 4.3).
@@ -63,36 +63,36 @@ impl Chunks {
         let segments = |chunk: &WriteChunk| chunk.len().saturating_mul(16);
         let reads = self.reads.len().saturating_mul(24);
         let writes = self.writes.iter().map(|chunk| segments(chunk).saturating_add(8));
-        // The reply chunk has no word of its own that says it is there: the list's end does.
+        // The reply chunk has no word of its own that marks its presence: the end of the list serves.
         let reply = self.reply.iter().map(|chunk| segments(chunk).saturating_add(4));
         [12, reads].into_iter().chain(writes).chain(reply).fold(0, usize::saturating_add)
     }
 }
 
-/// What the header announces.
+/// The message type and its chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// RDMA_MSG: the (reduced) stream follows the header.
     Msg(Chunks),
     /// RDMA_NOMSG: the stream is in the position-zero Read chunk (call) or the Reply chunk (reply).
     NoMsg(Chunks),
-    /// RDMA_DONE: never needed, to be ignored.
+    /// RDMA_DONE: never needed, and to be ignored.
     Done,
-    /// RDMA_ERROR: there will be no other answer.
+    /// RDMA_ERROR: no other answer will follow.
     Error(ErrorCode),
 }
 
 /// Why there is no RPC reply (RFC 8166 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// ERR_VERS, with the versions that the responder speaks.
+    /// ERR_VERS, with the versions that the responder supports.
     Version {
         /// Lowest.
         low: u32,
         /// Highest.
         high: u32,
     },
-    /// ERR_CHUNK: header or chunks cannot be used.
+    /// ERR_CHUNK: the header or its chunks cannot be used.
     Chunk,
 }
 
@@ -101,34 +101,34 @@ pub enum ErrorCode {
 pub struct Header {
     /// Same as in the RPC message.
     pub xid: u32,
-    /// The version field; [`Header::parse`] gives only 1, an RDMA_ERROR repeats that of the failing call.
+    /// The version field. [`Header::parse`] accepts only 1; an RDMA_ERROR repeats that of the failing call.
     pub version: u32,
-    /// Credits wanted (call) or granted (reply).
+    /// Credits requested (call) or granted (reply).
     pub credits: u32,
-    /// The rest.
+    /// The message type and its chunks.
     pub body: Body,
 }
 
-/// Why a header could not be used, and what a responder owes the peer for it.
+/// Why a header could not be used, and the answer that a responder owes the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Shorter than [`MIN_HEADER`]: say nothing.
+    /// Shorter than [`MIN_HEADER`]: no answer.
     Short,
-    /// Another version: RDMA_ERROR with ERR_VERS.
+    /// Another version: answer RDMA_ERROR with ERR_VERS.
     Version {
-        /// Transaction.
+        /// Transaction id.
         xid: u32,
-        /// The version asked for.
+        /// The requested version.
         version: u32,
     },
-    /// Anything else: RDMA_ERROR with ERR_CHUNK.
+    /// Anything else: answer RDMA_ERROR with ERR_CHUNK.
     Chunk {
-        /// Transaction.
+        /// Transaction id.
         xid: u32,
-        /// Which rule it broke.
+        /// The rule that it broke.
         why: &'static str,
     },
-    /// An RDMA_ERROR that says nothing readable: say nothing. An answer to an error could be answered by another.
+    /// An unreadable RDMA_ERROR: no answer, because an error in answer to an error could go on without end.
     Error,
 }
 
@@ -185,7 +185,7 @@ fn emit_segment(e: &mut Encoder, s: &Segment) {
 }
 
 impl Header {
-    /// Takes the header off a received message; the second value is what follows it (the RPC message after RDMA_MSG).
+    /// Reads the header of a received message; the second value is the remainder (the RPC message after RDMA_MSG).
     pub fn parse(message: Bytes) -> Result<(Header, Bytes), Unusable> {
         if message.len() < MIN_HEADER && !Header::is_error(&message) {
             return Err(Unusable::Short);
@@ -269,20 +269,20 @@ fn error(d: &mut Decoder) -> Result<ErrorCode, Malformed> {
     }
 }
 
-/// What a side says of itself at connection set-up (RFC 8797 section 4).
+/// A peer's properties, sent at connection set-up (RFC 8797 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateData {
-    /// Whether Send with Invalidate may be used on this connection (for a client: whether all its STags may be
+    /// Whether the peer accepts Send with Invalidate on this connection (for a client: whether all its STags may be
     /// invalidated remotely).
     pub remote_invalidation: bool,
-    /// Largest message that it sends, in bytes: 1024 to 262144.
+    /// Largest message that the peer sends, in bytes: 1024 to 262144.
     pub send_bytes: usize,
-    /// Largest message that it receives.
+    /// Largest message that the peer receives.
     pub receive_bytes: usize,
 }
 
 impl Default for PrivateData {
-    /// What a peer that sends none has said (RFC 8797 5.1).
+    /// The properties of a peer that sends none (RFC 8797 5.1).
     fn default() -> PrivateData {
         PrivateData {
             remote_invalidation: false,
@@ -295,14 +295,14 @@ impl Default for PrivateData {
 /// The format identifier (RFC 8797 section 8).
 const FORMAT: [u8; 4] = 0xf6ab_0e18_u32.to_be_bytes();
 const FORMAT_VERSION: u8 = 1;
-/// Sizes travel in steps of this many bytes (RFC 8797 4.2).
+/// Sizes are sent in units of this many bytes (RFC 8797 4.2).
 const SIZE_STEP: usize = 1024;
 
 impl PrivateData {
     /// Bytes on the wire.
     pub const BYTES: usize = 8;
 
-    /// Finds it among the private data of a connection, at any offset (RFC 8797 5.2); a peer that sent none gets the
+    /// Finds the structure at any offset in a connection's private data (RFC 8797 5.2); a peer that sent none gets the
     /// defaults.
     pub fn find(private_data: &[u8]) -> PrivateData {
         let size = |steps: u8| usize::from(steps).saturating_add(1).saturating_mul(SIZE_STEP);

@@ -1,8 +1,7 @@
-//! The 16 bytes that rping's two sides send each other: where a buffer lies.
+//! The 16-byte message that both sides of rping send: it tells the peer where a buffer lies.
 //!
-//! What: [`Advert`], parse and emit. Spec: none but the program: rping(1) of rdma-core describes its rounds, and every
-//! message of a round is this one structure in network byte order.
-//! Does not: know whose turn it is (see `load::verbs::ping`).
+//! No specification exists but the program: rping(1) of rdma-core describes its rounds, and every message of a round is
+//! this structure in network byte order. `load::verbs::ping` knows whose turn it is.
 //!
 //! ```text
 //! 0                               8               12              16
@@ -12,29 +11,29 @@
 //! ```
 //!
 //! A round: the client advertises its source; the server RDMA-Reads it and answers; the client advertises its sink; the
-//! server RDMA-Writes what it read there and answers. Nobody looks at the fields of an answer.
+//! server RDMA-Writes the data there and answers. The fields of an answer are ignored.
 
 /// Bytes of every message.
 pub const ADVERT_LEN: usize = 16;
 
-/// Where a buffer of the sender lies; all zeros in answers.
+/// Location of one of the sender's buffers; all zeros in answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Advert {
     /// Tagged offset of the first byte.
     pub address: u64,
     /// Steering tag.
     pub rkey: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u32,
 }
 
-/// The message is not of the one length that there is; its length.
+/// The message does not have the fixed length; carries its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a message of {0} bytes where rping sends {ADVERT_LEN}")]
+#[error("message has {0} bytes, but rping sends {ADVERT_LEN}")]
 pub struct Malformed(pub usize);
 
 impl Advert {
-    /// Reads a whole message.
+    /// Parses a whole message.
     pub fn parse(bytes: &[u8]) -> Result<Advert, Malformed> {
         let Ok([a, b, c, d, e, f, g, h, rkey @ .., i, j, k, l]) = <[u8; ADVERT_LEN]>::try_from(bytes) else {
             return Err(Malformed(bytes.len()));
@@ -46,7 +45,7 @@ impl Advert {
         })
     }
 
-    /// The message as it travels.
+    /// The message's bytes.
     pub fn emit(&self) -> [u8; ADVERT_LEN] {
         let mut bytes = [0; ADVERT_LEN];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());

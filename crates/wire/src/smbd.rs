@@ -1,9 +1,8 @@
-//! SMB Direct messages: Negotiate Request and Response, Data Transfer, Buffer Descriptor V1, and the IRD/ORD header
-//! of iWARP private data.
+//! SMB Direct messages: Negotiate Request and Response, Data Transfer, Buffer Descriptor V1 ([MS-SMBD] 2.2), and the
+//! IRD/ORD header of iWARP private data ([`ReadDepths`], section 6).
 //!
-//! What: one type per layout, parse and emit. Spec: [MS-SMBD] 2.2, and section 6 for [`ReadDepths`].
-//! Does not: judge values; which sizes and credits are acceptable is `transport::smbd`'s business.
-//! All fields are little-endian unless noted.
+//! Each layout has one type. `transport::smbd` judges whether sizes and credits are acceptable. All fields are
+//! little-endian unless noted.
 
 use std::ops::Range;
 
@@ -12,10 +11,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// SMBDirect protocol 1.0, the only version ([MS-SMBD] 1.7).
 pub const VERSION: u16 = 0x0100;
-/// Flag of a Data Transfer: the peer is asked to send something promptly ([MS-SMBD] 2.2.3).
+/// Flag of a Data Transfer: the peer should respond promptly ([MS-SMBD] 2.2.3).
 pub const RESPONSE_REQUESTED: u16 = 0x0001;
 
-/// Why bytes are not the message that they should be.
+/// Why bytes are not the expected message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than its fixed part.
@@ -35,7 +34,7 @@ pub enum Malformed {
     NoDepth,
 }
 
-/// The first message, by the side that connected ([MS-SMBD] 2.2.1).
+/// The first message, sent by the side that connected ([MS-SMBD] 2.2.1).
 ///
 /// ```text
 ///  0               2               4               6               8
@@ -53,7 +52,7 @@ pub struct NegotiateRequest {
     pub min_version: u16,
     /// Highest version that the sender speaks.
     pub max_version: u16,
-    /// Send credits wanted.
+    /// Send credits requested.
     pub credits_requested: u16,
     /// Longest message that the sender wants to send, in bytes with the header.
     pub preferred_send_size: u32,
@@ -79,7 +78,7 @@ impl NegotiateRequest {
     /// Bytes of the message.
     pub const LEN: usize = size_of::<RawRequest>();
 
-    /// Reads the message; what follows its fixed part is ignored.
+    /// Parses the message; bytes after its fixed part are ignored.
     pub fn parse(bytes: &[u8]) -> Result<NegotiateRequest, Malformed> {
         let (raw, _) = RawRequest::ref_from_prefix(bytes).map_err(|_| Malformed::Truncated)?;
         Ok(NegotiateRequest {
@@ -107,7 +106,7 @@ impl NegotiateRequest {
     }
 }
 
-/// The second message, by the side that was connected to ([MS-SMBD] 2.2.2). When `status` is an error everything but
+/// The second message, sent by the side that accepted ([MS-SMBD] 2.2.2). If `status` is an error, every other field but
 /// the version range is zero (3.1.5.3).
 ///
 /// ```text
@@ -128,11 +127,11 @@ pub struct NegotiateResponse {
     pub min_version: u16,
     /// Highest version that the sender speaks.
     pub max_version: u16,
-    /// The version of this connection.
+    /// The negotiated version.
     pub negotiated_version: u16,
-    /// Send credits wanted.
+    /// Send credits requested.
     pub credits_requested: u16,
-    /// Send credits given.
+    /// Send credits granted.
     pub credits_granted: u16,
     /// NTSTATUS; zero is success.
     pub status: u32,
@@ -166,7 +165,7 @@ impl NegotiateResponse {
     /// Bytes of the message.
     pub const LEN: usize = size_of::<RawResponse>();
 
-    /// A refusal: the version range and the status, the rest zero ([MS-SMBD] 3.1.5.3).
+    /// A refusal: the version range and the status, all else zero ([MS-SMBD] 3.1.5.3).
     pub fn refusal(status: u32) -> NegotiateResponse {
         NegotiateResponse {
             min_version: VERSION,
@@ -182,7 +181,7 @@ impl NegotiateResponse {
         }
     }
 
-    /// Reads the message; what follows its fixed part is ignored.
+    /// Parses the message; bytes after its fixed part are ignored.
     pub fn parse(bytes: &[u8]) -> Result<NegotiateResponse, Malformed> {
         let (raw, _) = RawResponse::ref_from_prefix(bytes).map_err(|_| Malformed::Truncated)?;
         Ok(NegotiateResponse {
@@ -218,7 +217,7 @@ impl NegotiateResponse {
     }
 }
 
-/// Every message after the first two: credits, and a piece of an upper-layer message unless `data` is empty
+/// Every message after the first two: credits, and a fragment of an upper-layer message unless `data` is empty
 /// ([MS-SMBD] 2.2.3).
 ///
 /// ```text
@@ -234,15 +233,15 @@ impl NegotiateResponse {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataTransfer {
-    /// All the send credits that the sender would like to have.
+    /// The number of send credits that the sender wants to hold.
     pub credits_requested: u16,
-    /// Send credits given with this message.
+    /// Send credits granted by this message.
     pub credits_granted: u16,
     /// [`RESPONSE_REQUESTED`] or nothing.
     pub flags: u16,
-    /// Bytes of the upper-layer message that come in later fragments.
+    /// Bytes of the upper-layer message that follow in later fragments.
     pub remaining_data_length: u32,
-    /// Where this fragment's bytes lie in the message; empty (and at 0) without data.
+    /// Range of this fragment's bytes in the message; empty (and at 0) without data.
     pub data: Range<usize>,
 }
 
@@ -259,12 +258,12 @@ struct RawData {
 }
 
 impl DataTransfer {
-    /// Bytes of the fixed part, and of the whole message when there is no data.
+    /// Length of the fixed part, and of the whole message without data.
     pub const LEN: usize = size_of::<RawData>();
-    /// Where data begins in the messages that we send: the fixed part padded to eight (3.1.5.4).
+    /// Offset of the data in messages that we send: the fixed part padded to eight (3.1.5.4).
     pub const DATA_OFFSET: usize = 24;
 
-    /// Reads the fixed part of `message` and finds the data; `message` is the whole message as received.
+    /// Parses the fixed part of `message`, the whole message as received, and locates the data.
     pub fn parse(message: &[u8]) -> Result<DataTransfer, Malformed> {
         let (raw, _) = RawData::ref_from_prefix(message).map_err(|_| Malformed::Truncated)?;
         let offset = raw.data_offset.get() as usize;
@@ -274,7 +273,7 @@ impl DataTransfer {
         }
         let end =
             offset.checked_add(len).filter(|&end| end <= message.len()).ok_or(Malformed::OutOfBounds)?;
-        // The specification asks for alignment only, but data that overlaps its own header is nobody's intent.
+        // The specification requires only alignment, but no sender means data to overlap the header.
         if len > 0 && offset < Self::LEN {
             return Err(Malformed::OffsetInHeader);
         }
@@ -287,8 +286,8 @@ impl DataTransfer {
         })
     }
 
-    /// The header of a message with `data_length` bytes at [`DataTransfer::DATA_OFFSET`], padding included; the first
-    /// [`DataTransfer::LEN`] bytes of it are the message when `data_length` is zero.
+    /// The header of a message with `data_length` bytes at [`DataTransfer::DATA_OFFSET`], padding included. With a
+    /// `data_length` of zero, the message is just its first [`DataTransfer::LEN`] bytes.
     pub fn header(
         credits_requested: u16,
         credits_granted: u16,
@@ -328,7 +327,7 @@ pub struct BufferDescriptorV1 {
     pub offset: u64,
     /// Steering tag.
     pub token: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
@@ -344,13 +343,13 @@ impl BufferDescriptorV1 {
     /// Bytes of one descriptor.
     pub const LEN: usize = size_of::<RawDescriptor>();
 
-    /// Reads one descriptor at the start of `bytes`.
+    /// Parses one descriptor at the start of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<BufferDescriptorV1, Malformed> {
         let (raw, _) = RawDescriptor::ref_from_prefix(bytes).map_err(|_| Malformed::Truncated)?;
         Ok(BufferDescriptorV1 { offset: raw.offset.get(), token: raw.token.get(), length: raw.length.get() })
     }
 
-    /// Reads an array that fills `bytes` exactly. How many are welcome is the caller's limit.
+    /// Parses an array that fills `bytes` exactly. The caller limits their number.
     pub fn parse_array(bytes: &[u8]) -> Result<Vec<BufferDescriptorV1>, Malformed> {
         if !bytes.len().is_multiple_of(Self::LEN) {
             return Err(Malformed::Truncated);
@@ -369,7 +368,7 @@ impl BufferDescriptorV1 {
     }
 }
 
-/// Which way round the words of [`ReadDepths`] travelled.
+/// Byte order of [`ReadDepths`] on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ByteOrder {
     /// Network order: recent Linux.
@@ -379,7 +378,7 @@ pub enum ByteOrder {
 }
 
 /// The IRD/ORD Negotiate Header: the first eight bytes of MPA private data between SMB Direct peers whose iWARP
-/// provider has no RFC 6581 ([MS-SMBD] section 6). The specification gives no byte order, and both exist.
+/// provider lacks RFC 6581 ([MS-SMBD] section 6). The specification does not fix the byte order, and both are in use.
 ///
 /// ```text
 ///  0                               4                               8
@@ -389,21 +388,21 @@ pub enum ByteOrder {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadDepths {
-    /// Inbound RDMA Reads of the connecting side.
+    /// Concurrent inbound RDMA Reads of the connecting side.
     pub ird: u32,
-    /// Outbound RDMA Reads of the connecting side.
+    /// Concurrent outbound RDMA Reads of the connecting side.
     pub ord: u32,
-    /// As it travelled; an answer uses the same.
+    /// The byte order received; an answer uses the same.
     pub order: ByteOrder,
 }
 
 impl ReadDepths {
     /// Bytes of the header.
     pub const LEN: usize = 8;
-    /// No provider reads deeper: MPA's own field has 14 bits (RFC 6581 section 4).
+    /// Largest possible depth: MPA's own field has 14 bits (RFC 6581 section 4).
     pub const DEEPEST: u32 = 0x3fff;
 
-    /// Reads the header at the start of `private_data`, in whichever byte order makes sense of it.
+    /// Parses the header at the start of `private_data`, in whichever byte order gives valid depths.
     pub fn parse(private_data: &[u8]) -> Result<ReadDepths, Malformed> {
         let Some(&[a, b, c, d, e, f, g, h]) = private_data.first_chunk::<{ Self::LEN }>() else {
             return Err(Malformed::Truncated);
@@ -421,7 +420,7 @@ impl ReadDepths {
         [big, little].into_iter().find(plausible).ok_or(Malformed::NoDepth)
     }
 
-    /// The header as it travels.
+    /// The header on the wire.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let (ird, ord) = match self.order {
             ByteOrder::Big => (self.ird.to_be_bytes(), self.ord.to_be_bytes()),

@@ -1,7 +1,7 @@
 //! SPNEGO tokens: NegTokenInit (and Microsoft's NegTokenInit2) and NegTokenResp.
 //!
-//! Spec: RFC 4178 4.2; [MS-SPNG] 2.2.1; RFC 2743 3.1 for the frame of the first token.
-//! Does not: choose a mechanism or compute the mechListMIC (see `smb::auth`).
+//! Implements RFC 4178 4.2 and [MS-SPNG] 2.2.1, with RFC 2743 3.1 for the frame of the first token. `smb::auth` chooses
+//! a mechanism and computes the mechListMIC.
 //!
 //! ```text
 //! 60 len  06 06 2b0601050502  a0 len  30 len         NegTokenInit, framed
@@ -14,7 +14,7 @@ use der::asn1::AnyRef;
 pub use der::asn1::ObjectIdentifier;
 use der::{Decode, Encode, Reader, SliceReader, Tag, TagNumber, Tagged};
 
-/// SPNEGO itself.
+/// SPNEGO.
 pub const SPNEGO: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.2");
 /// NTLM.
 pub const NTLMSSP: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.311.2.2.10");
@@ -23,7 +23,7 @@ pub const KERBEROS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113
 /// Kerberos 5 under the mistyped identifier that Windows sends first.
 pub const MS_KERBEROS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.48018.1.2.2");
 
-/// How many mechanisms a token may list. Windows sends four.
+/// Most mechanisms that a token may list. Windows sends four.
 const MAX_MECHANISMS: usize = 32;
 
 /// A token that RFC 4178 does not allow.
@@ -42,9 +42,9 @@ impl From<der::Error> for Malformed {
 pub struct NegTokenInit {
     /// Mechanisms, the preferred one first.
     pub mech_types: Vec<ObjectIdentifier>,
-    /// The DER of MechTypeList as it was sent: what a mechListMIC covers. Made from `mech_types` when emitted.
+    /// The DER of MechTypeList on the wire, which a mechListMIC covers. Computed from `mech_types` when emitted.
     pub mech_types_der: Vec<u8>,
-    /// The preferred mechanism's first token, sent on the chance that it is chosen.
+    /// First token of the preferred mechanism, sent in case that it is chosen.
     pub mech_token: Option<Vec<u8>>,
 }
 
@@ -58,12 +58,12 @@ pub enum NegState {
     RequestMic = 3,
 }
 
-/// Every further token.
+/// Any later token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NegTokenResp {
-    /// Where the negotiation stands; an initiator leaves it out.
+    /// State of the negotiation; an initiator omits it.
     pub neg_state: Option<NegState>,
-    /// The mechanism chosen, in the acceptor's first token.
+    /// The chosen mechanism, in the acceptor's first token.
     pub supported_mech: Option<ObjectIdentifier>,
     /// The mechanism's token.
     pub response_token: Option<Vec<u8>>,
@@ -71,17 +71,17 @@ pub struct NegTokenResp {
     pub mech_list_mic: Option<Vec<u8>>,
 }
 
-/// A token as a peer may send it.
+/// A token from a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// First.
+    /// The first token.
     Init(NegTokenInit),
-    /// Further.
+    /// A later token.
     Resp(NegTokenResp),
 }
 
 impl Token {
-    /// Reads a token, telling the kinds apart by their tag.
+    /// Parses a token; its tag tells the kind.
     pub fn parse(bytes: &[u8]) -> Result<Token, Malformed> {
         match bytes.first() {
             Some(0x60) => NegTokenInit::parse(bytes).map(Token::Init),
@@ -100,7 +100,7 @@ impl NegTokenInit {
         NegTokenInit { mech_types: mech_types.to_vec(), mech_types_der, mech_token }
     }
 
-    /// Reads the framed token. Fields that we have no use for (reqFlags, negHints) are skipped.
+    /// Parses the framed token and skips the fields that we do not use (reqFlags, negHints).
     pub fn parse(bytes: &[u8]) -> Result<NegTokenInit, Malformed> {
         let frame = only(bytes)?;
         if frame.tag() != (Tag::Application { constructed: true, number: TagNumber(0) }) {
@@ -145,7 +145,7 @@ impl NegTokenInit {
 }
 
 impl NegTokenResp {
-    /// Reads a token.
+    /// Parses a token.
     pub fn parse(bytes: &[u8]) -> Result<NegTokenResp, Malformed> {
         let choice = only(bytes)?;
         if choice.tag() != context(1) {
@@ -199,7 +199,7 @@ fn context(number: u32) -> Tag {
     Tag::ContextSpecific { constructed: true, number: TagNumber(number) }
 }
 
-/// The one value that `bytes` are.
+/// Parses `bytes` as exactly one value.
 fn only(bytes: &[u8]) -> Result<AnyRef<'_>, Malformed> {
     let mut reader = SliceReader::new(bytes)?;
     let value = AnyRef::decode(&mut reader)?;
@@ -207,7 +207,7 @@ fn only(bytes: &[u8]) -> Result<AnyRef<'_>, Malformed> {
     Ok(value)
 }
 
-/// The elements of the SEQUENCE that `bytes` are.
+/// Parses `bytes` as one SEQUENCE and returns its elements.
 fn fields(bytes: &[u8]) -> Result<Vec<AnyRef<'_>>, Malformed> {
     let sequence = only(bytes)?;
     if sequence.tag() != Tag::Sequence {
@@ -217,7 +217,7 @@ fn fields(bytes: &[u8]) -> Result<Vec<AnyRef<'_>>, Malformed> {
     let mut elements = Vec::new();
     while !reader.is_finished() {
         if elements.len() == MAX_MECHANISMS {
-            return Err(Malformed("more elements than we read"));
+            return Err(Malformed("too many elements"));
         }
         elements.push(AnyRef::decode(&mut reader)?);
     }
@@ -228,7 +228,7 @@ fn mech_types(bytes: &[u8]) -> Result<Vec<ObjectIdentifier>, Malformed> {
     fields(bytes)?
         .into_iter()
         .map(|oid| match oid.tag() {
-            // Identifiers longer than `der` keeps are no mechanism of ours; they are rejected with the token.
+            // No mechanism of ours has an identifier longer than `der` supports; such tokens are rejected.
             Tag::ObjectIdentifier => Ok(ObjectIdentifier::from_bytes(oid.value()).map_err(der::Error::from)?),
             _ => Err(Malformed("RFC 4178 4.1: OBJECT IDENTIFIER expected")),
         })

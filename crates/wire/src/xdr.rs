@@ -1,11 +1,11 @@
-//! XDR: a bounds-checked cursor and an emitter.
+//! XDR (RFC 4506 section 4): a bounds-checked cursor and an emitter.
 //!
-//! What: [`Decoder`] over one received stream, [`Encoder`] into one vector; [`Decoder::payload`] takes an opaque's
-//! content from the stream, or from where the transport put it beside the stream (RFC 8166 3.4.1).
-//! Spec: RFC 4506 section 4. Owns: the encoder's bytes. Does not: know any protocol's types.
+//! [`Decoder`] reads a received stream, [`Encoder`] appends to a vector. [`Decoder::payload`] takes an opaque's content
+//! from the stream, or from the place where the transport put it beside the stream (RFC 8166 3.4.1). Protocols declare
+//! their own types.
 //!
-//! Buffers: variable-length items come back as slices of the received buffer, never copied.
-//! Errors: [`Malformed`]; every length is checked against its limit and against what is there before it is used.
+//! Variable-length items are slices of the received buffer, never copies. Every length is checked against its limit and
+//! against the remaining stream before it is used; failures are [`Malformed`].
 
 mod item;
 
@@ -16,17 +16,17 @@ use bytes::Bytes;
 pub(crate) use item::xdr_struct;
 pub use item::{Xdr, emit_list, list};
 
-/// Bytes that their specification forbids; says which rule.
+/// Bytes that their specification forbids, with the rule that they break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// Bytes of fill behind an opaque of `len` bytes (RFC 4506 4.10).
+/// Bytes of fill after an opaque of `len` bytes (RFC 4506 4.10).
 pub const fn pad(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// The fill behind an opaque of `len` bytes.
+/// The fill after an opaque of `len` bytes.
 pub const fn fill(len: usize) -> &'static [u8] {
     match pad(len) {
         0 => &[],
@@ -36,17 +36,17 @@ pub const fn fill(len: usize) -> &'static [u8] {
     }
 }
 
-/// Payload of a call: here, or still with whoever sent it.
+/// Payload of a call: already received, or still with the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Its bytes.
+    /// The bytes.
     Here(Bytes),
-    /// How many there are; the transport can bring them.
+    /// The number of bytes; the transport can fetch them.
     There(usize),
 }
 
 impl Data {
-    /// How many bytes.
+    /// Length in bytes, received or not.
     pub fn len(&self) -> usize {
         match self {
             Data::Here(bytes) => bytes.len(),
@@ -54,12 +54,12 @@ impl Data {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes that are here: none of what is still away.
+    /// The received bytes; empty while the sender still has them.
     pub fn here(&self) -> &[u8] {
         match self {
             Data::Here(bytes) => bytes,
@@ -74,13 +74,13 @@ impl From<Bytes> for Data {
     }
 }
 
-/// Reads items of a stream in order. A clone begins where this one stands.
+/// Reads the items of a stream in order. A clone starts at the same position.
 #[derive(Clone)]
 pub struct Decoder {
     stream: Bytes,
     /// `at <= stream.len()`.
     at: usize,
-    /// The content of the one DDP-eligible item, where it is not in the stream.
+    /// The content of the one DDP-eligible item when it is not in the stream.
     detached: Option<Data>,
 }
 
@@ -101,22 +101,22 @@ impl Decoder {
         Decoder { stream, at: 0, detached: detached.map(Data::Here) }
     }
 
-    /// The same with content of `len` bytes that has not been brought here.
+    /// A cursor over a reduced stream whose detached content, of `len` bytes, has not been fetched.
     pub fn distant(stream: Bytes, len: usize) -> Decoder {
         Decoder { stream, at: 0, detached: Some(Data::There(len)) }
     }
 
-    /// Whether the content of an item is still to be brought here.
+    /// Whether the content of an item still has to be fetched.
     pub fn is_distant(&self) -> bool {
         matches!(self.detached, Some(Data::There(_)))
     }
 
-    /// That content.
+    /// Supplies the fetched content.
     pub fn arrived(&mut self, content: Bytes) {
         self.detached = Some(Data::Here(content));
     }
 
-    /// Where the cursor stands, in bytes.
+    /// Position of the cursor, in bytes.
     pub fn position(&self) -> usize {
         self.at
     }
@@ -126,28 +126,28 @@ impl Decoder {
         self.stream.len().saturating_sub(self.at)
     }
 
-    /// The next bytes, at most `max`, which stay where they are.
+    /// The next bytes, at most `max`, without consuming them.
     pub fn peek(&self, max: usize) -> &[u8] {
         let rest = self.stream.get(self.at..).unwrap_or_default();
         rest.get(..max).unwrap_or(rest)
     }
 
-    /// What is here of the content that lies beside the stream, until it is taken.
+    /// The detached content as far as it has been received, until it is taken.
     pub fn peek_detached(&self) -> &[u8] {
         self.detached.as_ref().map_or(&[], Data::here)
     }
 
-    /// Bytes that the stream had at first, and those beside it.
+    /// Bytes of the whole stream plus those detached from it.
     pub fn total(&self) -> usize {
         self.stream.len().saturating_add(self.detached.as_ref().map_or(0, Data::len))
     }
 
-    /// The rest of the stream.
+    /// The remainder of the stream.
     pub fn rest(self) -> Bytes {
         self.stream.slice(self.at..)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that nothing remains.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.remaining() == 0 { Ok(()) } else { Err(Malformed("bytes behind the last item")) }
     }
@@ -197,7 +197,7 @@ impl Decoder {
 
     /// `opaque<limit>` (RFC 4506 4.10), or a string, as a slice of the stream.
     ///
-    /// The fill must be there; its value is not looked at, since implementations exist that leave it unset.
+    /// The fill must be present, but its value is ignored because some implementations leave it unset.
     pub fn opaque(&mut self, limit: usize) -> Result<Bytes, Malformed> {
         let range = self.opaque_range(limit)?;
         Ok(self.stream.slice(range))
@@ -226,17 +226,17 @@ impl Decoder {
         if len > limit { Err(Malformed("length above its limit")) } else { Ok(len) }
     }
 
-    /// `opaque<limit>` that is payload. Where the transport moved the content beside the stream, the stream holds its
-    /// length only (neither content nor fill), and the content must have that length; a Read chunk may include the
-    /// fill (RFC 8166 3.4.5.2).
+    /// `opaque<limit>` that is payload. When the transport moved the content beside the stream, the stream holds only
+    /// its length (neither content nor fill), and the content must have that length; a Read chunk may include the fill
+    /// (RFC 8166 3.4.5.2).
     pub fn payload(&mut self, limit: usize) -> Result<Bytes, Malformed> {
         match self.data(limit)? {
             Data::Here(bytes) => Ok(bytes),
-            Data::There(_) => Err(Malformed("payload that has not come")),
+            Data::There(_) => Err(Malformed("payload has not been fetched")),
         }
     }
 
-    /// The same where it may be left with its sender.
+    /// Like [`Decoder::payload`], but the content may still be with its sender.
     pub fn data(&mut self, limit: usize) -> Result<Data, Malformed> {
         let Some(detached) = self.detached.take() else { return self.opaque(limit).map(Data::Here) };
         let len = self.length(limit)?;
@@ -281,25 +281,26 @@ impl Encoder {
         Bytes::from(self.0)
     }
 
-    /// A copy of everything behind the first `at` bytes.
+    /// A copy of everything after the first `at` bytes.
     pub fn copy_from(&self, at: usize) -> Bytes {
         Bytes::copy_from_slice(self.0.get(at..).unwrap_or_default())
     }
 
-    /// Bytes of any number, without length and fill: a piece of an opaque.
+    /// Appends bytes without length and fill: a piece of an opaque.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Takes back everything behind the first `len` bytes.
+    /// Removes everything after the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
     }
 
-    /// Writes an unsigned int over one that was appended at `at`: a count or a status that is known only now.
+    /// Overwrites the unsigned int that was appended at `at`, for a count or a status that becomes known later.
     ///
     /// # Panics
-    /// When there is none.
+    ///
+    /// When no unsigned int lies there.
     pub fn patch_u32(&mut self, at: usize, value: u32) {
         let place = self.0.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
         *place.expect("an unsigned int that was appended") = value.to_be_bytes();
@@ -337,6 +338,7 @@ impl Encoder {
     /// opaque<>, string<>: length, content, fill.
     ///
     /// # Panics
+    ///
     /// When `bytes` is 4 GiB or longer, which no caller can hold.
     pub fn opaque(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).expect("an opaque below 4 GiB"));

@@ -1,12 +1,12 @@
-//! A short run of every fuzz target: random bytes, and samples with their bytes damaged. The long runs are
-//! `cargo fuzz run TARGET` in `fuzz/`; this keeps the targets alive and catches the easy panics in seconds.
+//! A short run of every fuzz target, on random bytes and on damaged samples. Long runs are `cargo fuzz run TARGET` in
+//! `fuzz/`; this test keeps the targets compiling and catches easy panics in seconds.
 
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
 use std::path::Path;
 
-/// xorshift64*: the same bytes on every machine.
+/// xorshift64*, which gives the same bytes on every machine.
 struct Chance(u64);
 
 impl Chance {
@@ -22,7 +22,7 @@ impl Chance {
     }
 }
 
-/// Openings that lead a parser past its first check.
+/// Beginnings that lead a parser past its first check.
 const OPENINGS: &[&[u8]] = &[
     b"",
     b"MPA ID Req Frame\x40\x02\0\x04\x80\x01\x80\x01",
@@ -51,7 +51,7 @@ const OPENINGS: &[&[u8]] = &[
 ];
 
 fn rounds() -> usize {
-    // Longer on demand: WEFT_FUZZ_ROUNDS=1000000 cargo test -p weft-wire --release --test fuzz_smoke
+    // For a longer run: WEFT_FUZZ_ROUNDS=1000000 cargo test -p weft-wire --release --test fuzz_smoke
     std::env::var("WEFT_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000)
 }
 

@@ -1,7 +1,7 @@
-//! The local security authority: what the host's account domain is, names to SIDs and back.
+//! The local security authority: the host's account domain, and translation between names and SIDs ([MS-LSAT] 2.2
+//! structures, 3.1.4 translation; [MS-LSAD] 3.1.4 policy, account rights).
 //!
-//! Spec: [MS-LSAT] 2.2 (structures), 3.1.4 (translation); [MS-LSAD] 3.1.4 (policy, account rights).
-//! Does not: know accounts, or change anything.
+//! Only queries are supported.
 
 use super::ndr::{Handle, Reader, Writer};
 use super::{Malformed, Syntax};
@@ -37,7 +37,7 @@ pub const LOOKUP_NAMES2: u16 = 58;
 /// LsarLookupNames3.
 pub const LOOKUP_NAMES3: u16 = 68;
 
-/// The most names or SIDs in one call ([MS-LSAT] 3.1.4.5: range 0 to 1000).
+/// Most names or SIDs in one call ([MS-LSAT] 3.1.4.5: range 0 to 1000).
 pub const MAX_LOOKUPS: usize = 1000;
 
 /// SID_NAME_USE ([MS-LSAT] 2.2.13).
@@ -52,7 +52,7 @@ pub enum SidUse {
     Unknown = 8,
 }
 
-/// A domain that answers refer to by its place in a list.
+/// A domain, to which answers refer by its index in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     /// Name.
@@ -61,40 +61,40 @@ pub struct Domain {
     pub sid: Sid,
 }
 
-/// One name or SID, as far as it could be translated.
+/// The translation of one name or SID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// What it is.
+    /// Kind of the account.
     pub kind: SidUse,
-    /// Name within its domain; the SID as text when it is nobody's.
+    /// Name within its domain; the SID as text if the SID is unknown.
     pub name: String,
-    /// SID; `None` when the name is nobody's.
+    /// SID; `None` if the name is unknown.
     pub sid: Option<Sid>,
     /// Index in the list of domains.
     pub domain: Option<usize>,
 }
 
-/// The input of LsarQueryInformationPolicy: the handle, and which class.
+/// The input of LsarQueryInformationPolicy: the handle and the class.
 pub fn parse_query_policy(stub: &[u8]) -> Result<(Handle, u16), Malformed> {
     let mut r = Reader::new(stub);
     Ok((r.handle()?, r.u16()?))
 }
 
-/// The input of the LsarLookupNames family, as far as it matters.
+/// The relevant input of the LsarLookupNames family.
 pub fn parse_lookup_names(stub: &[u8]) -> Result<(Handle, Vec<String>), Malformed> {
     let mut r = Reader::new(stub);
     let handle = r.handle()?;
     let stated = r.u32()? as usize;
     let count = r.count(8)?;
     if stated != count || count > MAX_LOOKUPS {
-        return Err(Malformed("how many names"));
+        return Err(Malformed("wrong number of names"));
     }
     let heads = (0..count).map(|_| r.counted_head()).collect::<Result<Vec<_>, _>>()?;
     let names = heads.into_iter().map(|there| if there { r.counted_buffer() } else { Ok(String::new()) });
     Ok((handle, names.collect::<Result<_, _>>()?))
 }
 
-/// The input of the LsarLookupSids family, as far as it matters.
+/// The relevant input of the LsarLookupSids family.
 pub fn parse_lookup_sids(stub: &[u8]) -> Result<(Handle, Vec<Sid>), Malformed> {
     let mut r = Reader::new(stub);
     Ok((r.handle()?, parse_sids(&mut r)?))
@@ -104,11 +104,11 @@ pub fn parse_lookup_sids(stub: &[u8]) -> Result<(Handle, Vec<Sid>), Malformed> {
 pub(super) fn parse_sids(r: &mut Reader<'_>) -> Result<Vec<Sid>, Malformed> {
     let stated = r.u32()? as usize;
     if !r.pointer()? {
-        return if stated == 0 { Ok(Vec::new()) } else { Err(Malformed("how many SIDs")) };
+        return if stated == 0 { Ok(Vec::new()) } else { Err(Malformed("wrong number of SIDs")) };
     }
     let count = r.count(4)?;
     if stated != count || count > MAX_LOOKUPS {
-        return Err(Malformed("how many SIDs"));
+        return Err(Malformed("wrong number of SIDs"));
     }
     for _ in 0..count {
         if !r.pointer()? {
@@ -124,7 +124,7 @@ pub fn parse_account_rights(stub: &[u8]) -> Result<(Handle, Sid), Malformed> {
     Ok((r.handle()?, r.sid()?))
 }
 
-/// Whether LsarGetUserName wants the domain, too.
+/// Whether LsarGetUserName also requests the domain.
 pub fn parse_get_user_name(stub: &[u8]) -> Result<bool, Malformed> {
     let mut r = Reader::new(stub);
     r.optional(Reader::wide_string)?;
@@ -134,7 +134,7 @@ pub fn parse_get_user_name(stub: &[u8]) -> Result<bool, Malformed> {
     r.pointer()
 }
 
-/// An answer that is a handle (all zeros for none) and a status: opening and closing.
+/// An answer that consists of a handle (all zeros for none) and a status: of opening and closing.
 pub fn emit_handle(handle: Handle, status: NtStatus) -> Vec<u8> {
     let mut w = Writer::new();
     w.handle(handle);
@@ -142,16 +142,16 @@ pub fn emit_handle(handle: Handle, status: NtStatus) -> Vec<u8> {
     w.finish()
 }
 
-/// What LsarQueryInformationPolicy tells.
+/// The result of LsarQueryInformationPolicy.
 #[derive(Clone, Copy, Debug)]
 pub enum Policy<'a> {
     /// PolicyPrimaryDomainInformation: the workgroup, which has no SID.
     PrimaryDomain(&'a str),
     /// PolicyAccountDomainInformation: the host's own accounts.
     AccountDomain(&'a Domain),
-    /// PolicyLsaServerRoleInformation: primary.
+    /// PolicyLsaServerRoleInformation: always primary.
     ServerRole,
-    /// PolicyDnsDomainInformation: none, but for the workgroup's name.
+    /// PolicyDnsDomainInformation: empty except for the workgroup's name.
     DnsDomain(&'a str),
 }
 
@@ -229,7 +229,7 @@ fn mapped(all: &[Translated]) -> (usize, NtStatus) {
     (count, status)
 }
 
-/// The answer of LsarLookupNames, 2 or 3: by which `opnum` it was asked for.
+/// The answer of LsarLookupNames, 2 or 3, as `opnum` says.
 pub fn emit_sids(opnum: u16, domains: &[Domain], all: &[Translated]) -> Vec<u8> {
     let mut w = Writer::new();
     emit_domains(domains, &mut w);
@@ -242,7 +242,7 @@ pub fn emit_sids(opnum: u16, domains: &[Domain], all: &[Translated]) -> Vec<u8> 
             match (&one.sid, opnum) {
                 (Some(sid), LOOKUP_NAMES3) => w.pointer(move |w| w.sid(sid)),
                 (None, LOOKUP_NAMES3) => w.null(),
-                // A domain by itself has no relative id.
+                // A domain itself has no relative id.
                 (_, _) if one.kind == SidUse::Domain => w.u32(u32::MAX),
                 (Some(sid), _) => w.u32(sid.sub_authorities.last().copied().unwrap_or(0)),
                 (None, _) => w.u32(0),
@@ -260,7 +260,7 @@ pub fn emit_sids(opnum: u16, domains: &[Domain], all: &[Translated]) -> Vec<u8> 
     w.finish()
 }
 
-/// The answer of LsarLookupSids or LsarLookupSids2: by which `opnum` it was asked for.
+/// The answer of LsarLookupSids or LsarLookupSids2, as `opnum` says.
 pub fn emit_names(opnum: u16, domains: &[Domain], all: &[Translated]) -> Vec<u8> {
     let mut w = Writer::new();
     emit_domains(domains, &mut w);
@@ -284,7 +284,7 @@ pub fn emit_names(opnum: u16, domains: &[Domain], all: &[Translated]) -> Vec<u8>
     w.finish()
 }
 
-/// The answer of LsarEnumerateAccountRights: nobody holds a right of the host's here.
+/// The answer of LsarEnumerateAccountRights: no account has rights on this host.
 pub fn emit_no_rights() -> Vec<u8> {
     let mut w = Writer::new();
     w.u32(0);

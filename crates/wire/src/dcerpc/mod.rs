@@ -1,8 +1,8 @@
-//! DCE/RPC over named pipes: packets, NDR, and the calls of the interfaces that file clients use.
+//! DCE/RPC over named pipes: packets, NDR, and the calls of the interfaces that file clients use (C706 (DCE 1.1 RPC)
+//! chapters 12 and 14, [MS-RPCE] 2.2).
 //!
-//! Spec: C706 (DCE 1.1 RPC) chapters 12 and 14, [MS-RPCE] 2.2; one module per interface names its own.
-//! Does not: keep bindings or handles, or answer calls (the SMB server's pipes do); speak NDR64,
-//! big-endian NDR, or authenticate: a pipe's session has done that.
+//! Each interface has its module, which names its specification. The SMB server's pipes keep bindings and handles, and
+//! answer calls. NDR64, big-endian NDR and authentication are unsupported; the pipe's session is already authenticated.
 
 pub mod lsarpc;
 pub mod ndr;
@@ -14,7 +14,7 @@ pub mod wkssvc;
 #[cfg(test)]
 mod tests;
 
-/// A packet or a call that its specification does not allow: which rule it breaks.
+/// A malformed packet or call, with the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed DCE/RPC: {0}")]
 pub struct Malformed(pub &'static str);
@@ -50,28 +50,28 @@ impl Syntax {
         Syntax { uuid, version }
     }
 
-    /// Whether it is no syntax but an offer of features at bind time ([MS-RPCE] 2.2.2.14): 6cb71c2c-9812-4540-....
+    /// Whether the syntax is in fact a bind-time feature negotiation ([MS-RPCE] 2.2.2.14): 6cb71c2c-9812-4540-....
     pub fn is_feature_negotiation(&self) -> bool {
         self.uuid[..8] == [0x2c, 0x1c, 0xb7, 0x6c, 0x12, 0x98, 0x40, 0x45]
     }
 }
 
-/// Why a call failed, before or instead of an answer of its own (C706 appendix E, [MS-RPCE] 2.2.2.9).
+/// Status of a fault, which replaces an answer (C706 appendix E, [MS-RPCE] 2.2.2.9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultStatus(pub u32);
 
 impl FaultStatus {
-    /// The stub could not be read.
+    /// The stub does not parse.
     pub const BAD_STUB_DATA: FaultStatus = FaultStatus(0x0000_06F7);
     /// `nca_s_op_rng_error`: no such operation.
     pub const OPERATION_OUT_OF_RANGE: FaultStatus = FaultStatus(0x1C01_0002);
     /// `nca_s_unk_if`: no such presentation context.
     pub const UNKNOWN_INTERFACE: FaultStatus = FaultStatus(0x1C01_0003);
-    /// `nca_s_proto_error`: against the rules of the connection.
+    /// `nca_s_proto_error`: violation of the connection's protocol.
     pub const PROTOCOL_ERROR: FaultStatus = FaultStatus(0x1C01_000B);
     /// `nca_s_fault_context_mismatch`: no such handle.
     pub const CONTEXT_MISMATCH: FaultStatus = FaultStatus(0x1C00_001A);
-    /// `nca_s_fault_remote_no_memory`: a limit of the server.
+    /// `nca_s_fault_remote_no_memory`: a limit of the server was reached.
     pub const NO_MEMORY: FaultStatus = FaultStatus(0x1C00_001B);
 }
 

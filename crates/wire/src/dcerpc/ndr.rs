@@ -1,19 +1,18 @@
-//! NDR, the 32-bit little-endian transfer syntax: what the stub of a call is written in.
+//! NDR, the 32-bit little-endian transfer syntax of stubs (C706 14.2 primitive types, 14.3 constructed types, pointers,
+//! strings; [MS-DTYP] 2.3.10, 2.4.2.3).
 //!
-//! Spec: C706 14.2 (primitive types), 14.3 (constructed types, pointers, strings); [MS-DTYP] 2.3.10, 2.4.2.3.
-//! Does not: know calls. Lengths that a peer states are believed only as far as its bytes reach, so
-//! nothing is allocated that was not sent.
+//! A stated length is checked against the remaining bytes before anything is allocated for it.
 //!
-//! Pointers: a referent id stands where the pointer is, what it points to follows the outermost structure, in the order
-//! of the pointers. [`Writer::pointer`] queues that, [`Writer::flush`] writes it.
+//! A pointer is encoded as a referent id in its place; its referents follow the outermost structure, in the order of
+//! the pointers. [`Writer::pointer`] defers a referent, [`Writer::flush`] writes the deferred ones.
 
 use super::Malformed;
 use crate::smb2::fscc::security::Sid;
 use crate::smb2::utf16;
 
-const TRUNCATED: Malformed = Malformed("a stub ends too early");
+const TRUNCATED: Malformed = Malformed("truncated stub");
 
-/// Takes values off a stub, aligned from its start.
+/// Reads values from a stub, aligned relative to its start.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -21,7 +20,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a whole stub.
+    /// Reads from the start of a stub.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { bytes, at: 0 }
     }
@@ -59,12 +58,12 @@ impl<'a> Reader<'a> {
         self.aligned().map(u64::from_le_bytes)
     }
 
-    /// Whether a pointer points to something.
+    /// Whether a pointer is not null.
     pub fn pointer(&mut self) -> Result<bool, Malformed> {
         Ok(self.u32()? != 0)
     }
 
-    /// What a unique pointer that is a parameter by itself points to: it follows at once.
+    /// The referent of a unique pointer that is itself a parameter, which follows immediately.
     pub fn optional<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Malformed>,
@@ -72,7 +71,7 @@ impl<'a> Reader<'a> {
         if self.pointer()? { read(self).map(Some) } else { Ok(None) }
     }
 
-    /// A count of elements that follow, each of at least `least` bytes: more than fit the stub are refused.
+    /// A count of elements of at least `least` bytes each; refused if the stub is too short for them.
     pub fn count(&mut self, least: usize) -> Result<usize, Malformed> {
         let count = self.u32()? as usize;
         if count.saturating_mul(least.max(1)) > self.bytes.len().saturating_sub(self.at) {
@@ -81,7 +80,7 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// A `[string] wchar_t *`: conformant and varying, with its NUL, which is taken off.
+    /// A `[string] wchar_t *`: conformant and varying, with a NUL, which is removed.
     pub fn wide_string(&mut self) -> Result<String, Malformed> {
         let units = self.varying_units()?;
         Ok(utf16::decode(units.strip_suffix(&[0, 0]).unwrap_or(units))?)
@@ -95,23 +94,23 @@ impl<'a> Reader<'a> {
     fn varying_units(&mut self) -> Result<&'a [u8], Malformed> {
         let (most, offset, units) = (self.u32()?, self.u32()?, self.u32()?);
         if offset != 0 || units > most {
-            return Err(Malformed("a varying string"));
+            return Err(Malformed("varying string"));
         }
         self.take((units as usize).checked_mul(2).ok_or(TRUNCATED)?)
     }
 
-    /// The fixed part of an RPC_UNICODE_STRING: whether [`Reader::counted_buffer`] follows later.
+    /// The fixed part of an RPC_UNICODE_STRING: whether [`Reader::counted_buffer`] follows.
     pub fn counted_head(&mut self) -> Result<bool, Malformed> {
         let (_len, _most) = (self.u16()?, self.u16()?);
         self.pointer()
     }
 
-    /// An RPC_SID: its count as a conformance, then itself.
+    /// An RPC_SID: its count as a conformance, then the SID.
     pub fn sid(&mut self) -> Result<Sid, Malformed> {
         let count = self.count(4)?;
         let body = self.take(count.checked_mul(4).and_then(|len| len.checked_add(8)).ok_or(TRUNCATED)?)?;
         if body.get(1).map(|count| usize::from(*count)) != Some(count) {
-            return Err(Malformed("a SID's count"));
+            return Err(Malformed("wrong sub-authority count of a SID"));
         }
         Ok(Sid::parse(body)?)
     }
@@ -124,7 +123,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A context handle: whatever the server has put there.
+/// A context handle, whose content is up to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Handle(pub [u8; 20]);
 
@@ -144,7 +143,7 @@ impl<'a> Writer<'a> {
         Writer::default()
     }
 
-    /// The stub; everything that was deferred has been written.
+    /// The stub, after the deferred referents.
     pub fn finish(mut self) -> Vec<u8> {
         self.flush();
         self.out
@@ -160,7 +159,7 @@ impl<'a> Writer<'a> {
         self.out.resize(self.out.len().next_multiple_of(to), 0);
     }
 
-    /// Appends bytes as they are.
+    /// Appends raw bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
@@ -185,7 +184,7 @@ impl<'a> Writer<'a> {
         self.aligned(&value.to_le_bytes());
     }
 
-    /// Eight bytes, aligned as two words ([MS-DTYP] OLD_LARGE_INTEGER).
+    /// Eight bytes, aligned like two words ([MS-DTYP] OLD_LARGE_INTEGER).
     pub fn old_u64(&mut self, value: u64) {
         self.u32(value as u32);
         self.u32((value >> 32) as u32);
@@ -196,18 +195,18 @@ impl<'a> Writer<'a> {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// A pointer to nothing.
+    /// A null pointer.
     pub fn null(&mut self) {
         self.u32(0);
     }
 
-    /// A pointer inside a structure: what it points to is written by the next [`Writer::flush`].
+    /// A pointer inside a structure; the next [`Writer::flush`] writes its referent.
     pub fn pointer(&mut self, write: impl FnOnce(&mut Writer<'a>) + 'a) {
         self.referent();
         self.deferred.push(Box::new(write));
     }
 
-    /// A pointer that is a parameter by itself: what it points to follows at once.
+    /// A pointer that is itself a parameter; its referent follows immediately.
     pub fn parameter(&mut self, write: impl FnOnce(&mut Writer<'a>)) {
         self.referent();
         write(self);
@@ -216,11 +215,11 @@ impl<'a> Writer<'a> {
 
     fn referent(&mut self) {
         self.referents = self.referents.wrapping_add(1);
-        // Any number but 0; these are what Windows shows.
+        // Any number but 0; Windows uses these.
         self.u32(0x0002_0000 | self.referents.wrapping_mul(4));
     }
 
-    /// Writes what was deferred, and what that defers, in order.
+    /// Writes the deferred referents, and those that they defer, in order.
     pub fn flush(&mut self) {
         for write in std::mem::take(&mut self.deferred) {
             write(self);
@@ -238,12 +237,12 @@ impl<'a> Writer<'a> {
         self.bytes(&[0, 0]);
     }
 
-    /// A pointer to one, inside a structure.
+    /// A pointer to such a string inside a structure.
     pub fn string_pointer(&mut self, text: &'a str) {
         self.pointer(move |w| w.wide_string(text));
     }
 
-    /// An RPC_UNICODE_STRING inside a structure. It holds 32,767 units at most; longer ones are cut.
+    /// An RPC_UNICODE_STRING inside a structure. It holds at most 32,767 units; longer strings are truncated.
     pub fn counted_string(&mut self, text: &'a str) {
         let mut encoded = Vec::with_capacity(text.len().saturating_mul(2));
         utf16::encode(text, &mut encoded);

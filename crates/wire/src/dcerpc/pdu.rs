@@ -1,7 +1,6 @@
-//! Packets of connection-oriented RPC: bind, request, response, fault.
+//! Packets of connection-oriented RPC: bind, request, response, fault (C706 12.6, [MS-RPCE] 2.2.2).
 //!
-//! Spec: C706 12.6 (connection-oriented PDUs), [MS-RPCE] 2.2.2. Buffers: a parsed request's stub is a
-//! slice of the packet. Does not: reassemble fragments or keep bindings.
+//! The stub of a parsed request is a slice of the packet. Callers reassemble fragments and keep bindings.
 //!
 //! ```text
 //! header: 0 version=5 | 1 minor | 2 type | 3 flags | 4 drep (4) | 8 frag_length | 10 auth_length | 12 call_id
@@ -15,15 +14,15 @@ use bytes::Bytes;
 use super::{FaultStatus, Malformed, Syntax};
 use crate::smb2::field::{Put, Reader, bits, codes, len16, len32, pad, patch_u16, since};
 
-/// Length of the header that all packets share.
+/// Length of the header common to all packets.
 pub const HEADER_LEN: usize = 16;
-/// Header, allocation hint, context id and so on before the stub of a request, a response or a fault.
+/// Length of header, allocation hint, context id and so on, before the stub of a request, a response or a fault.
 pub const CALL_HEADER_LEN: usize = 24;
-/// The largest fragment that everybody takes (C706 12.6.3.1): nobody may offer less.
+/// The largest fragment that every peer must receive (C706 12.6.3.1); a smaller offer is invalid.
 pub const MUST_RECEIVE_LEN: u16 = 1432;
-/// More presentation contexts in one bind are refused.
+/// Most presentation contexts in one bind.
 pub const MAX_CONTEXTS: usize = 32;
-/// More transfer syntaxes for one of them are refused.
+/// Most transfer syntaxes of one presentation context.
 pub const MAX_TRANSFERS: usize = 16;
 /// Little-endian integers, ASCII, IEEE floats.
 const DREP: [u8; 4] = [0x10, 0, 0, 0];
@@ -33,25 +32,25 @@ codes! {
     PacketType: u8 {
         /// A call.
         REQUEST = 0;
-        /// Its answer.
+        /// An answer.
         RESPONSE = 2;
-        /// Its failure.
+        /// A failure.
         FAULT = 3;
         /// Opens an association.
         BIND = 11;
-        /// Accepts it.
+        /// Accepts an association.
         BIND_ACK = 12;
-        /// Refuses it.
+        /// Refuses an association.
         BIND_NAK = 13;
-        /// More contexts in an association.
+        /// Adds contexts to an association.
         ALTER_CONTEXT = 14;
-        /// Answer to that.
+        /// Answers an ALTER_CONTEXT.
         ALTER_CONTEXT_RESPONSE = 15;
         /// Third leg of an authentication.
         AUTH3 = 16;
         /// Asks to cancel a call.
         CANCEL = 18;
-        /// Gives up a call.
+        /// Abandons a call.
         ORPHANED = 19;
     }
 }
@@ -69,11 +68,11 @@ bits! {
 }
 
 impl Flags {
-    /// A packet that is not fragmented.
+    /// An unfragmented packet.
     pub const WHOLE: Flags = Flags(3);
 }
 
-/// What every packet begins with.
+/// The header of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Type.
@@ -84,19 +83,19 @@ pub struct Header {
     pub frag_len: u16,
     /// Length of the authentication value at its end.
     pub auth_len: u16,
-    /// Which call.
+    /// Id of the call.
     pub call_id: u32,
 }
 
 impl Header {
-    /// Reads it from the first bytes of a packet, which need not all be there yet.
+    /// Parses the header from the first bytes of a packet, which may still be incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let mut r = Reader::new(bytes);
         let (major, minor, kind, flags) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
         if major != 5 || minor > 1 {
             return Err(Malformed("RPC version"));
         }
-        // Character and float formats concern nothing that is carried here.
+        // Character and float formats do not matter, because no stub here contains either.
         if r.array::<4>()?[0] & 0xf0 != DREP[0] {
             return Err(Malformed("big-endian NDR"));
         }
@@ -108,7 +107,7 @@ impl Header {
         Ok(Header { kind: PacketType(kind), flags: Flags(flags), frag_len, auth_len, call_id })
     }
 
-    /// Appends it; [`finish`] fills in the length.
+    /// Appends a header; [`finish`] fills in the length.
     fn emit(kind: PacketType, flags: Flags, call_id: u32, out: &mut Vec<u8>) {
         out.put(&[5, 0, kind.0, flags.0]);
         out.put(&DREP);
@@ -123,7 +122,7 @@ fn finish(out: &mut [u8], start: usize) {
     patch_u16(out, start.saturating_add(8), len);
 }
 
-/// What follows the header of a packet, without the authentication value.
+/// The bytes after the header of a packet, without the authentication value.
 fn body(packet: &[u8]) -> Result<&[u8], Malformed> {
     let header = Header::parse(packet)?;
     let tail = if header.auth_len == 0 { 0 } else { usize::from(header.auth_len) + 8 };
@@ -132,10 +131,10 @@ fn body(packet: &[u8]) -> Result<&[u8], Malformed> {
         .ok_or(Malformed("fragment length"))
 }
 
-/// An interface that the client wants to call, and how it would like to write that.
+/// An interface that the client wants to call, with the transfer syntaxes that it offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// What requests call it.
+    /// The context id that requests will use.
     pub id: u16,
     /// Interface.
     pub interface: Syntax,
@@ -148,7 +147,7 @@ pub struct Context {
 pub struct Bind {
     /// Largest fragment that the client sends.
     pub max_xmit: u16,
-    /// Largest fragment that it takes.
+    /// Largest fragment that it receives.
     pub max_recv: u16,
     /// Association group; 0: a new one.
     pub group: u32,
@@ -166,7 +165,7 @@ fn put_syntax(syntax: &Syntax, out: &mut Vec<u8>) {
 }
 
 impl Bind {
-    /// Reads a whole packet.
+    /// Parses a whole packet.
     pub fn parse(packet: &[u8]) -> Result<Bind, Malformed> {
         let mut r = Reader::new(body(packet)?);
         let (max_xmit, max_recv, group) = (r.u16()?, r.u16()?, r.u32()?);
@@ -206,18 +205,18 @@ impl Bind {
     }
 }
 
-/// What became of one context.
+/// The outcome for one context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Taken, with this transfer syntax.
+    /// Accepted with this transfer syntax.
     Accepted(Syntax),
-    /// No such interface here (abstract_syntax_not_supported).
+    /// Unknown interface (abstract_syntax_not_supported).
     NoInterface,
-    /// No transfer syntax in common (proposed_transfer_syntaxes_not_supported).
+    /// No common transfer syntax (proposed_transfer_syntaxes_not_supported).
     NoTransfer,
-    /// A limit of the server (local_limit_exceeded).
+    /// A limit of the server was reached (local_limit_exceeded).
     Limit,
-    /// Answer to an offer of features ([MS-RPCE] 2.2.2.4, negotiate_ack): those that are supported.
+    /// Answer to a feature negotiation ([MS-RPCE] 2.2.2.4, negotiate_ack): the supported features.
     Features(u16),
 }
 
@@ -226,18 +225,18 @@ pub enum Verdict {
 pub struct BindAck {
     /// Largest fragment that the server sends.
     pub max_xmit: u16,
-    /// Largest fragment that it takes.
+    /// Largest fragment that it receives.
     pub max_recv: u16,
     /// Association group.
     pub group: u32,
-    /// Secondary address: the pipe, without its NUL.
+    /// Secondary address: the pipe's name, without its NUL.
     pub address: String,
     /// One for each context, in order.
     pub verdicts: Vec<Verdict>,
 }
 
 impl BindAck {
-    /// Reads a whole packet.
+    /// Parses a whole packet.
     pub fn parse(packet: &[u8]) -> Result<BindAck, Malformed> {
         let body = body(packet)?;
         let mut r = Reader::new(body);
@@ -246,7 +245,7 @@ impl BindAck {
         let address = r.take(len)?;
         let address = address.strip_suffix(&[0]).unwrap_or(address);
         let address = std::str::from_utf8(address).map_err(|_| Malformed("secondary address"))?.to_owned();
-        // The results are aligned from the packet's start, which is a multiple of four before the body.
+        // The results are aligned relative to the packet's start; the body starts at a multiple of four.
         r.take(len.wrapping_add(10).wrapping_neg() & 3)?;
         let count = usize::from(r.u8()?);
         r.array::<3>()?;
@@ -300,20 +299,20 @@ impl BindAck {
 }
 
 codes! {
-    /// Why a BIND is refused altogether (C706 12.6.3.1, [MS-RPCE] 2.2.2.5).
+    /// Why a whole BIND is refused (C706 12.6.3.1, [MS-RPCE] 2.2.2.5).
     NakReason: u16 {
-        /// Not said.
+        /// Unspecified.
         NOT_SPECIFIED = 0;
-        /// Too much of something.
+        /// A limit was exceeded.
         LOCAL_LIMIT = 2;
-        /// Not version 5.0.
+        /// The version is not 5.0.
         PROTOCOL_VERSION = 4;
-        /// No such way of authentication.
+        /// Unknown kind of authentication.
         AUTHENTICATION_TYPE = 8;
     }
 }
 
-/// Appends a BIND_NAK that says which versions are spoken.
+/// Appends a BIND_NAK with the supported versions.
 pub fn emit_bind_nak(reason: NakReason, call_id: u32, out: &mut Vec<u8>) {
     let start = out.len();
     Header::emit(PacketType::BIND_NAK, Flags::WHOLE, call_id, out);
@@ -326,16 +325,16 @@ pub fn emit_bind_nak(reason: NakReason, call_id: u32, out: &mut Vec<u8>) {
 /// One fragment of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which context.
+    /// Presentation context.
     pub context: u16,
-    /// Which operation.
+    /// Operation number.
     pub opnum: u16,
-    /// Part of the stub.
+    /// A fragment of the stub.
     pub stub: Bytes,
 }
 
 impl Request {
-    /// Reads a whole packet.
+    /// Parses a whole packet.
     pub fn parse(packet: &Bytes) -> Result<Request, Malformed> {
         let header = Header::parse(packet)?;
         let body = body(packet)?;
@@ -363,14 +362,14 @@ impl Request {
 /// One fragment of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Which context.
+    /// Presentation context.
     pub context: u16,
-    /// Part of the stub.
+    /// A fragment of the stub.
     pub stub: Bytes,
 }
 
 impl Response {
-    /// Reads a whole packet.
+    /// Parses a whole packet.
     pub fn parse(packet: &Bytes) -> Result<Response, Malformed> {
         let mut r = Reader::new(body(packet)?);
         r.u32()?;
@@ -379,9 +378,10 @@ impl Response {
     }
 }
 
-/// A whole answer as packets of at most `max_frag` bytes each.
+/// Splits an answer into packets of at most `max_frag` bytes.
 pub fn response(context: u16, call_id: u32, stub: &[u8], max_frag: u16) -> Vec<Bytes> {
-    // All stubs but the last are a multiple of eight long, so that alignment goes on through them (C706 12.6.4.9).
+    // The length of every stub but the last is a multiple of eight, so that alignment continues across fragments (C706
+    // 12.6.4.9).
     let room = usize::from(max_frag.max(MUST_RECEIVE_LEN)).saturating_sub(CALL_HEADER_LEN) & !7;
     let mut packets = Vec::new();
     let mut rest = stub;

@@ -1,7 +1,8 @@
-//! The security account manager: the host's domains and users, for clients to show.
+//! The security account manager: the host's domains and users, for clients to display ([MS-SAMR] 2.2 structures, 3.1.5
+//! calls).
 //!
-//! Spec: [MS-SAMR] 2.2 (structures), 3.1.5 (calls).
-//! Does not: know accounts or change them; it has no groups and aliases, so their lists are empty.
+//! Only queries are supported. There are no groups or aliases except one primary group, so the lists of the others are
+//! empty.
 
 use super::ndr::{Handle, Reader, Writer};
 use super::{Malformed, Syntax, lsarpc};
@@ -74,20 +75,20 @@ opnums! {
     RID_TO_SID = 65;
 }
 
-/// The most names or ids in one call ([MS-SAMR] 3.1.5.11.2: range 0 to 1000).
+/// Most names or ids in one call ([MS-SAMR] 3.1.5.11.2: range 0 to 1000).
 pub const MAX_LOOKUPS: usize = 1000;
 /// A normal account, whose password does not expire ([MS-SAMR] 2.2.1.12).
 const ACCOUNT_CONTROL: u32 = 0x0000_0210;
 /// Enabled, mandatory, by default ([MS-SAMR] 2.2.1.11).
 const GROUP_ATTRIBUTES: u32 = 7;
-/// Never ([MS-SAMR] 2.2.1.13).
+/// The time that means never ([MS-SAMR] 2.2.1.13).
 const NEVER: u64 = 0x7FFF_FFFF_FFFF_FFFF;
-/// A span of time, so the other way round ([MS-SAMR] 2.2.2.2): for ever.
+/// An infinite time span; spans are negative ([MS-SAMR] 2.2.2.2).
 const FOR_EVER: u64 = 1 << 63;
-/// "Domain Users", which on a host by itself is called None.
+/// "Domain Users", which a standalone host calls None.
 pub const PRIMARY_GROUP: u32 = 513;
 
-/// Somebody with an account.
+/// An account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Name.
@@ -96,7 +97,7 @@ pub struct Account {
     pub rid: u32,
 }
 
-/// A handle and one word behind it: a class, an access, an id.
+/// A handle and the word after it: a class, an access mask, an id.
 pub fn parse_handle_and_word(stub: &[u8]) -> Result<(Handle, u32), Malformed> {
     let mut r = Reader::new(stub);
     Ok((r.handle()?, r.u32()?))
@@ -107,7 +108,7 @@ pub fn parse_query(stub: &[u8]) -> Result<(Handle, u16), Malformed> {
     lsarpc::parse_query_policy(stub)
 }
 
-/// The input of SamrLookupDomainInSamServer: which name.
+/// The input of SamrLookupDomainInSamServer: the name.
 pub fn parse_lookup_domain(stub: &[u8]) -> Result<(Handle, String), Malformed> {
     let mut r = Reader::new(stub);
     let handle = r.handle()?;
@@ -115,7 +116,7 @@ pub fn parse_lookup_domain(stub: &[u8]) -> Result<(Handle, String), Malformed> {
     Ok((handle, name))
 }
 
-/// The input of SamrOpenDomain: which domain.
+/// The input of SamrOpenDomain: the domain's SID.
 pub fn parse_open_domain(stub: &[u8]) -> Result<(Handle, Sid), Malformed> {
     let mut r = Reader::new(stub);
     let handle = r.handle()?;
@@ -123,7 +124,7 @@ pub fn parse_open_domain(stub: &[u8]) -> Result<(Handle, Sid), Malformed> {
     Ok((handle, r.sid()?))
 }
 
-/// The input of SamrOpenUser, SamrOpenGroup and SamrOpenAlias: which id.
+/// The input of SamrOpenUser, SamrOpenGroup and SamrOpenAlias: the id.
 pub fn parse_open_account(stub: &[u8]) -> Result<(Handle, u32), Malformed> {
     let mut r = Reader::new(stub);
     let handle = r.handle()?;
@@ -131,12 +132,12 @@ pub fn parse_open_account(stub: &[u8]) -> Result<(Handle, u32), Malformed> {
     Ok((handle, r.u32()?))
 }
 
-/// How many follow: a count, then a conformant and varying array of as many.
+/// The number of elements: a count, then the head of a conformant and varying array of that length.
 fn lookups(r: &mut Reader<'_>, least: usize) -> Result<usize, Malformed> {
     let stated = r.u32()? as usize;
     let (_most, offset, count) = (r.u32()?, r.u32()?, r.count(least)?);
     if stated != count || offset != 0 || count > MAX_LOOKUPS {
-        return Err(Malformed("how many names or ids"));
+        return Err(Malformed("wrong number of names or ids"));
     }
     Ok(count)
 }
@@ -159,7 +160,7 @@ pub fn parse_lookup_ids(stub: &[u8]) -> Result<(Handle, Vec<u32>), Malformed> {
     Ok((handle, (0..count).map(|_| r.u32()).collect::<Result<_, _>>()?))
 }
 
-/// The input of SamrQueryDisplayInformation: class, first index, how many at most.
+/// The input of SamrQueryDisplayInformation: class, first index, most entries.
 pub fn parse_query_display(stub: &[u8]) -> Result<(Handle, u16, u32, u32), Malformed> {
     let mut r = Reader::new(stub);
     Ok((r.handle()?, r.u16()?, r.u32()?, r.u32()?))
@@ -195,7 +196,7 @@ pub fn emit_sid(sid: &Sid) -> Vec<u8> {
     w.finish()
 }
 
-/// The answer of the two that ask which passwords may be set: any; there are no rules here.
+/// The answer of the two calls that query password rules: there are none.
 pub fn emit_password_rules() -> Vec<u8> {
     let mut w = Writer::new();
     w.u16(0);
@@ -214,7 +215,7 @@ pub const NO_SUCH_ALIAS: NtStatus = NtStatus(0xC000_0151);
 /// `STATUS_NO_SUCH_USER`.
 pub const NO_SUCH_USER: NtStatus = NtStatus(0xC000_0064);
 
-/// The answer of the enumerations: all there is, at once.
+/// The answer of the enumerations: all entries at once.
 pub fn emit_enumeration(all: &[Account]) -> Vec<u8> {
     let mut w = Writer::new();
     w.count(all.len());
@@ -282,7 +283,7 @@ pub fn emit_names(found: &[Option<(String, lsarpc::SidUse)>]) -> Vec<u8> {
     w.finish()
 }
 
-/// The answer of SamrGetGroupsForUser: the one group that everybody is in.
+/// The answer of SamrGetGroupsForUser: the one group of all users.
 pub fn emit_groups() -> Vec<u8> {
     let mut w = Writer::new();
     w.parameter(|w| {
@@ -306,7 +307,7 @@ pub fn emit_no_aliases() -> Vec<u8> {
     w.finish()
 }
 
-/// A pointer to a union that a 16-bit class selects, or to nothing with the reason.
+/// A pointer to a union that a 16-bit class selects, or a null pointer with the status.
 fn emit_class<'a>(class: u16, status: NtStatus, write: impl FnOnce(&mut Writer<'a>)) -> Vec<u8> {
     let mut w = Writer::new();
     match status {
@@ -321,14 +322,14 @@ fn emit_class<'a>(class: u16, status: NtStatus, write: impl FnOnce(&mut Writer<'
     w.finish()
 }
 
-/// The answer of SamrQueryInformationDomain ([MS-SAMR] 2.2.3) for a domain with this name and so many users.
+/// The answer of SamrQueryInformationDomain ([MS-SAMR] 2.2.3) for a domain with this name and number of users.
 pub fn emit_domain(class: u16, name: &str, users: usize) -> Vec<u8> {
     let status = match class {
         1..=9 | 11..=13 => NtStatus::SUCCESS,
         _ => NtStatus::INVALID_INFO_CLASS,
     };
     emit_class(class, status, |w| match class {
-        // Passwords: of any length, none remembered, any of them at once and for ever; they are the configuration's.
+        // Password rules: any length, no history, changeable at once, no expiry; the configuration holds the passwords.
         1 => {
             w.u32(0);
             w.u32(0);
@@ -336,15 +337,15 @@ pub fn emit_domain(class: u16, name: &str, users: usize) -> Vec<u8> {
             w.old_u64(0);
         }
         2 => emit_general(name, users, w),
-        // Nobody is logged off by force.
+        // No forced log-off.
         3 => w.old_u64(FOR_EVER),
-        // A remark, and whom it is a copy of: nobody.
+        // An empty remark, or an empty name of the server that it replicates.
         4 | 6 => w.counted_string(""),
         5 => w.counted_string(name),
-        // Its primary; enabled.
+        // Role: primary. State: enabled.
         7 => w.u32(PRIMARY),
         9 => w.u32(ENABLED),
-        // Changed once, when it was made, which nobody remembers.
+        // One change, at a creation time that is not recorded.
         8 => {
             w.old_u64(1);
             w.old_u64(0);
@@ -378,19 +379,19 @@ fn emit_general<'a>(name: &'a str, users: usize, w: &mut Writer<'a>) {
     w.u32(PRIMARY);
     w.u8(0);
     w.count(users);
-    // Groups: the one that everybody is in. Aliases: none.
+    // One group, that of all users. No aliases.
     w.u32(1);
     w.u32(0);
 }
 
-/// SAMPR_DOMAIN_LOCKOUT_INFORMATION ([MS-SAMR] 2.2.3.15): never.
+/// SAMPR_DOMAIN_LOCKOUT_INFORMATION ([MS-SAMR] 2.2.3.15): no lockout.
 fn emit_lockout(w: &mut Writer<'_>) {
     w.u64(0);
     w.u64(0);
     w.u16(0);
 }
 
-/// The answer of SamrQueryInformationGroup ([MS-SAMR] 2.2.4) for a group with this name and so many members.
+/// The answer of SamrQueryInformationGroup ([MS-SAMR] 2.2.4) for a group with this name and number of members.
 pub fn emit_group(class: u16, name: &str, members: usize) -> Vec<u8> {
     let status = if (1..=5).contains(&class) { NtStatus::SUCCESS } else { NtStatus::INVALID_INFO_CLASS };
     emit_class(class, status, |w| match class {
@@ -449,7 +450,7 @@ fn emit_all<'a>(account: &'a Account, w: &mut Writer<'a>) {
     for _ in 0..9 {
         w.counted_string("");
     }
-    // Password hashes are nobody's business.
+    // Password hashes are never disclosed.
     for _ in 0..2 {
         w.u32(0);
         w.null();
@@ -460,9 +461,9 @@ fn emit_all<'a>(account: &'a Account, w: &mut Writer<'a>) {
     w.u32(account.rid);
     w.u32(PRIMARY_GROUP);
     w.u32(ACCOUNT_CONTROL);
-    // Which of these are told: all but the secrets.
+    // The valid fields: all but the secrets.
     w.u32(0x00FF_FFFF);
-    // Log-on at any hour of the 168 of a week.
+    // Log-on is allowed in all 168 hours of a week.
     w.u16(168);
     w.align(4);
     w.pointer(|w| {

@@ -1,7 +1,6 @@
-//! The server service: shares, sessions, what the server is, its clock.
+//! The server service: shares, sessions, server information and clock ([MS-SRVS] 2.2.4 structures, 3.1.4 calls).
 //!
-//! Spec: [MS-SRVS] 2.2.4 (structures), 3.1.4 (calls).
-//! Does not: decide what there is to list. Answers are built whole and at once: whoever answers bounds the lists.
+//! The caller supplies the lists and bounds their length, because an answer is built whole.
 
 use super::ndr::{Reader, Writer};
 use super::{Malformed, Syntax};
@@ -20,17 +19,17 @@ pub const SHARE_GET_INFO: u16 = 16;
 pub const SERVER_GET_INFO: u16 = 21;
 /// NetrRemoteTOD.
 pub const REMOTE_TOD: u16 = 28;
-/// NetrShareEnumSticky: the shares that outlive the server, in the form of NetrShareEnum.
+/// NetrShareEnumSticky: the shares that persist across restarts, in the form of NetrShareEnum.
 pub const SHARE_ENUM_STICKY: u16 = 36;
 
-/// A disk ([MS-SRVS] 2.2.2.4).
+/// A disk share ([MS-SRVS] 2.2.2.4).
 pub const TYPE_DISK: u32 = 0;
-/// Named pipes, not for users to see.
+/// Named pipes, hidden from users.
 pub const TYPE_IPC: u32 = 0x8000_0003;
-/// "As much as there is" (2.2.2.2).
+/// No limit on the length of an answer (2.2.2.2).
 pub const MAX_PREFERRED_LENGTH: u32 = u32::MAX;
 
-/// The input of NetrShareEnum: which level, how much at a time, from where.
+/// The input of the enumerations: level, preferred length, and the position at which to resume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enum {
     /// For NetrSessionEnum: only sessions of this client.
@@ -39,21 +38,21 @@ pub struct Enum {
     pub user: Option<String>,
     /// Level.
     pub level: u32,
-    /// Bytes wanted at most, about.
+    /// Approximate limit of the answer in bytes.
     pub preferred_bytes: u32,
-    /// Where the last answer ended; `None`: not wanted.
+    /// Position at which the last answer ended; `None`: no handle was passed.
     pub resume: Option<u32>,
 }
 
 impl Enum {
-    /// Reads the input of NetrShareEnum.
+    /// Parses the input of NetrShareEnum.
     pub fn parse_shares(stub: &[u8]) -> Result<Enum, Malformed> {
         let mut r = Reader::new(stub);
         r.optional(Reader::wide_string)?;
         Enum::parse_tail(r, None, None)
     }
 
-    /// Reads the input of NetrSessionEnum.
+    /// Parses the input of NetrSessionEnum.
     pub fn parse_sessions(stub: &[u8]) -> Result<Enum, Malformed> {
         let mut r = Reader::new(stub);
         r.optional(Reader::wide_string)?;
@@ -69,14 +68,14 @@ impl Enum {
     ) -> Result<Enum, Malformed> {
         let (level, tag) = (r.u32()?, r.u32()?);
         if level != tag {
-            return Err(Malformed("an enumeration's level"));
+            return Err(Malformed("level of an enumeration"));
         }
         // The container is for the answer; clients send it empty.
         if r.pointer()? {
             let (count, buffer) = (r.u32()?, r.pointer()?);
             let elements = if buffer { r.u32()? } else { 0 };
             if count != 0 || elements != 0 {
-                return Err(Malformed("an enumeration that is not empty"));
+                return Err(Malformed("the container of an enumeration is not empty"));
             }
         }
         let preferred_bytes = r.u32()?;
@@ -94,9 +93,9 @@ pub struct ShareInfo {
     pub kind: u32,
     /// Comment.
     pub remark: String,
-    /// Path on the server, as far as it is told.
+    /// Path on the server, as far as it is disclosed.
     pub path: String,
-    /// Who uses it now.
+    /// Current number of users.
     pub current_uses: u32,
 }
 
@@ -104,7 +103,7 @@ impl ShareInfo {
     /// The levels that this server answers.
     pub const LEVELS: [u32; 6] = [0, 1, 2, 501, 502, 1005];
 
-    /// About how many bytes it takes in an answer.
+    /// Approximate length of the share in an answer, in bytes.
     pub fn weight(&self, level: u32) -> usize {
         let text = |text: &str| text.len().saturating_mul(2).saturating_add(20);
         match level {
@@ -129,7 +128,7 @@ impl ShareInfo {
             w.u32(0);
         }
         if level == 2 || level == 502 {
-            // Permissions are for share-level security, which is long gone.
+            // Permissions belong to share-level security, which is obsolete.
             w.u32(0);
             w.u32(u32::MAX);
             w.u32(self.current_uses);
@@ -137,14 +136,14 @@ impl ShareInfo {
             w.null();
         }
         if level == 502 {
-            // No descriptor of its own: what may be done is told by the files.
+            // The share has no descriptor of its own; the files' descriptors apply.
             w.u32(0);
             w.null();
         }
     }
 }
 
-/// The answer of an enumeration that has no such level, or is refused.
+/// The answer of an enumeration whose level is unsupported, or which is refused.
 pub fn emit_no_enum(level: u32, resume: Option<u32>, status: u32) -> Vec<u8> {
     let mut w = Writer::new();
     w.u32(level);
@@ -163,7 +162,8 @@ fn emit_resume(w: &mut Writer<'_>, resume: Option<u32>) {
     }
 }
 
-/// The container, the total, where to go on, the status; `element` writes the fixed part of each.
+/// The container, the total, the position at which to resume, and the status; `element` writes the fixed part of each
+/// entry.
 fn emit_enum<'a, T>(
     level: u32,
     elements: &'a [T],
@@ -199,7 +199,7 @@ pub fn emit_shares(
     emit_enum(level, shares, total, resume, status, move |share, w| share.emit(level, w))
 }
 
-/// The input of NetrShareGetInfo: a share's name, and which level.
+/// The input of NetrShareGetInfo: the share's name and the level.
 pub fn parse_share_get_info(stub: &[u8]) -> Result<(String, u32), Malformed> {
     let mut r = Reader::new(stub);
     r.optional(Reader::wide_string)?;
@@ -207,14 +207,14 @@ pub fn parse_share_get_info(stub: &[u8]) -> Result<(String, u32), Malformed> {
     Ok((name, r.u32()?))
 }
 
-/// The input of NetrServerGetInfo: which level.
+/// The input of NetrServerGetInfo: the level.
 pub fn parse_server_get_info(stub: &[u8]) -> Result<u32, Malformed> {
     let mut r = Reader::new(stub);
     r.optional(Reader::wide_string)?;
     r.u32()
 }
 
-/// A union that a level selects: a pointer to something, or to nothing with the reason.
+/// A union that a level selects: a pointer, or a null pointer with the status.
 fn emit_union<'a>(level: u32, something: Option<impl FnOnce(&mut Writer<'a>)>, status: u32) -> Vec<u8> {
     let mut w = Writer::new();
     w.u32(level);
@@ -233,14 +233,14 @@ pub fn emit_share<'a>(level: u32, share: Result<&'a ShareInfo, u32>) -> Vec<u8> 
     emit_union(level, write, status)
 }
 
-/// What the server is: SERVER_INFO_100 to 102.
+/// Server information: SERVER_INFO_100 to 102.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// Name.
     pub name: String,
     /// Comment.
     pub comment: String,
-    /// Version that it compares to.
+    /// The Windows version to which it corresponds.
     pub version: (u32, u32),
     /// SV_TYPE flags ([MS-SRVS] 2.2.2.7).
     pub kind: u32,
@@ -249,7 +249,7 @@ pub struct ServerInfo {
 impl ServerInfo {
     /// PLATFORM_ID_NT.
     pub const PLATFORM: u32 = 500;
-    /// The levels that [`ServerInfo::emit`] knows.
+    /// The levels that [`ServerInfo::emit`] supports.
     pub const LEVELS: [u32; 3] = [100, 101, 102];
 
     /// The answer of NetrServerGetInfo at one of those levels.
@@ -266,7 +266,7 @@ impl ServerInfo {
                 w.string_pointer(&self.comment);
             }
             if level > 101 {
-                // Users without limit; they are disconnected never (-1), the server is not hidden; announced as usual.
+                // Unlimited users, no automatic disconnection (-1), not hidden, default announcement.
                 for value in [u32::MAX, u32::MAX, 0, 240, 3000, 0] {
                     w.u32(value);
                 }
@@ -278,26 +278,26 @@ impl ServerInfo {
     }
 }
 
-/// An answer of NetrServerGetInfo or NetrWkstaGetInfo without information.
+/// An answer of NetrServerGetInfo or NetrWkstaGetInfo without data.
 pub fn emit_no_info(level: u32, status: u32) -> Vec<u8> {
     emit_union(level, None::<fn(&mut Writer<'_>)>, status)
 }
 
-/// A session, as NetrSessionEnum tells of it.
+/// A session in NetrSessionEnum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The client's address.
     pub client: String,
-    /// Who logged on.
+    /// User who logged on.
     pub user: String,
-    /// Files open.
+    /// Number of open files.
     pub opens: u32,
-    /// Seconds since the log-on.
+    /// Seconds since log-on.
     pub seconds: u32,
 }
 
 impl SessionInfo {
-    /// The levels that [`emit_sessions`] knows.
+    /// The levels that [`emit_sessions`] supports.
     pub const LEVELS: [u32; 5] = [0, 1, 2, 10, 502];
 
     fn emit<'a>(&'a self, level: u32, w: &mut Writer<'a>) {
@@ -310,7 +310,7 @@ impl SessionInfo {
             w.u32(self.opens);
         }
         w.u32(self.seconds);
-        // Idle: not measured, so never.
+        // Idle time is not measured and reported as 0.
         w.u32(0);
         if level != 10 {
             w.u32(0);
@@ -359,10 +359,10 @@ pub fn emit_time_of_day(secs: i64, nanos: u32, up_ms: u32) -> Vec<u8> {
     w.finish()
 }
 
-/// Year, month and day of a day counted from 1970, in the Gregorian calendar.
+/// Year, month and day of the Gregorian calendar, from a number of days since 1970.
 #[expect(clippy::arithmetic_side_effects, reason = "days of an i64 of seconds are far from overflowing")]
 fn civil(days: i64) -> (u32, u32, u32) {
-    // Counted from 1 March of year 0: leap days come last. A cycle of 400 years has 146,097 days.
+    // Days are counted from 1 March of year 0, so that leap days come last. A cycle of 400 years has 146,097 days.
     let z = days + 719_468;
     let cycle = z / 146_097;
     let of_cycle = z % 146_097;
@@ -375,7 +375,7 @@ fn civil(days: i64) -> (u32, u32, u32) {
     (year as u32, month as u32, day as u32)
 }
 
-/// A client's side, for listing shares.
+/// The client's side of listing shares.
 pub mod client {
     use super::*;
 
@@ -397,11 +397,11 @@ pub mod client {
     /// A share: name, type, remark.
     pub type Listed = (String, u32, String);
 
-    /// What the server answered: shares, where to go on, the status.
+    /// Parses the answer: shares, position at which to resume, status.
     pub fn parse_shares(stub: &[u8]) -> Result<(Vec<Listed>, u32, u32), Malformed> {
         let mut r = Reader::new(stub);
         if (r.u32()?, r.u32()?) != (1, 1) {
-            return Err(Malformed("a share list's level"));
+            return Err(Malformed("unexpected level of a share list"));
         }
         let mut shares = Vec::new();
         if r.pointer()? {

@@ -1,4 +1,4 @@
-//! Packets and calls: there and back, at every truncation, with random damage.
+//! Round trips of packets and calls, truncation at every length, and random damage.
 
 use bytes::Bytes;
 
@@ -19,7 +19,7 @@ fn bind() -> Bind {
     }
 }
 
-/// The BIND of `smbclient -L`, as it was captured.
+/// A captured BIND of `smbclient -L`.
 #[test]
 fn a_bind_of_samba_is_read() {
     let bytes: Vec<u8> = [
@@ -92,7 +92,7 @@ fn a_long_answer_goes_in_fragments_that_fit() {
         back.extend_from_slice(&part.stub);
     }
     assert_eq!(back, stub);
-    // An answer without a stub is one packet, too.
+    // An answer without a stub is also one packet.
     assert_eq!(response(0, 1, &[], 4280).len(), 1);
 }
 
@@ -110,7 +110,7 @@ fn nothing_reads_beyond_a_truncated_packet() {
     }
 }
 
-/// What it is, its stub, whether that can be read.
+/// A name, a stub, and a function that parses it.
 type Sample = (&'static str, Vec<u8>, fn(&[u8]) -> bool);
 
 fn calls() -> Vec<Sample> {
@@ -163,7 +163,7 @@ fn calls_are_read_whole_or_not_at_all() {
         for len in 0..stub.len() {
             assert!(!reads(&stub[..len]), "{what} cut to {len}");
         }
-        // Damage is refused or read as something else; it is never a panic or a large allocation.
+        // Damage causes an error or a different value, but never a panic or a large allocation.
         let mut seed = 1u32;
         for _ in 0..2000 {
             let mut damaged = stub.clone();

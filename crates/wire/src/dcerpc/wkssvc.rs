@@ -1,6 +1,5 @@
-//! The workstation service: what this host is called.
-//!
-//! Spec: [MS-WKST] 2.2.5 (structures), 3.2.4.1 (NetrWkstaGetInfo). Does not: anything else of that service.
+//! The workstation service: the host's name ([MS-WKST] 2.2.5 structures, 3.2.4.1 NetrWkstaGetInfo). Other calls are
+//! unsupported.
 
 use super::ndr::Writer;
 use super::srvsvc::ServerInfo;
@@ -13,7 +12,7 @@ pub const INTERFACE: Syntax =
 /// NetrWkstaGetInfo.
 pub const GET_INFO: u16 = 0;
 
-/// The input of NetrWkstaGetInfo: which level. It has the form of NetrServerGetInfo's.
+/// The input of NetrWkstaGetInfo: the level. It has the form of NetrServerGetInfo's input.
 pub fn parse_get_info(stub: &[u8]) -> Result<u32, Malformed> {
     super::srvsvc::parse_server_get_info(stub)
 }
@@ -25,14 +24,14 @@ pub struct WorkstationInfo {
     pub name: String,
     /// Its workgroup.
     pub group: String,
-    /// Version that it compares to.
+    /// The Windows version to which it corresponds.
     pub version: (u32, u32),
-    /// How many users are logged on.
+    /// Number of users logged on.
     pub users: u32,
 }
 
 impl WorkstationInfo {
-    /// The levels that [`WorkstationInfo::emit`] knows.
+    /// The levels that [`WorkstationInfo::emit`] supports.
     pub const LEVELS: [u32; 3] = [100, 101, 102];
 
     /// The answer at one of those levels.

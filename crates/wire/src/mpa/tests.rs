@@ -79,7 +79,7 @@ fn hostile_fields_are_refused() {
     assert_eq!(with(0, b'm'), Err(Malformed::Key));
     assert_eq!(with(17, 0), Err(Malformed::Revision(0)));
     assert_eq!(with(17, 3), Err(Malformed::Revision(3)));
-    // 0x0209 bytes are above 512; three bytes cannot hold the enhanced word.
+    // 0x0209 is above 512; three bytes cannot hold the enhanced word.
     assert_eq!(with(18, 2), Err(Malformed::PrivateData(0x209)));
     assert_eq!(with(19, 3), Err(Malformed::PrivateData(3)));
 }

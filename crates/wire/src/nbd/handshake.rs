@@ -1,7 +1,8 @@
 //! The handshake: a greeting, the client's flags, then options and their replies until the client chooses an export.
 //!
-//! What: [`Greeting`], [`OptionHeader`], [`Choice`], [`Reply`], [`Chosen`]. Spec: doc/proto.md "Newstyle negotiation",
-//! "Option types", "Option reply types". Does not: bound an option's length: a server does, before it reads.
+//! Implements doc/proto.md "Newstyle negotiation", "Option types" and "Option reply types": [`Greeting`],
+//! [`OptionHeader`], [`Choice`], [`Reply`] and [`Chosen`]. A server limits an option's length itself, before it reads
+//! the data.
 //!
 //! ```text
 //! S  8 "NBDMAGIC" | 8 "IHAVEOPT" | 2 flags                       the greeting
@@ -15,9 +16,9 @@ use super::{Malformed, Reader, name, put_string};
 
 /// First magic number of the greeting.
 pub const NBDMAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
-/// Second magic number of the greeting, and the one of every option.
+/// Second magic number of the greeting, and the magic number of every option.
 pub const IHAVEOPT: u64 = u64::from_be_bytes(*b"IHAVEOPT");
-/// Before every option reply.
+/// Magic number of every option reply.
 pub const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
 /// Bytes of the greeting.
@@ -30,7 +31,7 @@ pub const OPTION_HEADER_LEN: usize = 16;
 pub const REPLY_HEADER_LEN: usize = 20;
 /// The longest string of the protocol.
 pub const MAX_STRING: usize = 4096;
-/// Zeros behind the answer to EXPORT_NAME, for clients that did not decline them.
+/// Zeros after the answer to EXPORT_NAME, for clients that did not decline them.
 const EXPORT_ZEROS: usize = 124;
 
 /// Handshake flags, server and client alike: options other than EXPORT_NAME work.
@@ -38,44 +39,44 @@ pub const FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flags: EXPORT_NAME is answered without `EXPORT_ZEROS`.
 pub const NO_ZEROES: u16 = 1 << 1;
 
-/// Transmission flags: what the server can do with an export.
+/// Transmission flags: what the server supports on an export.
 pub mod transmission_flags {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// FLUSH is there.
+    /// FLUSH is supported.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The FUA flag is there.
+    /// The FUA flag is supported.
     pub const SEND_FUA: u16 = 1 << 3;
     /// The medium rotates.
     pub const ROTATIONAL: u16 = 1 << 4;
-    /// TRIM is there.
+    /// TRIM is supported.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES is there, and its flag NO_HOLE.
+    /// WRITE_ZEROES and its flag NO_HOLE are supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The DF flag is there; needs structured replies.
+    /// The DF flag is supported; it needs structured replies.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush on one connection covers what was written on others.
+    /// A flush on one connection also covers writes on others.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// CACHE is there.
+    /// CACHE is supported.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The FAST_ZERO flag is there.
+    /// The FAST_ZERO flag is supported.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// The only metadata context that the specification defines.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// The first bytes of a connection, from the server.
+/// The first bytes of a connection, sent by the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
-    /// [`FIXED_NEWSTYLE`], [`NO_ZEROES`].
+    /// [`FIXED_NEWSTYLE`] and [`NO_ZEROES`].
     pub flags: u16,
 }
 
 impl Greeting {
-    /// Reads a whole greeting.
+    /// Parses a whole greeting.
     pub fn parse(bytes: &[u8]) -> Result<Greeting, Malformed> {
         let mut r = Reader(bytes);
         for magic in [NBDMAGIC, IHAVEOPT] {
@@ -89,7 +90,7 @@ impl Greeting {
         Ok(greeting)
     }
 
-    /// As it travels.
+    /// The bytes on the wire.
     pub fn emit(&self) -> [u8; GREETING_LEN] {
         let mut bytes = [0; GREETING_LEN];
         bytes[..8].copy_from_slice(&NBDMAGIC.to_be_bytes());
@@ -109,7 +110,7 @@ pub struct ClientFlags {
 }
 
 impl ClientFlags {
-    /// Reads the flags; an unknown one ends the connection ("Client flags").
+    /// Parses the flags; an unknown flag ends the connection ("Client flags").
     pub fn parse(bytes: &[u8]) -> Result<ClientFlags, Malformed> {
         let mut r = Reader(bytes);
         let flags = r.u32()?;
@@ -123,7 +124,7 @@ impl ClientFlags {
         })
     }
 
-    /// As they travel.
+    /// The bytes on the wire.
     pub fn emit(&self) -> [u8; CLIENT_FLAGS_LEN] {
         let fixed = if self.fixed_newstyle { FIXED_NEWSTYLE } else { 0 };
         let zeroes = if self.no_zeroes { NO_ZEROES } else { 0 };
@@ -136,37 +137,37 @@ impl ClientFlags {
 pub struct OptionCode(pub u32);
 
 impl OptionCode {
-    /// Choose an export, without a way to be refused but disconnection.
+    /// Choose an export; the server can refuse only by disconnecting.
     pub const EXPORT_NAME: OptionCode = OptionCode(1);
-    /// Goodbye.
+    /// End the handshake.
     pub const ABORT: OptionCode = OptionCode(2);
-    /// Which exports there are.
+    /// List the exports.
     pub const LIST: OptionCode = OptionCode(3);
-    /// Encrypt from here on.
+    /// Start TLS.
     pub const STARTTLS: OptionCode = OptionCode(5);
-    /// What an export is like.
+    /// Describe an export.
     pub const INFO: OptionCode = OptionCode(6);
     /// Choose an export.
     pub const GO: OptionCode = OptionCode(7);
-    /// Use structured replies.
+    /// Enable structured replies.
     pub const STRUCTURED_REPLY: OptionCode = OptionCode(8);
-    /// Which metadata contexts an export has.
+    /// List the metadata contexts of an export.
     pub const LIST_META_CONTEXT: OptionCode = OptionCode(9);
     /// Choose metadata contexts.
     pub const SET_META_CONTEXT: OptionCode = OptionCode(10);
 }
 
-/// What comes before an option's data.
+/// The header in front of an option's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionHeader {
-    /// Which.
+    /// The option.
     pub code: OptionCode,
-    /// Bytes of data.
+    /// Length of the data in bytes.
     pub len: u32,
 }
 
 impl OptionHeader {
-    /// Reads the header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     pub fn parse(bytes: &[u8; OPTION_HEADER_LEN]) -> Result<OptionHeader, Malformed> {
         let mut r = Reader(bytes);
         match r.u64()? {
@@ -175,7 +176,7 @@ impl OptionHeader {
         }
     }
 
-    /// As it travels.
+    /// The bytes on the wire.
     pub fn emit(&self) -> [u8; OPTION_HEADER_LEN] {
         let mut bytes = [0; OPTION_HEADER_LEN];
         bytes[..8].copy_from_slice(&IHAVEOPT.to_be_bytes());
@@ -185,56 +186,56 @@ impl OptionHeader {
     }
 }
 
-/// An option with its data: what the client wants.
+/// An option with its data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// The export, at once.
+    /// Choose the export at once.
     ExportName(String),
-    /// The end.
+    /// End the handshake.
     Abort,
-    /// The exports.
+    /// List the exports.
     List,
-    /// TLS.
+    /// Start TLS.
     StartTls,
-    /// What the export is like.
+    /// Describe the export.
     Info(Wanted),
-    /// The export.
+    /// Choose the export.
     Go(Wanted),
-    /// Structured replies.
+    /// Enable structured replies.
     StructuredReply,
-    /// Contexts that match.
+    /// List the matching contexts.
     ListMetaContext(Queries),
-    /// These contexts from now on.
+    /// Use these contexts from now on.
     SetMetaContext(Queries),
-    /// An option that this module does not know.
+    /// An option unknown to this module.
     Unknown(OptionCode),
 }
 
 /// The data of INFO and GO.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// The export; empty for the default one.
+    /// The export's name; empty for the default export.
     pub export: String,
-    /// Information types that the client would like (it may be sent others).
+    /// Information types that the client requests (the server may send others).
     pub infos: Vec<u16>,
 }
 
-/// The data of both options about metadata contexts.
+/// The data of LIST_META_CONTEXT and SET_META_CONTEXT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Queries {
-    /// The export.
+    /// The export's name.
     pub export: String,
     /// `base:allocation`, or a namespace such as `base:`.
     pub queries: Vec<String>,
 }
 
 impl Choice {
-    /// Reads an option's data, all of it.
+    /// Parses an option's whole data.
     pub fn parse(code: OptionCode, data: &[u8]) -> Result<Choice, Malformed> {
         let mut r = Reader(data);
         let choice = match code {
             OptionCode::EXPORT_NAME => Choice::ExportName(name(r.rest())?),
-            // "NBD_OPT_ABORT": whatever it carries, the client goes.
+            // "NBD_OPT_ABORT": the client disconnects, whatever the data.
             OptionCode::ABORT => {
                 r.rest();
                 Choice::Abort
@@ -255,7 +256,7 @@ impl Choice {
         Ok(choice)
     }
 
-    /// Header and data as they travel.
+    /// Header and data on the wire.
     pub fn emit(&self) -> Vec<u8> {
         let mut data = Vec::new();
         let code = match self {
@@ -295,7 +296,7 @@ impl Wanted {
     fn parse(r: &mut Reader<'_>) -> Result<Wanted, Malformed> {
         let export = r.string()?;
         let count = usize::from(r.u16()?);
-        // Two bytes each: what is announced is there, or nothing is set aside for it.
+        // Two bytes each: the announced entries must be present before anything is allocated for them.
         if count * 2 != r.0.len() {
             return Err(Malformed::Range("number of information requests"));
         }
@@ -314,7 +315,7 @@ impl Queries {
     fn parse(r: &mut Reader<'_>) -> Result<Queries, Malformed> {
         let export = r.string()?;
         let count = r.u32()? as usize;
-        // Four bytes each at least.
+        // At least four bytes each.
         if count > r.0.len() / 4 {
             return Err(Malformed::Range("number of queries"));
         }
@@ -329,27 +330,27 @@ impl Queries {
     }
 }
 
-/// Why the server says no to an option.
+/// Why the server refuses an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Refusal {
-    /// It does not know the option.
+    /// The server does not know the option.
     Unsupported = 0x8000_0001,
-    /// It knows it and may not.
+    /// The server's policy forbids the option.
     Policy = 0x8000_0002,
-    /// The data is wrong, or the option comes at the wrong time.
+    /// The data is malformed, or the option comes at the wrong time.
     Invalid = 0x8000_0003,
-    /// Not on this platform.
+    /// Unsupported on this platform.
     Platform = 0x8000_0004,
-    /// Only under TLS.
+    /// Allowed only under TLS.
     TlsRequired = 0x8000_0005,
-    /// There is no such export.
+    /// No such export exists.
     UnknownExport = 0x8000_0006,
-    /// It is about to end.
+    /// The server is shutting down.
     Shutdown = 0x8000_0007,
-    /// The client must ask for block sizes, and keep to them.
+    /// The client must request block sizes and honour them.
     BlockSizeRequired = 0x8000_0008,
-    /// The data is longer than the server reads.
+    /// The data is longer than the server accepts.
     TooBig = 0x8000_0009,
 }
 
@@ -367,27 +368,27 @@ impl Refusal {
     ];
 }
 
-/// One thing that INFO and GO tell of an export.
+/// One property of an export in the answer to INFO and GO.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Info {
-    /// Size in bytes, and [`transmission_flags`]. Always sent.
+    /// Size in bytes and [`transmission_flags`]. Always sent.
     Export {
         /// Bytes.
         size: u64,
         /// Flags.
         flags: u16,
     },
-    /// The name under which it is listed.
+    /// The export's name in the list.
     Name(String),
-    /// A sentence for people.
+    /// A description for people.
     Description(String),
     /// Limits of requests, in bytes.
     BlockSize {
-        /// Offsets and lengths are multiples of it.
+        /// Offsets and lengths must be multiples of this.
         minimum: u32,
-        /// Such requests are fast.
+        /// Requests of this size are fast.
         preferred: u32,
-        /// No READ or WRITE is longer.
+        /// Longest READ or WRITE.
         maximum: u32,
     },
 }
@@ -400,23 +401,23 @@ pub const INFO_DESCRIPTION: u16 = 2;
 pub const INFO_BLOCK_SIZE: u16 = 3;
 const INFO_EXPORT: u16 = 0;
 
-/// What the server answers to an option.
+/// A server's reply to an option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Yes, or: that was all.
+    /// Success, or the end of a list.
     Ack,
-    /// An export of the list.
+    /// An export in the list.
     Server(String),
-    /// About the export.
+    /// A property of the export.
     Info(Info),
     /// A metadata context and its number.
     MetaContext {
-        /// What block status replies will call it.
+        /// The id of the context in block status replies.
         id: u32,
         /// Its name.
         name: String,
     },
-    /// No, and a sentence for people.
+    /// A refusal, with an explanation for people.
     Refused(Refusal, String),
 }
 
@@ -426,7 +427,7 @@ const REP_INFO: u32 = 3;
 const REP_META_CONTEXT: u32 = 4;
 
 impl Reply {
-    /// Header and data as they travel, for a reply to option `code`.
+    /// Header and data on the wire, in reply to option `code`.
     pub fn emit(&self, code: OptionCode) -> Vec<u8> {
         let mut data = Vec::new();
         let kind = match self {
@@ -458,7 +459,7 @@ impl Reply {
         bytes
     }
 
-    /// Reads the header: option, reply type and length of data.
+    /// Parses the header: option, reply type and length of the data.
     pub fn parse_header(bytes: &[u8; REPLY_HEADER_LEN]) -> Result<(OptionCode, u32, u32), Malformed> {
         let mut r = Reader(bytes);
         match r.u64()? {
@@ -467,14 +468,14 @@ impl Reply {
         }
     }
 
-    /// Reads the data of a reply of type `kind`, all of it.
+    /// Parses the whole data of a reply of type `kind`.
     pub fn parse(kind: u32, data: &[u8]) -> Result<Reply, Malformed> {
         let mut r = Reader(data);
         let reply = match kind {
             REP_ACK => Reply::Ack,
             REP_SERVER => {
                 let export = r.string()?;
-                // What follows the name is for people.
+                // A description for people follows the name.
                 r.rest();
                 Reply::Server(export)
             }
@@ -534,7 +535,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// As it travels to a client that declined the zeros, or did not.
+    /// The bytes on the wire; `no_zeroes` says whether the client declined the zeros.
     pub fn emit(&self, no_zeroes: bool) -> Vec<u8> {
         let mut bytes = self.size.to_be_bytes().to_vec();
         bytes.extend(self.flags.to_be_bytes());
@@ -544,7 +545,7 @@ impl Chosen {
         bytes
     }
 
-    /// Reads all of it.
+    /// Parses the whole answer.
     pub fn parse(bytes: &[u8], no_zeroes: bool) -> Result<Chosen, Malformed> {
         let mut r = Reader(bytes);
         let chosen = Chosen { size: r.u64()?, flags: r.u16()? };

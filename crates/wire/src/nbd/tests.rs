@@ -55,7 +55,7 @@ fn every_option_comes_back_and_every_cut_is_refused() {
         let bytes = choice.emit();
         let (header, data) = split(&bytes);
         assert_eq!(Choice::parse(header.code, data), Ok(choice.clone()));
-        // A name without a length is any number of bytes, and who leaves may say anything.
+        // EXPORT_NAME has no length field, so any bytes are a name; ABORT may carry anything.
         if matches!(choice, Choice::ExportName(_) | Choice::Abort | Choice::Unknown(_)) {
             continue;
         }
@@ -84,7 +84,7 @@ fn names_are_utf8_without_nul_and_not_too_long() {
 
 #[test]
 fn numbers_that_the_data_does_not_hold_are_refused() {
-    // 65,535 information requests in two bytes, four thousand million queries in four.
+    // 65,535 information requests in two bytes, four billion queries in four.
     let infos = b"\0\0\0\0\xff\xff\0\0";
     assert_eq!(Choice::parse(OptionCode::GO, infos), Err(Malformed::Range("number of information requests")));
     let queries = b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0";
@@ -111,7 +111,7 @@ fn every_option_reply_comes_back() {
         let (code, kind, len) = Reply::parse_header(header).unwrap();
         assert_eq!((code, len as usize), (OptionCode::GO, data.len()));
         assert_eq!(Reply::parse(kind, data), Ok(reply));
-        // No panic at any cut.
+        // No cut causes a panic.
         (0..data.len()).for_each(|len| drop(Reply::parse(kind, &data[..len])));
     }
     assert!(Reply::parse(0x8000_00ff, b"").is_err());
@@ -186,7 +186,7 @@ fn every_chunk_comes_back_and_every_cut_is_refused() {
         assert_eq!(Chunk::parse(&header, payload), Ok(chunk.clone()));
         for len in 0..payload.len() {
             let cut = Chunk::parse(&header, &payload[..len]);
-            // Fewer descriptors are descriptors, too.
+            // A BLOCK_STATUS that is cut between descriptors is a shorter one.
             let fewer = matches!(cut, Ok(Chunk::BlockStatus { .. })) && len == payload.len() - 8;
             assert!(cut.is_err() || fewer, "{chunk:?} cut at {len}");
         }

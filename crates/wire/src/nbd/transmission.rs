@@ -1,7 +1,8 @@
-//! Transmission: requests of 28 bytes, replies simple (16 bytes) or in chunks (20 bytes each), and payload behind them.
+//! Transmission: requests of 28 bytes, simple replies (16 bytes), replies in chunks (20 bytes each), and the payload
+//! after them.
 //!
-//! What: [`Request`], [`SimpleReply`], [`Chunk`]. Spec: doc/proto.md "Request message", "Simple reply message",
-//! "Structured reply chunk message". Does not: hold payload; the headers say how much of it follows.
+//! Implements doc/proto.md "Request message", "Simple reply message" and "Structured reply chunk message": [`Request`],
+//! [`SimpleReply`] and [`Chunk`]. Payload does not pass through this module; the headers give its length.
 //!
 //! ```text
 //! request       4 0x25609513 | 2 flags | 2 type | 8 cookie | 8 offset | 4 length | data of a WRITE
@@ -16,13 +17,13 @@
 
 use super::{Malformed, Reader};
 
-/// Bytes of a request without its data.
+/// Length of a request without its data.
 pub const REQUEST_LEN: usize = 28;
-/// Bytes of a simple reply without its data.
+/// Length of a simple reply without its data.
 pub const SIMPLE_REPLY_LEN: usize = 16;
-/// Bytes of a chunk before its payload.
+/// Length of a chunk before its payload.
 pub const CHUNK_HEADER_LEN: usize = 20;
-/// Bytes of a chunk of data before the data.
+/// Length of a data chunk before the data.
 pub const DATA_CHUNK_LEN: usize = CHUNK_HEADER_LEN + 8;
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -32,15 +33,15 @@ const FLAG_DONE: u16 = 1 << 0;
 
 /// Flags of requests.
 pub mod command_flags {
-    /// Answer when it is durable.
+    /// The request is answered once it is durable.
     pub const FUA: u16 = 1 << 0;
-    /// WRITE_ZEROES keeps the space.
+    /// WRITE_ZEROES keeps the space allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// READ is answered with one chunk of data.
+    /// READ is answered with one data chunk.
     pub const DF: u16 = 1 << 2;
-    /// BLOCK_STATUS wants one extent.
+    /// BLOCK_STATUS returns a single extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// WRITE_ZEROES fails where it is no faster than a WRITE.
+    /// WRITE_ZEROES fails unless it is faster than a WRITE.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -49,41 +50,41 @@ pub mod command_flags {
 pub struct Command(pub u16);
 
 impl Command {
-    /// Bytes of the export.
+    /// Read from the export.
     pub const READ: Command = Command(0);
-    /// Bytes for the export.
+    /// Write to the export.
     pub const WRITE: Command = Command(1);
-    /// Goodbye; no reply.
+    /// Disconnect; no reply.
     pub const DISC: Command = Command(2);
-    /// Make what was answered durable.
+    /// Make answered writes durable.
     pub const FLUSH: Command = Command(3);
-    /// The range is not needed any more.
+    /// The range is no longer needed.
     pub const TRIM: Command = Command(4);
-    /// The range will be read.
+    /// Load the range into the cache.
     pub const CACHE: Command = Command(5);
-    /// The range reads as zeros from now on.
+    /// Make the range read as zeros.
     pub const WRITE_ZEROES: Command = Command(6);
-    /// What the range is made of.
+    /// Describe the allocation of the range.
     pub const BLOCK_STATUS: Command = Command(7);
 }
 
-/// What the client asks.
+/// A client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// [`command_flags`].
     pub flags: u16,
-    /// Which.
+    /// The command.
     pub command: Command,
-    /// What the reply will carry.
+    /// Returned in the reply.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl Request {
-    /// Reads the header.
+    /// Parses the header.
     pub fn parse(bytes: &[u8; REQUEST_LEN]) -> Result<Request, Malformed> {
         let mut r = Reader(bytes);
         match r.u32()? {
@@ -98,7 +99,7 @@ impl Request {
         }
     }
 
-    /// The header as it travels.
+    /// The header on the wire.
     pub fn emit(&self) -> [u8; REQUEST_LEN] {
         let mut bytes = [0; REQUEST_LEN];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -111,7 +112,7 @@ impl Request {
     }
 }
 
-/// "Error values": those that replies may carry.
+/// "Error values": the errors that a reply may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Code {
@@ -121,15 +122,15 @@ pub enum Code {
     Io = 5,
     /// No memory.
     Memory = 12,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid = 22,
-    /// Past the end, or no space.
+    /// Past the end of the export, or no space left.
     NoSpace = 28,
     /// Too long for one chunk.
     Overflow = 75,
-    /// Not here, or not fast.
+    /// Unsupported, or not fast.
     NotSupported = 95,
-    /// The server is about to end.
+    /// The server is shutting down.
     Shutdown = 108,
 }
 
@@ -145,23 +146,23 @@ impl Code {
         Code::Shutdown,
     ];
 
-    /// "Error values": a client takes what it does not know for EINVAL.
+    /// "Error values": a client treats an unknown value as EINVAL.
     fn from_wire(number: u32) -> Code {
         Code::ALL.into_iter().find(|code| *code as u32 == number).unwrap_or(Code::Invalid)
     }
 }
 
-/// A reply without chunks; the data of a READ follows where there was no error.
+/// A reply without chunks; the data of a successful READ follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimpleReply {
-    /// The request's.
+    /// The request's cookie.
     pub cookie: u64,
-    /// What went wrong.
+    /// The error, if any.
     pub error: Option<Code>,
 }
 
 impl SimpleReply {
-    /// As it travels.
+    /// The bytes on the wire.
     pub fn emit(&self) -> [u8; SIMPLE_REPLY_LEN] {
         let mut bytes = [0; SIMPLE_REPLY_LEN];
         bytes[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -171,17 +172,17 @@ impl SimpleReply {
     }
 }
 
-/// What a range is made of.
+/// The status of one extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor {
-    /// Bytes, not zero.
+    /// Length in bytes, not zero.
     pub len: u32,
     /// For `base:allocation`: [`Descriptor::HOLE`], [`Descriptor::ZERO`].
     pub flags: u32,
 }
 
 impl Descriptor {
-    /// Nothing is allocated.
+    /// Nothing is allocated here.
     pub const HOLE: u32 = 1 << 0;
     /// Reads as zeros.
     pub const ZERO: u32 = 1 << 1;
@@ -190,36 +191,36 @@ impl Descriptor {
 /// A chunk of a structured reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Chunk {
-    /// Nothing more.
+    /// No content.
     None,
-    /// So many bytes from `offset` follow the emitted header.
+    /// `len` bytes from `offset`; the data follows the emitted header.
     Data {
-        /// In the export.
+        /// Offset in the export.
         offset: u64,
         /// Bytes, not zero.
         len: u32,
     },
-    /// So many zeros from `offset`.
+    /// `len` zeros from `offset`.
     Hole {
-        /// In the export.
+        /// Offset in the export.
         offset: u64,
         /// Bytes, not zero.
         len: u32,
     },
-    /// What the range is made of, from its start; not necessarily to its end.
+    /// The status of the range from its start, but not necessarily to its end.
     BlockStatus {
-        /// The context's number.
+        /// The context's id.
         context: u32,
         /// At least one.
         descriptors: Vec<Descriptor>,
     },
-    /// What went wrong, and a sentence for people.
+    /// An error, with an explanation for people.
     Error {
-        /// The code.
+        /// The error.
         code: Code,
-        /// Where, if it is known.
+        /// Its offset, if known.
         offset: Option<u64>,
-        /// The sentence.
+        /// The explanation.
         message: String,
     },
 }
@@ -234,13 +235,13 @@ const TYPE_ERROR_OFFSET: u16 = 1 << 15 | 2;
 /// The fixed part of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkHeader {
-    /// Whether it is the last of its reply.
+    /// Whether this is the last chunk of its reply.
     pub done: bool,
-    /// The type's number.
+    /// Number of the chunk's type.
     pub kind: u16,
-    /// The request's.
+    /// The request's cookie.
     pub cookie: u64,
-    /// Bytes that follow.
+    /// Length of the payload in bytes.
     pub len: u32,
 }
 
@@ -256,17 +257,17 @@ impl ChunkHeader {
     }
 }
 
-/// What the server's side of the stream goes on with.
+/// The next header in the server's stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplyHeader {
-    /// A simple reply of [`SIMPLE_REPLY_LEN`] bytes: these.
+    /// A simple reply of [`SIMPLE_REPLY_LEN`] bytes.
     Simple(SimpleReply),
-    /// A chunk: its header of [`CHUNK_HEADER_LEN`] bytes.
+    /// A chunk header of [`CHUNK_HEADER_LEN`] bytes.
     Chunk(ChunkHeader),
 }
 
 impl ReplyHeader {
-    /// Reads the header at the start of `bytes`, which may hold more.
+    /// Parses the header at the start of `bytes`, which may be longer.
     pub fn parse(bytes: &[u8]) -> Result<ReplyHeader, Malformed> {
         let mut r = Reader(bytes);
         match r.u32()? {
@@ -287,7 +288,7 @@ impl ReplyHeader {
 }
 
 impl Chunk {
-    /// The chunk as it travels, without the bytes of [`Chunk::Data`].
+    /// The chunk on the wire, without the bytes of [`Chunk::Data`].
     pub fn emit(&self, cookie: u64, done: bool) -> Vec<u8> {
         let head = |kind, len| ChunkHeader { done, kind, cookie, len }.emit();
         match self {
@@ -327,12 +328,12 @@ impl Chunk {
         }
     }
 
-    /// Bytes of payload that a chunk of this header has before the data: all of it, but for a chunk of data.
+    /// Length of the payload before the data: all of it, except for a data chunk.
     pub fn fixed_len(header: &ChunkHeader) -> u32 {
         if header.kind == TYPE_OFFSET_DATA { header.len.min(8) } else { header.len }
     }
 
-    /// Reads the payload of a chunk, without the bytes of [`Chunk::Data`].
+    /// Parses the payload of a chunk, without the bytes of [`Chunk::Data`].
     pub fn parse(header: &ChunkHeader, payload: &[u8]) -> Result<Chunk, Malformed> {
         let mut r = Reader(payload);
         let chunk = match header.kind {

@@ -1,6 +1,5 @@
-//! Attributes: fattr3, sattr3, wcc_data; GETATTR, SETATTR, ACCESS.
-//!
-//! Spec: RFC 1813 2.5, 3.3.1, 3.3.2, 3.3.4. Does not: map attributes of a file system.
+//! NFSv3 attributes: fattr3, sattr3, wcc_data; the arguments and results of GETATTR, SETATTR, ACCESS (RFC 1813 2.5,
+//! 3.3.1, 3.3.2, 3.3.4).
 
 use super::{Handle, Xdr, xdr_struct};
 use crate::xdr::{Decoder, Encoder, Malformed};
@@ -61,7 +60,7 @@ xdr_struct! {
 xdr_struct! {
     /// fattr3.
     pub struct Attributes {
-        /// What it is.
+        /// Type of the object.
         pub kind: FileType,
         /// Permission bits.
         pub mode: u32,
@@ -71,7 +70,7 @@ xdr_struct! {
         pub uid: u32,
         /// Group.
         pub gid: u32,
-        /// Bytes.
+        /// Length in bytes.
         pub size: u64,
         /// Bytes occupied.
         pub used: u64,
@@ -79,7 +78,7 @@ xdr_struct! {
         pub rdev: SpecData,
         /// File system.
         pub fsid: u64,
-        /// Number in the file system.
+        /// File id, unique in the file system.
         pub fileid: u64,
         /// Last read.
         pub atime: Time,
@@ -94,9 +93,9 @@ xdr_struct! {
 pub type PostOpAttr = Option<Attributes>;
 
 xdr_struct! {
-    /// wcc_attr: enough of the attributes before an operation to tell whether somebody else changed the file.
+    /// wcc_attr: the attributes before an operation that reveal whether another client changed the file.
     pub struct WccAttr {
-        /// Bytes.
+        /// Length in bytes.
         pub size: u64,
         /// Last write.
         pub mtime: Time,
@@ -109,14 +108,14 @@ xdr_struct! {
     /// wcc_data: weak cache consistency.
     #[derive(Default)]
     pub struct WccData {
-        /// Before the operation.
+        /// Attributes before the operation.
         pub before: Option<WccAttr>,
         /// After it.
         pub after: PostOpAttr,
     }
 }
 
-/// set_atime, set_mtime.
+/// set_atime, set_mtime: how to set a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetTime {
     /// DONT_CHANGE.
@@ -150,7 +149,7 @@ impl Xdr for SetTime {
 }
 
 xdr_struct! {
-    /// sattr3: what to change.
+    /// sattr3: the attributes to change.
     #[derive(Default)]
     pub struct SetAttributes {
         /// Permission bits.
@@ -159,11 +158,11 @@ xdr_struct! {
         pub uid: Option<u32>,
         /// Group.
         pub gid: Option<u32>,
-        /// Truncate or extend.
+        /// New size in bytes: truncates or extends the file.
         pub size: Option<u64>,
-        /// Last read.
+        /// Time of the last read.
         pub atime: SetTime,
-        /// Last write.
+        /// Time of the last write.
         pub mtime: SetTime,
     }
 }
@@ -171,7 +170,7 @@ xdr_struct! {
 xdr_struct! {
     /// GETATTR3args.
     pub struct GetattrArgs {
-        /// Of what.
+        /// The object.
         pub object: Handle,
     }
 }
@@ -187,11 +186,11 @@ xdr_struct! {
 xdr_struct! {
     /// SETATTR3args.
     pub struct SetattrArgs {
-        /// Of what.
+        /// The object.
         pub object: Handle,
-        /// What to change.
+        /// The attributes to change.
         pub attributes: SetAttributes,
-        /// Only if its ctime is this.
+        /// The change happens only if the object's ctime equals this.
         pub guard: Option<Time>,
     }
 }
@@ -200,7 +199,7 @@ xdr_struct! {
     /// SETATTR3resok and resfail.
     #[derive(Default)]
     pub struct WccOnly {
-        /// Of the object.
+        /// Attributes of the object.
         pub wcc: WccData,
     }
 }
@@ -208,9 +207,9 @@ xdr_struct! {
 xdr_struct! {
     /// ACCESS3args.
     pub struct AccessArgs {
-        /// Of what.
+        /// The object.
         pub object: Handle,
-        /// Which rights are asked about.
+        /// The rights in question.
         pub access: u32,
     }
 }
@@ -218,9 +217,9 @@ xdr_struct! {
 xdr_struct! {
     /// ACCESS3resok.
     pub struct AccessOk {
-        /// After the operation.
+        /// Attributes after the operation.
         pub attributes: PostOpAttr,
-        /// Which of them are granted.
+        /// The granted subset.
         pub access: u32,
     }
 }
@@ -229,7 +228,7 @@ xdr_struct! {
     /// A `resfail` arm that carries attributes only.
     #[derive(Default)]
     pub struct AttrOnly {
-        /// After the operation.
+        /// Attributes after the operation.
         pub attributes: PostOpAttr,
     }
 }

@@ -1,20 +1,18 @@
-//! New objects: CREATE, MKDIR, SYMLINK, MKNOD.
-//!
-//! Spec: RFC 1813 3.3.8 to 3.3.11. Does not: create.
+//! Creation of objects: CREATE, MKDIR, SYMLINK, MKNOD (RFC 1813 3.3.8 to 3.3.11).
 
 use super::{
     DirOp, FileType, Handle, Path, PostOpAttr, SetAttributes, SpecData, Verifier, WccData, Xdr, xdr_struct,
 };
 use crate::xdr::{Decoder, Encoder, Malformed};
 
-/// createhow3.
+/// createhow3: what happens to an existing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreateHow {
-    /// Whether or not it exists.
+    /// CREATE succeeds whether or not the file exists.
     Unchecked(SetAttributes),
-    /// Only if it does not exist.
+    /// CREATE succeeds only if the file does not exist.
     Guarded(SetAttributes),
-    /// Only if it does not exist, or was made with this verifier.
+    /// CREATE succeeds only if the file does not exist or was created with this verifier.
     Exclusive(Verifier),
 }
 
@@ -48,9 +46,9 @@ impl Xdr for CreateHow {
 xdr_struct! {
     /// CREATE3args.
     pub struct CreateArgs {
-        /// Where.
+        /// Directory and name.
         pub object: DirOp,
-        /// How.
+        /// Mode and attributes.
         pub how: CreateHow,
     }
 }
@@ -58,11 +56,11 @@ xdr_struct! {
 xdr_struct! {
     /// The `resok` arm of CREATE, MKDIR, SYMLINK and MKNOD.
     pub struct CreateOk {
-        /// What was made.
+        /// The new object.
         pub object: Option<Handle>,
         /// Its attributes.
         pub attributes: PostOpAttr,
-        /// Of the directory.
+        /// Attributes of the directory.
         pub dir: WccData,
     }
 }
@@ -70,9 +68,9 @@ xdr_struct! {
 xdr_struct! {
     /// MKDIR3args.
     pub struct MkdirArgs {
-        /// Where.
+        /// Directory and name.
         pub object: DirOp,
-        /// With which attributes.
+        /// Its attributes.
         pub attributes: SetAttributes,
     }
 }
@@ -80,11 +78,11 @@ xdr_struct! {
 xdr_struct! {
     /// SYMLINK3args.
     pub struct SymlinkArgs {
-        /// Where.
+        /// Directory and name.
         pub object: DirOp,
-        /// With which attributes.
+        /// Its attributes.
         pub attributes: SetAttributes,
-        /// To where.
+        /// Target of the link.
         pub target: Path,
     }
 }
@@ -96,7 +94,7 @@ pub enum Node {
     Device(FileType, SetAttributes, SpecData),
     /// NF3SOCK or NF3FIFO.
     Pipe(FileType, SetAttributes),
-    /// A type that MKNOD does not make.
+    /// A type that MKNOD cannot create.
     Other(FileType),
 }
 
@@ -129,7 +127,7 @@ impl Xdr for Node {
 xdr_struct! {
     /// MKNOD3args.
     pub struct MknodArgs {
-        /// Where.
+        /// Directory and name.
         pub object: DirOp,
         /// Kind of node, with its attributes or device.
         pub node: Node,

@@ -1,7 +1,7 @@
-//! Payload: READ, WRITE, COMMIT.
+//! Payload operations of NFSv3: READ, WRITE, COMMIT (RFC 1813 3.3.6, 3.3.7, 3.3.21).
 //!
-//! Spec: RFC 1813 3.3.6, 3.3.7, 3.3.21; RFC 8267 section 3 (the data of READ and WRITE are DDP-eligible).
-//! Does not: move payload: a head ends with the opaque's length, the content follows as its own part.
+//! The data of READ and WRITE are DDP-eligible (RFC 8267 section 3). Payload does not pass through this module: a head
+//! ends with the opaque's length, and the content follows as its own part.
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ xdr_struct! {
         pub file: Handle,
         /// First byte.
         pub offset: u64,
-        /// How many.
+        /// Length in bytes.
         pub count: u32,
     }
 }
@@ -23,16 +23,16 @@ xdr_struct! {
 /// READ3resok up to the content of its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadHead {
-    /// Of the file.
+    /// Attributes of the file.
     pub attributes: PostOpAttr,
-    /// Bytes that follow.
+    /// Length of the data in bytes.
     pub count: u32,
-    /// Whether the file ends with them.
+    /// Whether the data reaches the end of the file.
     pub eof: bool,
 }
 
 impl ReadHead {
-    /// Appends it with the length of the data; `count` bytes of payload follow.
+    /// Appends the head with the length of the data; `count` bytes of payload follow.
     pub fn emit(&self, e: &mut Encoder) {
         self.attributes.emit(e);
         e.u32(self.count);
@@ -74,14 +74,14 @@ pub struct WriteHead {
     pub file: Handle,
     /// First byte.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub count: u32,
-    /// When they must be durable.
+    /// When the data must be durable.
     pub stable: Stable,
 }
 
 impl WriteHead {
-    /// Appends it with the length of the data; `count` bytes of payload follow.
+    /// Appends the head with the length of the data; `count` bytes of payload follow.
     pub fn emit(&self, e: &mut Encoder) {
         self.fields(e);
         e.u32(self.count);
@@ -123,11 +123,11 @@ impl Xdr for WriteArgs {
 xdr_struct! {
     /// WRITE3resok.
     pub struct WriteOk {
-        /// Of the file.
+        /// Attributes of the file.
         pub wcc: WccData,
         /// Bytes written.
         pub count: u32,
-        /// How durable they are.
+        /// Stability of these bytes.
         pub committed: Stable,
         /// Changes when the server may have lost unstable data.
         pub verifier: Verifier,
@@ -141,7 +141,7 @@ xdr_struct! {
         pub file: Handle,
         /// First byte.
         pub offset: u64,
-        /// How many; 0 is to the end.
+        /// Length in bytes; 0 reaches to the end.
         pub count: u32,
     }
 }
@@ -149,7 +149,7 @@ xdr_struct! {
 xdr_struct! {
     /// COMMIT3resok.
     pub struct CommitOk {
-        /// Of the file.
+        /// Attributes of the file.
         pub wcc: WccData,
         /// As in [`WriteOk`].
         pub verifier: Verifier,

@@ -1,6 +1,6 @@
-//! Listing: READDIR, READDIRPLUS.
+//! Directory listings: READDIR, READDIRPLUS (RFC 1813 3.3.16, 3.3.17).
 //!
-//! Spec: RFC 1813 3.3.16, 3.3.17. Does not: count bytes against dircount and maxcount (the server does).
+//! The server counts bytes against dircount and maxcount.
 
 use super::{Handle, Name, PostOpAttr, Verifier, Xdr, xdr_struct};
 use crate::xdr::{Decoder, Encoder, Malformed};
@@ -10,7 +10,7 @@ xdr_struct! {
     pub struct ReaddirArgs {
         /// The directory.
         pub dir: Handle,
-        /// Continue behind this entry; 0 is the start.
+        /// Continue after this entry; 0 is the start.
         pub cookie: u64,
         /// From the reply that gave the cookie; zero at the start.
         pub verifier: Verifier,
@@ -22,11 +22,11 @@ xdr_struct! {
 xdr_struct! {
     /// entry3 without its list link.
     pub struct Entry {
-        /// Number in the file system.
+        /// File id, unique in the file system.
         pub fileid: u64,
         /// The name.
         pub name: Name,
-        /// Continue behind this entry with it.
+        /// Continues the listing after this entry.
         pub cookie: u64,
     }
 }
@@ -36,7 +36,7 @@ xdr_struct! {
     pub struct ReaddirplusArgs {
         /// The directory.
         pub dir: Handle,
-        /// Continue behind this entry; 0 is the start.
+        /// Continue after this entry; 0 is the start.
         pub cookie: u64,
         /// From the reply that gave the cookie; zero at the start.
         pub verifier: Verifier,
@@ -50,11 +50,11 @@ xdr_struct! {
 xdr_struct! {
     /// entryplus3 without its list link.
     pub struct EntryPlus {
-        /// Number in the file system.
+        /// File id, unique in the file system.
         pub fileid: u64,
         /// The name.
         pub name: Name,
-        /// Continue behind this entry with it.
+        /// Continues the listing after this entry.
         pub cookie: u64,
         /// Attributes.
         pub attributes: PostOpAttr,
@@ -66,13 +66,13 @@ xdr_struct! {
 /// READDIR3resok and READDIRPLUS3resok.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing<E> {
-    /// Of the directory.
+    /// Attributes of the directory.
     pub attributes: PostOpAttr,
-    /// Give it back with a cookie.
+    /// The client sends it back with a cookie.
     pub verifier: Verifier,
-    /// Names in order.
+    /// Entries in order.
     pub entries: Vec<E>,
-    /// Whether the directory ends with them.
+    /// Whether the directory ends with these entries.
     pub eof: bool,
 }
 
@@ -84,7 +84,7 @@ pub type ReaddirplusOk = Listing<EntryPlus>;
 impl<E: Xdr> Xdr for Listing<E> {
     fn parse(d: &mut Decoder) -> Result<Listing<E>, Malformed> {
         let (attributes, verifier) = (PostOpAttr::parse(d)?, Verifier::parse(d)?);
-        // The list cannot outgrow the stream: every entry takes at least 24 bytes of it.
+        // The list cannot outgrow the stream, since every entry takes at least 24 bytes of it.
         let mut entries = Vec::new();
         while d.bool()? {
             entries.push(E::parse(d)?);

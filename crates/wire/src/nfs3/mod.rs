@@ -1,8 +1,7 @@
 //! NFS version 3: arguments and results of every procedure.
 //!
-//! What: basic types here; one file per group of procedures, names as the RFC has them without prefix and suffix.
-//! Spec: RFC 1813 section 2 (types), 3.3 (procedures).
-//! Does not: resolve handles, or decide which error an operation deserves.
+//! The basic types (RFC 1813 section 2) are here; each group of procedures (3.3) has its own file. Names are the RFC's
+//! without prefix and suffix. The server resolves handles and chooses error codes.
 
 mod attributes;
 mod create;
@@ -28,15 +27,15 @@ use crate::xdr::{Decoder, Encoder, Malformed};
 
 /// The program number (RFC 1813 2.2).
 pub const PROGRAM: u32 = 100_003;
-/// Its version.
+/// The program version.
 pub const VERSION: u32 = 3;
 /// Longest file handle (RFC 1813 2.4).
 pub const MAX_HANDLE: usize = 64;
-/// Longest name that is parsed; the protocol has no limit, so that a server can answer NFS3ERR_NAMETOOLONG.
+/// Longest name that is parsed. The protocol has no limit, so that a server can answer NFS3ERR_NAMETOOLONG.
 pub const MAX_NAME: usize = 1024;
 /// Longest path that is parsed (PATH_MAX).
 pub const MAX_PATH: usize = 4096;
-/// Largest payload of a READ or WRITE that is parsed; what a server takes is in its FSINFO.
+/// Largest payload of a READ or WRITE that is parsed; a server announces its own limit in FSINFO.
 pub const MAX_DATA: usize = 8 << 20;
 
 /// Procedure numbers (RFC 1813 3.3).
@@ -84,7 +83,7 @@ impl Xdr for Name {
     }
 }
 
-/// nfspath3: a link's target. DDP-eligible in READLINK and SYMLINK (RFC 8267 section 3), so the content may be
+/// nfspath3: a link's target. It is DDP-eligible in READLINK and SYMLINK (RFC 8267 section 3), so the content may be
 /// detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path(pub Bytes);
@@ -163,7 +162,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// An operation that failed: why, and what the result carries nevertheless.
+/// A failed operation: its status, and the data that the result carries nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure<F> {
     /// Not [`Status::OK`].

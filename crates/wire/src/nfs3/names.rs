@@ -1,6 +1,4 @@
-//! Names: LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK.
-//!
-//! Spec: RFC 1813 3.3.3, 3.3.5, 3.3.12 to 3.3.15. Does not: judge names.
+//! Operations on names: LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK (RFC 1813 3.3.3, 3.3.5, 3.3.12 to 3.3.15).
 
 use super::{Handle, Name, Path, PostOpAttr, WccData, xdr_struct};
 
@@ -17,7 +15,7 @@ xdr_struct! {
 xdr_struct! {
     /// LOOKUP3args.
     pub struct LookupArgs {
-        /// What to look up.
+        /// The name to look up.
         pub what: DirOp,
     }
 }
@@ -25,11 +23,11 @@ xdr_struct! {
 xdr_struct! {
     /// LOOKUP3resok.
     pub struct LookupOk {
-        /// What was found.
+        /// The object found.
         pub object: Handle,
         /// Its attributes.
         pub attributes: PostOpAttr,
-        /// The directory's.
+        /// Attributes of the directory.
         pub dir_attributes: PostOpAttr,
     }
 }
@@ -45,7 +43,7 @@ xdr_struct! {
 xdr_struct! {
     /// READLINK3resok.
     pub struct ReadlinkOk {
-        /// Of the link.
+        /// Attributes of the link.
         pub attributes: PostOpAttr,
         /// Its target.
         pub target: Path,
@@ -55,7 +53,7 @@ xdr_struct! {
 xdr_struct! {
     /// REMOVE3args and RMDIR3args.
     pub struct RemoveArgs {
-        /// What to remove.
+        /// The name to remove.
         pub object: DirOp,
     }
 }
@@ -63,9 +61,9 @@ xdr_struct! {
 xdr_struct! {
     /// RENAME3args.
     pub struct RenameArgs {
-        /// The old name.
+        /// The existing name.
         pub from: DirOp,
-        /// Where to.
+        /// The new name.
         pub to: DirOp,
     }
 }
@@ -74,9 +72,9 @@ xdr_struct! {
     /// RENAME3resok and resfail.
     #[derive(Default)]
     pub struct RenameWcc {
-        /// Of the source directory.
+        /// Attributes of the source directory.
         pub from_dir: WccData,
-        /// Of the target directory.
+        /// Attributes of the target directory.
         pub to_dir: WccData,
     }
 }
@@ -86,7 +84,7 @@ xdr_struct! {
     pub struct LinkArgs {
         /// The file.
         pub file: Handle,
-        /// Its further name.
+        /// Its additional name.
         pub link: DirOp,
     }
 }
@@ -95,9 +93,9 @@ xdr_struct! {
     /// LINK3resok and resfail.
     #[derive(Default)]
     pub struct LinkWcc {
-        /// Of the file.
+        /// Attributes of the file.
         pub attributes: PostOpAttr,
-        /// Of the directory.
+        /// Attributes of the directory.
         pub dir: WccData,
     }
 }

@@ -49,7 +49,7 @@ fn settings() -> SetAttributes {
     }
 }
 
-/// Parses and emits a type by name, for all the generic tests.
+/// A sample of one type with functions to parse and emit it, for all generic tests.
 struct Sample {
     what: &'static str,
     bytes: Vec<u8>,

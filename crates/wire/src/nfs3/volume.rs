@@ -1,13 +1,11 @@
-//! The file system: FSSTAT, FSINFO, PATHCONF.
-//!
-//! Spec: RFC 1813 3.3.18 to 3.3.20. Does not: choose limits.
+//! Properties of a file system: FSSTAT, FSINFO, PATHCONF (RFC 1813 3.3.18 to 3.3.20).
 
 use super::{Handle, PostOpAttr, Time, xdr_struct};
 
 xdr_struct! {
     /// FSSTAT3args, FSINFO3args and PATHCONF3args.
     pub struct ObjectArgs {
-        /// The root, or for PATHCONF any object.
+        /// The root, or any object for PATHCONF.
         pub object: Handle,
     }
 }
@@ -15,21 +13,21 @@ xdr_struct! {
 xdr_struct! {
     /// FSSTAT3resok.
     pub struct FsstatOk {
-        /// Of the object.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
-        /// Bytes in all.
+        /// Total bytes.
         pub tbytes: u64,
-        /// Bytes free.
+        /// Free bytes.
         pub fbytes: u64,
-        /// Bytes free to this user.
+        /// Bytes available to this user.
         pub abytes: u64,
-        /// Files in all.
+        /// Total files.
         pub tfiles: u64,
-        /// Files free.
+        /// Free files.
         pub ffiles: u64,
-        /// Files free to this user.
+        /// Files available to this user.
         pub afiles: u64,
-        /// For how many seconds this will not change.
+        /// Seconds for which these numbers are expected to remain valid.
         pub invarsec: u32,
     }
 }
@@ -46,21 +44,21 @@ pub const FSF_CANSETTIME: u32 = 0x10;
 xdr_struct! {
     /// FSINFO3resok.
     pub struct FsinfoOk {
-        /// Of the object.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
         /// Largest READ.
         pub rtmax: u32,
-        /// Preferred READ.
+        /// Preferred size of a READ.
         pub rtpref: u32,
-        /// Suggested multiple of READ.
+        /// Suggested multiple for the size of a READ.
         pub rtmult: u32,
         /// Largest WRITE.
         pub wtmax: u32,
-        /// Preferred WRITE.
+        /// Preferred size of a WRITE.
         pub wtpref: u32,
-        /// Suggested multiple of WRITE.
+        /// Suggested multiple for the size of a WRITE.
         pub wtmult: u32,
-        /// Preferred READDIR.
+        /// Preferred size of a READDIR.
         pub dtpref: u32,
         /// Largest file.
         pub maxfilesize: u64,
@@ -74,7 +72,7 @@ xdr_struct! {
 xdr_struct! {
     /// PATHCONF3resok.
     pub struct PathconfOk {
-        /// Of the object.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
         /// Most hard links.
         pub linkmax: u32,
@@ -82,11 +80,11 @@ xdr_struct! {
         pub name_max: u32,
         /// Whether longer names are refused (not shortened).
         pub no_trunc: bool,
-        /// Whether only the superuser may give files away.
+        /// Whether only the superuser may change a file's owner.
         pub chown_restricted: bool,
-        /// Whether case does not matter.
+        /// Whether names are case-insensitive.
         pub case_insensitive: bool,
-        /// Whether case is kept.
+        /// Whether the case of names is preserved.
         pub case_preserving: bool,
     }
 }

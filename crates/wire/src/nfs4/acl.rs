@@ -1,6 +1,4 @@
-//! Access control lists.
-//!
-//! Spec: RFC 8881 6.2.1, RFC 7530 6.2.1. Does not: evaluate one.
+//! Access control lists (RFC 8881 6.2.1, RFC 7530 6.2.1).
 
 use super::{Text, UpTo};
 use crate::xdr::xdr_struct;
@@ -15,9 +13,9 @@ xdr_struct! {
         pub kind: u32,
         /// Inheritance, and whether `who` is a group.
         pub flags: u32,
-        /// The rights that it is about.
+        /// The rights that the entry allows or denies.
         pub mask: u32,
-        /// "OWNER@", "GROUP@", "EVERYONE@" or somebody.
+        /// "OWNER@", "GROUP@", "EVERYONE@", or a user or group.
         pub who: Text,
     }
 }

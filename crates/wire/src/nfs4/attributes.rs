@@ -1,10 +1,8 @@
-//! fattr4: attributes by number, as clients ask for and set them.
+//! fattr4: attributes by number, as clients request and set them (RFC 8881 5.6 to 5.8, RFC 7862 12.2, RFC 8276 8.2, RFC
+//! 9754).
 //!
-//! What: [`Fattr`] as it travels, [`Attributes`] with typed values. Spec: RFC 8881 5.6 to 5.8, RFC 7862 12.2, RFC 8276 8.2, RFC 9754.
-//! Does not: decide which are supported.
-//!
-//! Attributes that are not in the table below (quotas of labels, pNFS, retention) are not spoken: a mask that names one
-//! has no typed value.
+//! [`Fattr`] is the form on the wire, [`Attributes`] has typed values. Attributes that are not in the table below
+//! (label quotas, pNFS, retention) are unsupported: if a mask names one, parsing fails.
 
 use bytes::Bytes;
 
@@ -15,12 +13,12 @@ use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 /// Longest value list of a fattr4 that is parsed.
 const MAX_VALUES: usize = 64 << 10;
 
-/// fattr4: which attributes, and their values one behind the other.
+/// fattr4: a set of attributes, and their values in sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Fattr {
-    /// Which.
+    /// The attributes that are present.
     pub mask: Bitmap,
-    /// Values in order of their numbers.
+    /// Values in the order of their numbers.
     pub values: Bytes,
 }
 
@@ -38,20 +36,20 @@ xdr_struct! {
     /// fsid4.
     #[derive(Copy, Default)]
     pub struct Fsid {
-        /// First half.
+        /// First half of the id.
         pub major: u64,
-        /// Second half.
+        /// Second half of the id.
         pub minor: u64,
     }
 }
 
 xdr_struct! {
-    /// mode_masked4, mode_umask: a mode and what goes with it.
+    /// mode_masked4, mode_umask: a mode and its mask.
     #[derive(Copy)]
     pub struct ModePair {
-        /// The values, or the mode.
+        /// The bits to set, or the mode.
         pub mode: u32,
-        /// Which bits to set, or the umask.
+        /// The mask of bits to change, or the umask.
         pub mask: u32,
     }
 }
@@ -59,9 +57,9 @@ xdr_struct! {
 xdr_struct! {
     /// fs_location4.
     pub struct FsLocation {
-        /// Hosts.
+        /// Host names.
         pub servers: UpTo<Text, 16>,
-        /// Path there.
+        /// Path on these hosts.
         pub root: UpTo<Text, 64>,
     }
 }
@@ -69,26 +67,26 @@ xdr_struct! {
 xdr_struct! {
     /// fs_locations4.
     pub struct FsLocations {
-        /// Path here.
+        /// Path on this server.
         pub root: UpTo<Text, 64>,
-        /// Elsewhere.
+        /// Other locations.
         pub locations: UpTo<FsLocation, 16>,
     }
 }
 
 xdr_struct! {
-    /// open_arguments4 (RFC 9754): which values of each argument of OPEN are understood.
+    /// open_arguments4 (RFC 9754): the supported values of each argument of OPEN.
     #[derive(Copy)]
     pub struct OpenArguments {
         /// share_access.
         pub access: Bitmap,
         /// share_deny.
         pub deny: Bitmap,
-        /// Wishes beside share_access.
+        /// Delegation wishes in share_access.
         pub wants: Bitmap,
         /// Claims.
         pub claims: Bitmap,
-        /// Ways to create.
+        /// Creation modes.
         pub create: Bitmap,
     }
 }
@@ -101,30 +99,31 @@ macro_rules! attributes {
             $(pub const $name: u32 = $number;)*
         }
 
-        /// Values of attributes; `None` is not there.
+        /// Attribute values; `None` is absent.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Attributes {
             $($(#[$doc])* pub $field: Option<$type>,)*
         }
 
         impl Attributes {
-            /// All that have a typed value here.
+            /// All attributes with a typed value in this module.
             pub const TYPED: Bitmap = Bitmap::of(&[$($number),*]);
 
-            /// Which are there.
+            /// The attributes that are present.
             pub fn mask(&self) -> Bitmap {
                 let mut mask = Bitmap::EMPTY;
                 $(if self.$field.is_some() { mask.set($number); })*
                 mask
             }
 
-            /// Parses values one behind the other.
+            /// Parses values in sequence.
             ///
             /// # Errors
-            /// A value that does not parse or has no type here, or bytes behind the last.
+            ///
+            /// A value that does not parse or has no type here, or bytes after the last value.
             pub fn parse(fattr: &Fattr) -> Result<Attributes, Malformed> {
                 if !fattr.mask.without(Attributes::TYPED).is_empty() {
-                    return Err(Malformed("an attribute without a type"));
+                    return Err(Malformed("unsupported attribute"));
                 }
                 let mut d = Decoder::new(fattr.values.clone());
                 let mut values = Attributes::default();
@@ -133,12 +132,12 @@ macro_rules! attributes {
                 Ok(values)
             }
 
-            /// Appends the values that are there, one behind the other.
+            /// Appends the present values in sequence.
             pub fn emit_values(&self, e: &mut Encoder) {
                 $(if let Some(value) = &self.$field { value.emit(e); })*
             }
 
-            /// As a fattr4.
+            /// Encodes the present values as a fattr4.
             pub fn fattr(&self) -> Fattr {
                 let mut e = Encoder::with_capacity(256);
                 self.emit_values(&mut e);
@@ -149,27 +148,27 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// Which are supported.
+    /// Supported attributes.
     SUPPORTED_ATTRS supported_attrs: Bitmap = 0,
-    /// Type.
+    /// File type.
     TYPE kind: FileType = 1,
     /// How handles expire.
     FH_EXPIRE_TYPE fh_expire_type: u32 = 2,
-    /// Changes with every change.
+    /// Changes whenever the file changes.
     CHANGE change: u64 = 3,
-    /// Bytes.
+    /// Size in bytes.
     SIZE size: u64 = 4,
     /// Whether links are supported.
     LINK_SUPPORT link_support: bool = 5,
     /// Whether symbolic links are supported.
     SYMLINK_SUPPORT symlink_support: bool = 6,
-    /// Whether it has named attributes.
+    /// Whether the object has named attributes.
     NAMED_ATTR named_attr: bool = 7,
-    /// Which file system.
+    /// File system id.
     FSID fsid: Fsid = 8,
-    /// Whether two handles may be one file.
+    /// Whether different handles always denote different files.
     UNIQUE_HANDLES unique_handles: bool = 9,
-    /// Seconds of a lease.
+    /// Duration of a lease in seconds.
     LEASE_TIME lease_time: u32 = 10,
     /// Why attributes of a READDIR entry are missing.
     RDATTR_ERROR rdattr_error: u32 = 11,
@@ -181,31 +180,31 @@ attributes! {
     ARCHIVE archive: bool = 14,
     /// Whether times can be set.
     CANSETTIME cansettime: bool = 15,
-    /// Whether case does not matter.
+    /// Whether names are case-insensitive.
     CASE_INSENSITIVE case_insensitive: bool = 16,
-    /// Whether case is kept.
+    /// Whether the case of names is preserved.
     CASE_PRESERVING case_preserving: bool = 17,
-    /// Whether only root gives files away.
+    /// Whether only root may change a file's owner.
     CHOWN_RESTRICTED chown_restricted: bool = 18,
     /// Handle.
     FILEHANDLE filehandle: Handle = 19,
-    /// Number in the file system.
+    /// File id, unique in the file system.
     FILEID fileid: u64 = 20,
-    /// Files free to this user.
+    /// Files available to this user.
     FILES_AVAIL files_avail: u64 = 21,
-    /// Files free.
+    /// Free files.
     FILES_FREE files_free: u64 = 22,
-    /// Files in all.
+    /// Total files.
     FILES_TOTAL files_total: u64 = 23,
-    /// Where else it is.
+    /// Other locations of the file system.
     FS_LOCATIONS fs_locations: FsLocations = 24,
     /// Hidden.
     HIDDEN hidden: bool = 25,
-    /// Whether attributes are the same all over the file system.
+    /// Whether attribute support is the same for all objects of the file system.
     HOMOGENEOUS homogeneous: bool = 26,
     /// Largest file.
     MAXFILESIZE maxfilesize: u64 = 27,
-    /// Most links.
+    /// Largest number of links.
     MAXLINK maxlink: u32 = 28,
     /// Longest name.
     MAXNAME maxname: u32 = 29,
@@ -215,9 +214,9 @@ attributes! {
     MAXWRITE maxwrite: u64 = 31,
     /// Permission bits.
     MODE mode: u32 = 33,
-    /// Whether long names fail.
+    /// Whether long names fail instead of being truncated.
     NO_TRUNC no_trunc: bool = 34,
-    /// Links.
+    /// Number of links.
     NUMLINKS numlinks: u32 = 35,
     /// Owner.
     OWNER owner: Text = 36,
@@ -225,52 +224,52 @@ attributes! {
     OWNER_GROUP owner_group: Text = 37,
     /// Device numbers.
     RAWDEV rawdev: SpecData = 41,
-    /// Bytes free to this user.
+    /// Bytes available to this user.
     SPACE_AVAIL space_avail: u64 = 42,
-    /// Bytes free.
+    /// Free bytes.
     SPACE_FREE space_free: u64 = 43,
-    /// Bytes in all.
+    /// Total bytes.
     SPACE_TOTAL space_total: u64 = 44,
-    /// Bytes that it occupies.
+    /// Bytes allocated.
     SPACE_USED space_used: u64 = 45,
     /// System file.
     SYSTEM system: bool = 46,
     /// Last read.
     TIME_ACCESS time_access: Time = 47,
-    /// Sets it.
+    /// Sets the time of the last read.
     TIME_ACCESS_SET time_access_set: SetTime = 48,
     /// Last backup.
     TIME_BACKUP time_backup: Time = 49,
-    /// Birth.
+    /// Time of creation.
     TIME_CREATE time_create: Time = 50,
-    /// Smallest difference of times.
+    /// Resolution of times.
     TIME_DELTA time_delta: Time = 51,
     /// Last change of attributes.
     TIME_METADATA time_metadata: Time = 52,
     /// Last write.
     TIME_MODIFY time_modify: Time = 53,
-    /// Sets it.
+    /// Sets the time of the last write.
     TIME_MODIFY_SET time_modify_set: SetTime = 54,
-    /// Number of the directory that it is mounted on.
+    /// File id of the directory on which the file system is mounted.
     MOUNTED_ON_FILEID mounted_on_fileid: u64 = 55,
-    /// Some permission bits.
+    /// Sets some permission bits.
     MODE_SET_MASKED mode_set_masked: ModePair = 74,
-    /// What EXCLUSIVE4_1 can set.
+    /// Attributes that EXCLUSIVE4_1 can set.
     SUPPATTR_EXCLCREAT suppattr_exclcreat: Bitmap = 75,
     /// Character sets of names.
     FS_CHARSET_CAP fs_charset_cap: u32 = 76,
-    /// What CLONE's ranges are a multiple of.
+    /// Alignment of CLONE's ranges.
     CLONE_BLKSIZE clone_blksize: u32 = 77,
     /// How `change` behaves.
     CHANGE_ATTR_TYPE change_attr_type: u32 = 79,
-    /// A mode that the server masks.
+    /// A mode to which the server applies the umask.
     MODE_UMASK mode_umask: ModePair = 81,
     /// Whether extended attributes are supported.
     XATTR_SUPPORT xattr_support: bool = 82,
-    /// Last read, as the holder of a delegation says.
+    /// Last read, reported by the holder of a delegation.
     TIME_DELEG_ACCESS time_deleg_access: Time = 84,
-    /// Last write, as the holder of a delegation says.
+    /// Last write, reported by the holder of a delegation.
     TIME_DELEG_MODIFY time_deleg_modify: Time = 85,
-    /// What OPEN understands.
+    /// Arguments of OPEN that the server supports.
     OPEN_ARGUMENTS open_arguments: OpenArguments = 86,
 }

@@ -1,6 +1,4 @@
-//! The basic types: handles, state ids, names, owners, times, lists.
-//!
-//! Spec: RFC 8881 3.2, 3.3; RFC 7530 2.1, 2.2. Does not: judge a name (the server does).
+//! The basic types of NFSv4: handles, state ids, names, owners, times, lists (RFC 8881 3.2, 3.3; RFC 7530 2.1, 2.2).
 
 use bytes::Bytes;
 
@@ -12,12 +10,12 @@ pub use crate::nfs::Verifier;
 /// nfs_fh4.
 pub type Handle = crate::nfs::Handle<MAX_HANDLE>;
 
-/// A string whose meaning and character set are for the server to judge: component4, utf8str_cs and their like.
+/// A string whose meaning and character set the server judges: component4, utf8str_cs and the like.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Text(pub Bytes);
 
 impl Text {
-    /// A string that is known when Weft is built.
+    /// A string constant.
     pub const fn known(text: &'static str) -> Text {
         Text(Bytes::from_static(text.as_bytes()))
     }
@@ -32,7 +30,7 @@ impl Xdr for Text {
     }
 }
 
-/// An opaque that identifies somebody: the owner of a client, of opens or of locks (NFS4_OPAQUE_LIMIT).
+/// An opaque identity: the owner of a client, of opens or of locks (NFS4_OPAQUE_LIMIT).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Opaque(pub Bytes);
 
@@ -45,7 +43,7 @@ impl Xdr for Opaque {
     }
 }
 
-/// linktext4. DDP-eligible in READLINK and CREATE (RFC 8267 section 5), so the content may be detached.
+/// linktext4. It is DDP-eligible in READLINK and CREATE (RFC 8267 section 5), so the content may be detached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkText(pub Bytes);
 
@@ -80,20 +78,20 @@ impl<T: Xdr, const N: usize> Xdr for UpTo<T, N> {
 /// stateid4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Stateid {
-    /// Counts changes of the state.
+    /// Incremented by every change of the state.
     pub seqid: u32,
-    /// Which state.
+    /// Identifies the state.
     pub other: [u8; 12],
 }
 
 impl Stateid {
     /// All zeros: no state at all (RFC 8881 8.2.3).
     pub const ANONYMOUS: Stateid = Stateid { seqid: 0, other: [0; 12] };
-    /// All ones: READ past locks (RFC 8881 8.2.3).
+    /// All ones: READ bypasses locks (RFC 8881 8.2.3).
     pub const BYPASS: Stateid = Stateid { seqid: u32::MAX, other: [0xff; 12] };
     /// The current state id of a compound (RFC 8881 16.2.3.1.2).
     pub const CURRENT: Stateid = Stateid { seqid: 1, other: [0; 12] };
-    /// What a closed state's id becomes (RFC 8881 8.2.3).
+    /// The id of a closed state (RFC 8881 8.2.3).
     pub const INVALID: Stateid = Stateid { seqid: u32::MAX, other: [0; 12] };
 }
 
@@ -110,9 +108,9 @@ impl Xdr for Stateid {
 xdr_struct! {
     /// open_owner4, lock_owner4.
     pub struct Owner {
-        /// Whose.
+        /// The client's id.
         pub client: u64,
-        /// Which of its owners.
+        /// The owner within the client.
         pub owner: Opaque,
     }
 }
@@ -120,9 +118,9 @@ xdr_struct! {
 /// nfstime4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Time {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: i64,
-    /// Below 10^9 when it makes sense.
+    /// Nanoseconds; valid values are below 10^9.
     pub nseconds: u32,
 }
 
@@ -165,9 +163,9 @@ impl Xdr for SetTime {
 }
 
 xdr_struct! {
-    /// change_info4: a directory before and after a change.
+    /// change_info4: the change attribute of a directory before and after an operation.
     pub struct ChangeInfo {
-        /// Whether nobody else changed it in between.
+        /// Whether no other change happened in between.
         pub atomic: bool,
         /// The change attribute before.
         pub before: u64,
@@ -223,7 +221,7 @@ xdr_struct! {
     }
 }
 
-/// Whether a value is one of a discriminant's first `n`.
+/// Checks that a discriminant is below `n`.
 pub(super) fn below(value: u32, n: u32, why: &'static str) -> Result<u32, Malformed> {
     if value < n { Ok(value) } else { Err(Malformed(why)) }
 }

@@ -1,8 +1,7 @@
-//! bitmap4: sets of attributes, operations and hints.
+//! bitmap4 (RFC 8881 3.3.7): sets of attributes, operations and hints.
 //!
-//! Spec: RFC 8881 3.3.7. Does not: know what the bits mean.
-//!
-//! Bits from 96 on mean nothing in any minor version here: they are read, bounded, and remembered only as [`Bitmap::beyond`].
+//! No supported minor version defines bits from 96 on: they are parsed up to a limit, and remembered only as
+//! [`Bitmap::beyond`].
 
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr};
 
@@ -23,7 +22,7 @@ impl Bitmap {
     /// No bits.
     pub const EMPTY: Bitmap = Bitmap { words: [0; WORDS], beyond: false };
 
-    /// The set of these numbers, each below 96; others do not compile.
+    /// The set of these numbers, each below 96; larger numbers do not compile.
     #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "evaluated by the compiler")]
     pub const fn of(bits: &[u32]) -> Bitmap {
         let mut map = Bitmap::EMPTY;
@@ -35,7 +34,7 @@ impl Bitmap {
         map
     }
 
-    /// [`Bitmap::or`] where a constant is needed.
+    /// [`Bitmap::or`] for constants.
     #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "evaluated by the compiler")]
     pub const fn or_const(mut self, other: Bitmap) -> Bitmap {
         let mut i = 0;
@@ -47,14 +46,14 @@ impl Bitmap {
         self
     }
 
-    /// Adds a number below 96; others are not kept.
+    /// Adds a number below 96; larger numbers are ignored.
     pub fn set(&mut self, bit: u32) {
         if let Some(word) = self.words.get_mut(bit as usize / 32) {
             *word |= 1 << (bit % 32);
         }
     }
 
-    /// Takes a number out.
+    /// Removes a number.
     pub fn clear(&mut self, bit: u32) {
         if let Some(word) = self.words.get_mut(bit as usize / 32) {
             *word &= !(1 << (bit % 32));
@@ -66,17 +65,17 @@ impl Bitmap {
         self.words.get(bit as usize / 32).is_some_and(|word| word & 1 << (bit % 32) != 0)
     }
 
-    /// Whether numbers were in it that are not kept.
+    /// Whether the parsed set contained numbers from 96 on.
     pub fn beyond(&self) -> bool {
         self.beyond
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         *self == Bitmap::EMPTY
     }
 
-    /// What both have.
+    /// The intersection.
     #[must_use]
     pub fn and(self, other: Bitmap) -> Bitmap {
         let mut words = self.words;
@@ -84,7 +83,7 @@ impl Bitmap {
         Bitmap { words, beyond: self.beyond && other.beyond }
     }
 
-    /// What either has.
+    /// The union.
     #[must_use]
     pub fn or(self, other: Bitmap) -> Bitmap {
         let mut words = self.words;
@@ -92,7 +91,7 @@ impl Bitmap {
         Bitmap { words, beyond: self.beyond || other.beyond }
     }
 
-    /// What this has and `other` has not.
+    /// The numbers in this set that are not in `other`.
     #[must_use]
     pub fn without(self, other: Bitmap) -> Bitmap {
         let mut words = self.words;
@@ -100,7 +99,7 @@ impl Bitmap {
         Bitmap { words, beyond: self.beyond && !other.beyond }
     }
 
-    /// The numbers in it, in order.
+    /// The numbers in the set, in order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (0..BITS).filter(move |bit| self.has(*bit))
     }

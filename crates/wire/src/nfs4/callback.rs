@@ -1,12 +1,10 @@
-//! CB_COMPOUND: what a server asks of a client.
-//!
-//! Spec: RFC 8881 section 20, RFC 7530 section 17. Does not: send.
+//! CB_COMPOUND: a server's requests to a client (RFC 8881 section 20, RFC 7530 section 17).
 
 use super::data::WriteResponse;
 use super::{Bitmap, Handle, Owner, SessionId, Stateid, Status, Text, UpTo};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 
-/// Version of the program whose number the client chose.
+/// Version of the callback program, whose number the client chooses.
 pub const CALLBACK_VERSION: u32 = 1;
 /// CB_NULL.
 pub const CB_NULL: u32 = 0;
@@ -26,9 +24,9 @@ pub mod cb_opnum {
 xdr_struct! {
     /// referring_call4.
     pub struct ReferringCall {
-        /// Of the slot.
+        /// Sequence number of the slot.
         pub sequence: u32,
-        /// Which slot.
+        /// The slot.
         pub slot: u32,
     }
 }
@@ -36,9 +34,9 @@ xdr_struct! {
 xdr_struct! {
     /// referring_call_list4.
     pub struct ReferringCalls {
-        /// Which session.
+        /// The session.
         pub session: SessionId,
-        /// Which of its calls.
+        /// Its calls.
         pub calls: UpTo<ReferringCall, 64>,
     }
 }
@@ -46,17 +44,17 @@ xdr_struct! {
 xdr_struct! {
     /// CB_SEQUENCE4args.
     pub struct CbSequence {
-        /// Which session.
+        /// The session.
         pub session: SessionId,
-        /// Of the slot, one more each time.
+        /// Sequence number of the slot, incremented by each request.
         pub sequence: u32,
-        /// Which slot.
+        /// The slot.
         pub slot: u32,
         /// The highest slot in use.
         pub highest_slot: u32,
-        /// Whether the reply is to be kept.
+        /// Whether the reply should be cached.
         pub cache: bool,
-        /// Calls that this one is about.
+        /// Calls to which this one relates.
         pub referring: UpTo<ReferringCalls, 64>,
     }
 }
@@ -78,7 +76,7 @@ xdr_struct! {
     pub struct CbGetattr {
         /// The file.
         pub handle: Handle,
-        /// Which attributes.
+        /// The requested attributes.
         pub wanted: Bitmap,
     }
 }
@@ -88,28 +86,28 @@ xdr_struct! {
     pub struct CbNotifyLock {
         /// The file.
         pub handle: Handle,
-        /// Who wanted to lock.
+        /// The owner that waits for the lock.
         pub owner: Owner,
     }
 }
 
-/// How an asynchronous copy ended (offload_info4).
+/// The outcome of an asynchronous copy (offload_info4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OffloadEnd {
-    /// All of it.
+    /// The copy is complete.
     Done(WriteResponse),
-    /// This is why not, after so many bytes.
+    /// The copy failed with this status after so many bytes.
     Failed(Status, u64),
 }
 
 /// CB_OFFLOAD4args.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CbOffload {
-    /// The file that was written.
+    /// The destination file.
     pub handle: Handle,
     /// The copy.
     pub stateid: Stateid,
-    /// What became of it.
+    /// The outcome.
     pub end: OffloadEnd,
 }
 
@@ -141,20 +139,20 @@ impl Xdr for CbOffload {
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CbOp {
-    /// Names session and slot.
+    /// Selects session and slot.
     Sequence(CbSequence),
-    /// Asks for a delegation back.
+    /// Recalls a delegation.
     Recall(CbRecall),
-    /// Asks what the holder of a write delegation has made of the file.
+    /// Requests the attributes that the holder of a write delegation has changed.
     Getattr(CbGetattr),
-    /// A lock may be had now.
+    /// A lock is available.
     NotifyLock(CbNotifyLock),
     /// A copy has ended.
     Offload(CbOffload),
 }
 
 impl CbOp {
-    /// Its number.
+    /// The operation's number.
     pub fn number(&self) -> u32 {
         match self {
             CbOp::Sequence(_) => cb_opnum::SEQUENCE,
@@ -174,7 +172,7 @@ impl Xdr for CbOp {
             cb_opnum::GETATTR => CbGetattr::parse(d).map(CbOp::Getattr),
             cb_opnum::NOTIFY_LOCK => CbNotifyLock::parse(d).map(CbOp::NotifyLock),
             cb_opnum::OFFLOAD => CbOffload::parse(d).map(CbOp::Offload),
-            _ => Err(Malformed("a callback that is not spoken here")),
+            _ => Err(Malformed("unsupported callback operation")),
         }
     }
     fn emit(&self, e: &mut Encoder) {
@@ -192,11 +190,11 @@ impl Xdr for CbOp {
 xdr_struct! {
     /// CB_COMPOUND4args.
     pub struct CbCompound {
-        /// Comes back.
+        /// Returned with the reply.
         pub tag: Text,
         /// 0, 1 or 2.
         pub minor: u32,
-        /// From SETCLIENTID.
+        /// The callback_ident of SETCLIENTID.
         pub ident: u32,
         /// Operations, in order.
         pub ops: UpTo<CbOp, 16>,
@@ -206,11 +204,11 @@ xdr_struct! {
 xdr_struct! {
     /// CB_COMPOUND4res before its results.
     pub struct CbReplyHead {
-        /// Of the last operation.
+        /// Status of the last operation.
         pub status: Status,
-        /// As asked.
+        /// The request's tag.
         pub tag: Text,
-        /// How many results follow.
+        /// Number of results that follow.
         pub count: u32,
     }
 }

@@ -1,6 +1,4 @@
-//! Who the client is, before sessions: SETCLIENTID and SETCLIENTID_CONFIRM.
-//!
-//! Spec: RFC 7530 16.33, 16.34. Does not: keep clients.
+//! Identity of a client before sessions: SETCLIENTID and SETCLIENTID_CONFIRM (RFC 7530 16.33, 16.34).
 
 use super::{NetAddr, Opaque, Verifier};
 use crate::xdr::xdr_struct;
@@ -8,9 +6,9 @@ use crate::xdr::xdr_struct;
 xdr_struct! {
     /// nfs_client_id4, client_owner4: the same layout.
     pub struct ClientOwner {
-        /// Of the client's run.
+        /// Verifier of the client's boot.
         pub verifier: Verifier,
-        /// Which client, over all its runs.
+        /// Identity of the client, constant over its boots.
         pub id: Opaque,
     }
 }
@@ -18,9 +16,9 @@ xdr_struct! {
 xdr_struct! {
     /// cb_client4.
     pub struct CallbackClient {
-        /// Its program.
+        /// The callback program's number.
         pub program: u32,
-        /// Where it listens.
+        /// The address of the callback service.
         pub location: NetAddr,
     }
 }
@@ -28,11 +26,11 @@ xdr_struct! {
 xdr_struct! {
     /// SETCLIENTID4args.
     pub struct Setclientid {
-        /// Who.
+        /// The client's identity.
         pub client: ClientOwner,
-        /// Where it can be called.
+        /// The callback service.
         pub callback: CallbackClient,
-        /// Goes back with each call.
+        /// Sent with each callback.
         pub callback_ident: u32,
     }
 }
@@ -40,9 +38,9 @@ xdr_struct! {
 xdr_struct! {
     /// SETCLIENTID4resok, SETCLIENTID_CONFIRM4args: the same layout.
     pub struct Confirm {
-        /// The client's short name.
+        /// The client's short id.
         pub client: u64,
-        /// Of the record that is to be confirmed.
+        /// Verifier of the record to confirm.
         pub verifier: Verifier,
     }
 }

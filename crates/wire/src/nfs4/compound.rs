@@ -1,18 +1,18 @@
-//! COMPOUND: its header, the numbers of its operations, and each operation with its arguments.
+//! COMPOUND: its header, the numbers of its operations, and each operation with its arguments (RFC 8881 16.2, 18; RFC
+//! 7530 15.2; RFC 7862 section 15; RFC 8276 8.4).
 //!
-//! What: [`Op`] parses one operation at a time, so that a server carries out what comes before a broken one.
-//! Spec: RFC 8881 16.2, 18; RFC 7530 15.2; RFC 7862 section 15; RFC 8276 8.4. Does not: carry out.
+//! [`Op`] parses one operation at a time, so that a server executes the operations before a malformed one.
 
 use super::*;
 
 /// COMPOUND4args before its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompoundHead {
-    /// Comes back with the reply.
+    /// Returned with the reply.
     pub tag: Text,
     /// 0, 1 or 2.
     pub minor: u32,
-    /// How many operations follow.
+    /// Number of operations that follow.
     pub count: u32,
 }
 
@@ -30,19 +30,19 @@ impl Xdr for CompoundHead {
 xdr_struct! {
     /// COMPOUND4res before its results.
     pub struct ReplyHead {
-        /// Of the last operation.
+        /// Status of the last operation.
         pub status: Status,
-        /// As asked.
+        /// The request's tag.
         pub tag: Text,
-        /// How many results follow.
+        /// Number of results that follow.
         pub count: u32,
     }
 }
 
-/// Why an operation cannot be carried out.
+/// Why an operation cannot be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoOp {
-    /// Its number means nothing in this minor version: NFS4ERR_OP_ILLEGAL, as [`opnum::ILLEGAL`].
+    /// The number is undefined in this minor version: NFS4ERR_OP_ILLEGAL, encoded as [`opnum::ILLEGAL`].
     Illegal,
     /// Its arguments do not parse: NFS4ERR_BADXDR.
     BadXdr(u32, Malformed),
@@ -64,10 +64,11 @@ macro_rules! operations {
         }
 
         impl Op {
-            /// Takes one off the stream of a compound of this minor version.
+            /// Parses one operation of a compound of this minor version.
             ///
             /// # Errors
-            /// A number that the minor version does not have, or arguments that do not parse.
+            ///
+            /// A number that the minor version does not define, or arguments that do not parse.
             pub fn parse(d: &mut Decoder, minor: u32) -> Result<Op, NoOp> {
                 let number = d.u32().map_err(|why| NoOp::BadXdr(opnum::ILLEGAL, why))?;
                 match number {
@@ -78,7 +79,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Appends it.
+            /// Appends the operation.
             pub fn emit(&self, e: &mut Encoder) {
                 e.u32(self.number());
                 match self {
@@ -88,14 +89,14 @@ macro_rules! operations {
                 }
             }
 
-            /// Its number.
+            /// The operation's number.
             pub fn number(&self) -> u32 {
                 match self {
                     $(Op::$name { .. } => $number,)*
                 }
             }
 
-            /// Its name, for people.
+            /// The operation's name, for people.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Op::$name { .. } => stringify!($number_name),)*
@@ -110,7 +111,7 @@ macro_rules! operations {
 }
 
 operations! {
-    /// What the caller may do.
+    /// Asks for the caller's rights.
     Access ACCESS = 3, 0..=2, u32;
     /// Ends an open.
     Close CLOSE = 4, 0..=2, Close;
@@ -118,47 +119,47 @@ operations! {
     Commit COMMIT = 5, 0..=2, Commit;
     /// Makes anything but a regular file.
     Create CREATE = 6, 0..=2, Create;
-    /// Gives up delegations of an earlier run.
+    /// Releases delegations of an earlier boot.
     Delegpurge DELEGPURGE = 7, 0..=2, u64;
-    /// Gives back a delegation.
+    /// Returns a delegation.
     Delegreturn DELEGRETURN = 8, 0..=2, Stateid;
-    /// Attributes.
+    /// Reads attributes.
     Getattr GETATTR = 9, 0..=2, Bitmap;
-    /// The current handle.
+    /// Returns the current handle.
     Getfh GETFH = 10, 0..=2;
-    /// A further name for the saved file.
+    /// Adds a name for the saved file.
     Link LINK = 11, 0..=2, Text;
     /// Locks a range.
     Lock LOCK = 12, 0..=2, Lock;
-    /// Asks whether a range could be locked.
+    /// Tests whether a range could be locked.
     Lockt LOCKT = 13, 0..=2, Lockt;
     /// Unlocks a range.
     Locku LOCKU = 14, 0..=2, Locku;
-    /// Down.
+    /// Looks up a name in the current directory.
     Lookup LOOKUP = 15, 0..=2, Text;
-    /// Up.
+    /// Goes to the parent.
     Lookupp LOOKUPP = 16, 0..=2;
-    /// Goes on if attributes differ.
+    /// Continues if attributes differ.
     Nverify NVERIFY = 17, 0..=2, Fattr;
     /// Opens a file.
     Open OPEN = 18, 0..=2, Open;
-    /// To the directory of named attributes.
+    /// Goes to the directory of named attributes.
     Openattr OPENATTR = 19, 0..=2, bool;
-    /// Confirms an owner.
+    /// Confirms an open owner.
     OpenConfirm OPEN_CONFIRM = 20, 0..=0, OpenConfirm;
     /// Reduces an open.
     OpenDowngrade OPEN_DOWNGRADE = 21, 0..=2, OpenDowngrade;
     /// Sets the current handle.
     Putfh PUTFH = 22, 0..=2, Handle;
-    /// To the public root.
+    /// Goes to the public root.
     Putpubfh PUTPUBFH = 23, 0..=2;
-    /// To the root.
+    /// Goes to the root.
     Putrootfh PUTROOTFH = 24, 0..=2;
-    /// Reads.
+    /// Reads data.
     Read READ = 25, 0..=2, Read;
-    /// Lists.
+    /// Lists a directory.
     Readdir READDIR = 26, 0..=2, Readdir;
-    /// A link's target.
+    /// Reads a link's target.
     Readlink READLINK = 27, 0..=2;
     /// Removes a name.
     Remove REMOVE = 28, 0..=2, Text;
@@ -166,7 +167,7 @@ operations! {
     Rename RENAME = 29, 0..=2, Rename;
     /// Renews a lease.
     Renew RENEW = 30, 0..=0, u64;
-    /// Back to the saved handle.
+    /// Returns to the saved handle.
     Restorefh RESTOREFH = 31, 0..=2;
     /// Saves the current handle.
     Savefh SAVEFH = 32, 0..=2;
@@ -174,86 +175,86 @@ operations! {
     Secinfo SECINFO = 33, 0..=2, Text;
     /// Sets attributes.
     Setattr SETATTR = 34, 0..=2, Setattr;
-    /// Names a client.
+    /// Establishes a client id.
     Setclientid SETCLIENTID = 35, 0..=0, Setclientid;
     /// Confirms a client.
     SetclientidConfirm SETCLIENTID_CONFIRM = 36, 0..=0, Confirm;
-    /// Goes on if attributes are the same.
+    /// Continues if attributes are equal.
     Verify VERIFY = 37, 0..=2, Fattr;
-    /// Writes.
+    /// Writes data.
     Write WRITE = 38, 0..=2, Write;
-    /// Forgets an owner of locks.
+    /// Releases a lock owner.
     ReleaseLockowner RELEASE_LOCKOWNER = 39, 0..=0, Owner;
-    /// Changes how the client is called.
+    /// Changes the parameters of callbacks.
     BackchannelCtl BACKCHANNEL_CTL = 40, 1..=2, BackchannelCtl;
-    /// Another connection for a session.
+    /// Binds another connection to a session.
     BindConnToSession BIND_CONN_TO_SESSION = 41, 1..=2, BindConn;
-    /// Names a client.
+    /// Establishes a client id.
     ExchangeId EXCHANGE_ID = 42, 1..=2, ExchangeId;
-    /// Makes a session.
+    /// Creates a session.
     CreateSession CREATE_SESSION = 43, 1..=2, CreateSession;
     /// Ends a session.
     DestroySession DESTROY_SESSION = 44, 1..=2, SessionId;
-    /// Forgets a state that is of no use.
+    /// Frees a state id that is no longer needed.
     FreeStateid FREE_STATEID = 45, 1..=2, Stateid;
-    /// Delegation of a directory: not here.
+    /// Directory delegation: unsupported.
     GetDirDelegation GET_DIR_DELEGATION = 46, 1..=2;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Getdeviceinfo GETDEVICEINFO = 47, 1..=2;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Getdevicelist GETDEVICELIST = 48, 1..=2;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Layoutcommit LAYOUTCOMMIT = 49, 1..=2;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Layoutget LAYOUTGET = 50, 1..=2;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Layoutreturn LAYOUTRETURN = 51, 1..=2;
     /// Security flavours of the current handle (0) or its parent (1).
     SecinfoNoName SECINFO_NO_NAME = 52, 1..=2, u32;
-    /// Names session and slot.
+    /// Selects session and slot.
     Sequence SEQUENCE = 53, 1..=2, Sequence;
-    /// SSV: not here.
+    /// SSV: unsupported.
     SetSsv SET_SSV = 54, 1..=2;
-    /// What became of states.
+    /// Tests the validity of state ids.
     TestStateid TEST_STATEID = 55, 1..=2, TestStateid;
-    /// A delegation without an open.
+    /// Requests a delegation without an open.
     WantDelegation WANT_DELEGATION = 56, 1..=2, WantDelegation;
-    /// Forgets a client.
+    /// Destroys a client id.
     DestroyClientid DESTROY_CLIENTID = 57, 1..=2, u64;
-    /// All states of before the restart are back.
+    /// The client has reclaimed all state from before the restart.
     ReclaimComplete RECLAIM_COMPLETE = 58, 1..=2, bool;
     /// Reserves space.
     Allocate ALLOCATE = 59, 2..=2, Allocate;
-    /// Copies from the saved file.
+    /// Copies a range of the saved file.
     Copy COPY = 60, 2..=2, Copy;
-    /// Copies between servers: not here.
+    /// Copies between servers: unsupported.
     CopyNotify COPY_NOTIFY = 61, 2..=2;
     /// Punches a hole.
     Deallocate DEALLOCATE = 62, 2..=2, Allocate;
-    /// Says what will be read.
+    /// Announces future access.
     IoAdvise IO_ADVISE = 63, 2..=2, IoAdvise;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Layouterror LAYOUTERROR = 64, 2..=2;
-    /// pNFS: not here.
+    /// pNFS: unsupported.
     Layoutstats LAYOUTSTATS = 65, 2..=2;
-    /// Ends a copy.
+    /// Cancels a copy.
     OffloadCancel OFFLOAD_CANCEL = 66, 2..=2, Stateid;
-    /// How far a copy is.
+    /// Returns the progress of a copy.
     OffloadStatus OFFLOAD_STATUS = 67, 2..=2, Stateid;
-    /// Reads, and tells holes.
+    /// Reads data and reports holes.
     ReadPlus READ_PLUS = 68, 2..=2, Read;
     /// Finds data or a hole.
     Seek SEEK = 69, 2..=2, Seek;
-    /// Writes a pattern: not here.
+    /// Writes a pattern: unsupported.
     WriteSame WRITE_SAME = 70, 2..=2;
     /// Shares blocks with the saved file.
     Clone CLONE = 71, 2..=2, Clone_;
-    /// An extended attribute's value.
+    /// Reads an extended attribute.
     Getxattr GETXATTR = 72, 2..=2, Text;
-    /// Sets one.
+    /// Sets an extended attribute.
     Setxattr SETXATTR = 73, 2..=2, Setxattr;
-    /// Lists them.
+    /// Lists extended attributes.
     Listxattrs LISTXATTRS = 74, 2..=2, Listxattrs;
-    /// Removes one.
+    /// Removes an extended attribute.
     Removexattr REMOVEXATTR = 75, 2..=2, Text;
 }

@@ -1,6 +1,5 @@
-//! READ, WRITE, COMMIT, and minor version 2's operations on ranges of a file.
-//!
-//! Spec: RFC 8881 18.22, 18.32, 18.3; RFC 7862 section 15 (ALLOCATE to CLONE). Does not: read or write.
+//! READ, WRITE, COMMIT (RFC 8881 18.22, 18.32, 18.3), and minor version 2's operations on ranges of a file (ALLOCATE to
+//! CLONE, RFC 7862 section 15).
 
 use super::{Bitmap, MAX_DATA, NetAddr, Stable, Stateid, Status, Text, UpTo, Verifier};
 use crate::xdr::{Data, Decoder, Encoder, Malformed, Xdr, xdr_struct};
@@ -8,19 +7,19 @@ use crate::xdr::{Data, Decoder, Encoder, Malformed, Xdr, xdr_struct};
 xdr_struct! {
     /// READ4args, READ_PLUS4args.
     pub struct Read {
-        /// By which right.
+        /// The open, lock or delegation that permits it.
         pub stateid: Stateid,
         /// First byte.
         pub offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         pub count: u32,
     }
 }
 
 xdr_struct! {
-    /// READ4resok without the data's content, which is the transport's business.
+    /// READ4resok without the data's content, which the transport carries.
     pub struct ReadHead {
-        /// Whether the file ends with it.
+        /// Whether the data reaches the end of the file.
         pub eof: bool,
         /// Bytes of data.
         pub count: u32,
@@ -30,11 +29,11 @@ xdr_struct! {
 /// WRITE4args.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// By which right.
+    /// The open, lock or delegation that permits it.
     pub stateid: Stateid,
     /// First byte.
     pub offset: u64,
-    /// How durable.
+    /// Stability.
     pub stable: Stable,
     /// DDP-eligible (RFC 8267 section 5).
     pub data: Data,
@@ -62,9 +61,9 @@ xdr_struct! {
     pub struct WriteOk {
         /// Bytes written.
         pub count: u32,
-        /// How durable.
+        /// Stability.
         pub committed: Stable,
-        /// Changes when data that was not durable may be lost.
+        /// Changes when the server may have lost unstable data.
         pub verifier: Verifier,
     }
 }
@@ -74,7 +73,7 @@ xdr_struct! {
     pub struct Commit {
         /// First byte.
         pub offset: u64,
-        /// Bytes; 0 reaches to the end.
+        /// Length in bytes; 0 reaches to the end.
         pub count: u32,
     }
 }
@@ -82,11 +81,11 @@ xdr_struct! {
 xdr_struct! {
     /// ALLOCATE4args, DEALLOCATE4args.
     pub struct Allocate {
-        /// By which right.
+        /// The open, lock or delegation that permits it.
         pub stateid: Stateid,
         /// First byte.
         pub offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         pub length: u64,
     }
 }
@@ -94,9 +93,9 @@ xdr_struct! {
 xdr_struct! {
     /// SEEK4args.
     pub struct Seek {
-        /// By which right.
+        /// The open, lock or delegation that permits it.
         pub stateid: Stateid,
-        /// From here.
+        /// Offset at which the search starts.
         pub offset: u64,
         /// data_content4: 0 finds data, 1 finds a hole.
         pub what: u32,
@@ -106,9 +105,9 @@ xdr_struct! {
 xdr_struct! {
     /// seek_res4.
     pub struct SeekOk {
-        /// Whether nothing was found before the end.
+        /// Whether the search reached the end of the file.
         pub eof: bool,
-        /// Where.
+        /// Offset of the find.
         pub offset: u64,
     }
 }
@@ -116,11 +115,11 @@ xdr_struct! {
 xdr_struct! {
     /// IO_ADVISE4args.
     pub struct IoAdvise {
-        /// By which right.
+        /// The open, lock or delegation that permits it.
         pub stateid: Stateid,
         /// First byte.
         pub offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         pub count: u64,
         /// IO_ADVISE_type4.
         pub hints: Bitmap,
@@ -130,7 +129,7 @@ xdr_struct! {
 /// netloc4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetLoc {
-    /// A host's name.
+    /// A host name.
     Name(Text),
     /// A URL.
     Url(Text),
@@ -168,21 +167,21 @@ impl Xdr for NetLoc {
 xdr_struct! {
     /// COPY4args.
     pub struct Copy {
-        /// Of the saved file.
+        /// State id for the saved file.
         pub from_stateid: Stateid,
-        /// Of the current file.
+        /// State id for the current file.
         pub to_stateid: Stateid,
-        /// First byte there.
+        /// First byte in the saved file.
         pub from_offset: u64,
-        /// First byte here.
+        /// First byte in the current file.
         pub to_offset: u64,
-        /// Bytes; 0 reaches to the end.
+        /// Length in bytes; 0 reaches to the end.
         pub count: u64,
         /// Whether bytes must be copied in order.
         pub consecutive: bool,
-        /// Whether the answer comes when it is done.
+        /// Whether the reply must wait for the end of the copy.
         pub synchronous: bool,
-        /// Another server to copy from.
+        /// Servers to copy from, if not this one.
         pub servers: UpTo<NetLoc, 16>,
     }
 }
@@ -190,11 +189,11 @@ xdr_struct! {
 xdr_struct! {
     /// write_response4.
     pub struct WriteResponse {
-        /// Which copy goes on, if it does.
+        /// State id of the copy, if it continues asynchronously.
         pub callback: UpTo<Stateid, 1>,
         /// Bytes copied so far.
         pub count: u64,
-        /// How durable.
+        /// Stability.
         pub committed: Stable,
         /// See [`WriteOk::verifier`].
         pub verifier: Verifier,
@@ -204,11 +203,11 @@ xdr_struct! {
 xdr_struct! {
     /// COPY4resok.
     pub struct CopyOk {
-        /// How far it came.
+        /// Bytes copied, and their stability.
         pub response: WriteResponse,
         /// Whether bytes are copied in order.
         pub consecutive: bool,
-        /// Whether it is done.
+        /// Whether the copy is complete.
         pub synchronous: bool,
     }
 }
@@ -218,7 +217,7 @@ xdr_struct! {
     pub struct OffloadStatusOk {
         /// Bytes copied so far.
         pub count: u64,
-        /// What became of it, if it has ended.
+        /// The outcome, if the copy has ended.
         pub complete: UpTo<Status, 1>,
     }
 }
@@ -226,15 +225,15 @@ xdr_struct! {
 xdr_struct! {
     /// CLONE4args.
     pub struct Clone_ {
-        /// Of the saved file.
+        /// State id for the saved file.
         pub from_stateid: Stateid,
-        /// Of the current file.
+        /// State id for the current file.
         pub to_stateid: Stateid,
-        /// First byte there.
+        /// First byte in the saved file.
         pub from_offset: u64,
-        /// First byte here.
+        /// First byte in the current file.
         pub to_offset: u64,
-        /// Bytes; 0 reaches to the end.
+        /// Length in bytes; 0 reaches to the end.
         pub count: u64,
     }
 }

@@ -1,6 +1,4 @@
-//! LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER.
-//!
-//! Spec: RFC 7530 16.10 to 16.12, 16.37; RFC 8881 18.10 to 18.12. Does not: keep state.
+//! LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER (RFC 7530 16.10 to 16.12, 16.37; RFC 8881 18.10 to 18.12).
 
 use super::{Owner, Stateid};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
@@ -10,7 +8,7 @@ use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
 pub struct LockType {
     /// WRITE_LT and WRITEW_LT.
     pub exclusive: bool,
-    /// Whether the client will wait.
+    /// Whether the client will wait (READW_LT and WRITEW_LT).
     pub waits: bool,
 }
 
@@ -36,20 +34,20 @@ impl Xdr for LockType {
 pub enum Locker {
     /// open_to_lock_owner4: the first lock of an owner under an open.
     New {
-        /// Of the open's owner.
+        /// Sequence number of the open owner.
         open_seqid: u32,
-        /// Of the open.
+        /// State id of the open.
         open_stateid: Stateid,
-        /// Of the lock's owner.
+        /// Sequence number of the lock owner.
         lock_seqid: u32,
-        /// Who.
+        /// The owner.
         owner: Owner,
     },
-    /// exist_lock_owner4.
+    /// exist_lock_owner4: another lock of an owner.
     Known {
-        /// Of the locks.
+        /// State id of the locks.
         stateid: Stateid,
-        /// Of their owner.
+        /// Sequence number of the lock owner.
         seqid: u32,
     },
 }
@@ -88,27 +86,27 @@ impl Xdr for Locker {
 xdr_struct! {
     /// LOCK4args.
     pub struct Lock {
-        /// How.
+        /// Type of the lock.
         pub kind: LockType,
-        /// Whether it was held before the server restarted.
+        /// Whether it reclaims a lock held before the server restarted.
         pub reclaim: bool,
         /// First byte.
         pub offset: u64,
-        /// Bytes; all ones reaches to the end, whatever it is.
+        /// Length in bytes; all ones reaches to the end of the file, wherever that is.
         pub length: u64,
-        /// Who.
+        /// The owner.
         pub locker: Locker,
     }
 }
 
 xdr_struct! {
-    /// LOCK4denied: the lock that is in the way.
+    /// LOCK4denied: a conflicting lock.
     pub struct LockDenied {
         /// First byte.
         pub offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         pub length: u64,
-        /// How.
+        /// Type of the lock.
         pub kind: LockType,
         /// Whose.
         pub owner: Owner,
@@ -118,13 +116,13 @@ xdr_struct! {
 xdr_struct! {
     /// LOCKT4args.
     pub struct Lockt {
-        /// How.
+        /// Type of the lock.
         pub kind: LockType,
         /// First byte.
         pub offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         pub length: u64,
-        /// Who asks.
+        /// The owner that asks.
         pub owner: Owner,
     }
 }
@@ -134,13 +132,13 @@ xdr_struct! {
     pub struct Locku {
         /// Ignored.
         pub kind: LockType,
-        /// Of the lock's owner.
+        /// Sequence number of the lock owner.
         pub seqid: u32,
-        /// Of the locks.
+        /// State id of the locks.
         pub stateid: Stateid,
         /// First byte.
         pub offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         pub length: u64,
     }
 }

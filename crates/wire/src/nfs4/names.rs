@@ -1,7 +1,7 @@
-//! Names and what they name: CREATE, LINK, RENAME, READDIR, SETATTR, ACCESS, SECINFO.
+//! Operations on names: CREATE, LINK, RENAME, READDIR, SETATTR, ACCESS, SECINFO (RFC 8881 18.1, 18.4, 18.9, 18.23,
+//! 18.26, 18.29, 18.30; RFC 7530 section 16).
 //!
-//! Spec: RFC 8881 18.1, 18.4, 18.9, 18.23, 18.26, 18.29, 18.30; RFC 7530 section 16.
-//! Does not: resolve anything. Operations of one name alone take a [`Text`].
+//! Operations whose only argument is a name take a [`Text`].
 
 use super::{Bitmap, ChangeInfo, Fattr, FileType, LinkText, SpecData, Stateid, Text, Verifier};
 use crate::xdr::{Decoder, Encoder, Malformed, Xdr, xdr_struct};
@@ -19,9 +19,9 @@ pub mod access {
 xdr_struct! {
     /// ACCESS4resok.
     pub struct AccessOk {
-        /// What could be told.
+        /// The rights that the server can evaluate.
         pub supported: u32,
-        /// What is allowed.
+        /// The rights that are granted.
         pub access: u32,
     }
 }
@@ -33,7 +33,7 @@ pub enum CreateType {
     Link(LinkText),
     /// NF4BLK or NF4CHR.
     Device(FileType, SpecData),
-    /// Everything else, also what cannot be created.
+    /// Any other type, including types that cannot be created.
     Other(FileType),
 }
 
@@ -85,9 +85,9 @@ xdr_struct! {
 xdr_struct! {
     /// RENAME4args.
     pub struct Rename {
-        /// In the saved directory.
+        /// The name in the saved directory.
         pub from: Text,
-        /// In the current directory.
+        /// The name in the current directory.
         pub to: Text,
     }
 }
@@ -105,7 +105,7 @@ xdr_struct! {
 xdr_struct! {
     /// READDIR4args.
     pub struct Readdir {
-        /// Continue behind this entry; 0 is the start.
+        /// Continue after this entry; 0 is the start.
         pub cookie: u64,
         /// From the reply that gave the cookie; zero at the start.
         pub verifier: Verifier,
@@ -113,7 +113,7 @@ xdr_struct! {
         pub dircount: u32,
         /// Most bytes of READDIR4resok.
         pub maxcount: u32,
-        /// Which attributes.
+        /// The requested attributes.
         pub attributes: Bitmap,
     }
 }
@@ -121,7 +121,7 @@ xdr_struct! {
 xdr_struct! {
     /// entry4 without its list link.
     pub struct Entry {
-        /// Continue behind this entry with it.
+        /// Continues the listing after this entry.
         pub cookie: u64,
         /// The name.
         pub name: Text,
@@ -133,18 +133,18 @@ xdr_struct! {
 /// READDIR4resok.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReaddirOk {
-    /// Give it back with a cookie.
+    /// The client sends it back with a cookie.
     pub verifier: Verifier,
-    /// Names in order.
+    /// Entries in order.
     pub entries: Vec<Entry>,
-    /// Whether the directory ends with them.
+    /// Whether the directory ends with these entries.
     pub eof: bool,
 }
 
 impl Xdr for ReaddirOk {
     fn parse(d: &mut Decoder) -> Result<ReaddirOk, Malformed> {
         let verifier = d.fixed()?;
-        // The list cannot outgrow the stream: every entry takes at least 20 bytes of it.
+        // The list cannot outgrow the stream, since every entry takes at least 20 bytes of it.
         let mut entries = Vec::new();
         while d.bool()? {
             entries.push(Entry::parse(d)?);
@@ -165,9 +165,9 @@ impl Xdr for ReaddirOk {
 xdr_struct! {
     /// SETATTR4args.
     pub struct Setattr {
-        /// By which right the size changes.
+        /// The state that permits a change of size.
         pub stateid: Stateid,
-        /// What to set.
+        /// The attributes to set.
         pub attributes: Fattr,
     }
 }

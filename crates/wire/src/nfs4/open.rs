@@ -1,6 +1,5 @@
-//! OPEN and what follows it: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE.
-//!
-//! Spec: RFC 7530 16.16, 16.18, 16.19, 16.2; RFC 8881 18.16, 18.18, 18.2. Does not: keep state.
+//! OPEN and the operations on an open: OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE (RFC 7530 16.16, 16.18, 16.19, 16.2; RFC
+//! 8881 18.16, 18.18, 18.2).
 
 use super::acl::Ace;
 use super::basic::below;
@@ -21,9 +20,9 @@ pub mod share {
     pub const WANT_CANCEL: u32 = 0x0500;
     pub const WANT_SIGNAL: u32 = 0x1_0000;
     pub const WANT_PUSH: u32 = 0x2_0000;
-    /// RFC 9754.
+    /// From RFC 9754.
     pub const WANT_DELEG_TIMESTAMPS: u32 = 0x10_0000;
-    /// RFC 9754.
+    /// From RFC 9754.
     pub const WANT_OPEN_XOR_DELEG: u32 = 0x20_0000;
 }
 
@@ -36,16 +35,16 @@ pub mod open_flag {
     pub const MAY_NOTIFY_LOCK: u32 = 0x20;
 }
 
-/// createhow4.
+/// createhow4: what happens to an existing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreateHow {
-    /// An existing file is opened.
+    /// Opens an existing file.
     Unchecked(Fattr),
-    /// An existing file is an error.
+    /// Fails if the file exists.
     Guarded(Fattr),
-    /// An existing file is opened when it was made with this verifier.
+    /// Opens an existing file if it was created with this verifier.
     Exclusive(Verifier),
-    /// The same, with attributes (minor version 1).
+    /// Like `Exclusive`, with attributes (minor version 1).
     Exclusive41(Verifier, Fattr),
 }
 
@@ -89,7 +88,7 @@ fn emit_how(how: &OpenHow, e: &mut Encoder) {
     }
 }
 
-/// open_claim4: by what right, and which file.
+/// open_claim4: the file, and the basis of the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// CLAIM_NULL: this name in the current directory.
@@ -153,17 +152,17 @@ impl Xdr for Claim {
 /// OPEN4args.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Of the owner; unused from minor version 1 on.
+    /// Sequence number of the owner; unused from minor version 1 on.
     pub seqid: u32,
-    /// What it will do, and wishes for a delegation.
+    /// Requested access, and wishes for a delegation.
     pub access: u32,
-    /// What others may not.
+    /// Access denied to others.
     pub deny: u32,
-    /// Who.
+    /// The owner.
     pub owner: Owner,
-    /// Whether it creates.
+    /// Whether and how to create the file.
     pub how: OpenHow,
-    /// Which file.
+    /// The file.
     pub claim: Claim,
 }
 
@@ -193,7 +192,7 @@ impl Xdr for Open {
 pub enum SpaceLimit {
     /// NFS_LIMIT_SIZE.
     Size(u64),
-    /// NFS_LIMIT_BLOCKS: how many, and their bytes.
+    /// NFS_LIMIT_BLOCKS: number of blocks, and bytes per block.
     Blocks(u32, u32),
 }
 
@@ -225,12 +224,13 @@ impl Xdr for SpaceLimit {
 pub enum Delegation {
     /// OPEN_DELEGATE_NONE.
     None,
-    /// OPEN_DELEGATE_READ: its state, whether it is recalled already, who may open without asking; and whether the
-    /// client keeps the times (OPEN_DELEGATE_READ_ATTRS_DELEG, RFC 9754).
+    /// OPEN_DELEGATE_READ: the state id, whether it is already being recalled, who may open without asking the server,
+    /// and whether the client maintains the times (OPEN_DELEGATE_READ_ATTRS_DELEG, RFC 9754).
     Read(Stateid, bool, Ace, bool),
-    /// OPEN_DELEGATE_WRITE: the same with a limit of what may be cached.
+    /// OPEN_DELEGATE_WRITE: the same, with a limit on the data that the client may cache.
     Write(Stateid, bool, SpaceLimit, Ace, bool),
-    /// OPEN_DELEGATE_NONE_EXT: why not (why_no_delegation4), and whether news will be sent where that can be.
+    /// OPEN_DELEGATE_NONE_EXT: the reason (why_no_delegation4), and whether the server will notify the client when a
+    /// delegation becomes available.
     NoneExt(u32, bool),
 }
 
@@ -289,14 +289,14 @@ impl Xdr for Delegation {
     }
 }
 
-/// deleg_claim4: which file, without an open.
+/// deleg_claim4: the file, named without an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelegClaim {
     /// CLAIM_FH: the current file.
     Fh,
     /// CLAIM_DELEG_PREV_FH: the current file, under a delegation of the client's earlier run.
     PrevFh,
-    /// CLAIM_PREVIOUS: a delegation of this type that it had before the server restarted.
+    /// CLAIM_PREVIOUS: the client had a delegation of this type before the server restarted.
     Previous(u32),
 }
 
@@ -326,7 +326,7 @@ xdr_struct! {
     pub struct WantDelegation {
         /// Wishes, as in [`share`].
         pub want: u32,
-        /// Which file.
+        /// The file.
         pub claim: DelegClaim,
     }
 }
@@ -334,7 +334,7 @@ xdr_struct! {
 xdr_struct! {
     /// OPEN4resok.
     pub struct OpenOk {
-        /// The open's state.
+        /// State id of the open.
         pub stateid: Stateid,
         /// The directory before and after.
         pub change: ChangeInfo,
@@ -350,9 +350,9 @@ xdr_struct! {
 xdr_struct! {
     /// OPEN_CONFIRM4args.
     pub struct OpenConfirm {
-        /// Of the open.
+        /// State id of the open.
         pub stateid: Stateid,
-        /// Of the owner.
+        /// Sequence number of the owner.
         pub seqid: u32,
     }
 }
@@ -360,13 +360,13 @@ xdr_struct! {
 xdr_struct! {
     /// OPEN_DOWNGRADE4args.
     pub struct OpenDowngrade {
-        /// Of the open.
+        /// State id of the open.
         pub stateid: Stateid,
-        /// Of the owner.
+        /// Sequence number of the owner.
         pub seqid: u32,
-        /// What it will still do.
+        /// Remaining access.
         pub access: u32,
-        /// What others still may not.
+        /// Access still denied to others.
         pub deny: u32,
     }
 }
@@ -374,9 +374,9 @@ xdr_struct! {
 xdr_struct! {
     /// CLOSE4args.
     pub struct Close {
-        /// Of the owner.
+        /// Sequence number of the owner.
         pub seqid: u32,
-        /// Of the open.
+        /// State id of the open.
         pub stateid: Stateid,
     }
 }

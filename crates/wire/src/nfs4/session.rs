@@ -1,6 +1,5 @@
-//! Sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE, BIND_CONN_TO_SESSION and what else came with minor version 1.
-//!
-//! Spec: RFC 8881 18.33 to 18.37, 18.46, 18.48 to 18.51. Does not: keep sessions.
+//! Sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE, BIND_CONN_TO_SESSION and other operations that minor version 1
+//! introduced (RFC 8881 18.33 to 18.37, 18.46, 18.48 to 18.51).
 
 use bytes::Bytes;
 
@@ -61,12 +60,12 @@ xdr_struct! {
     pub struct ProtectOps {
         /// Operations that need the credential.
         pub enforce: Bitmap,
-        /// Operations that it may always do.
+        /// Operations that the credential may always perform.
         pub allow: Bitmap,
     }
 }
 
-/// state_protect4_a. The parameters of SSV are parsed and dropped: it is not spoken here.
+/// state_protect4_a. The parameters of SSV are parsed and discarded, because SSV is unsupported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProtectHow {
     /// SP4_NONE.
@@ -109,9 +108,9 @@ impl Xdr for ProtectHow {
 }
 
 xdr_struct! {
-    /// nfs_impl_id4: for people and logs alone.
+    /// nfs_impl_id4: informative, for people and logs.
     pub struct ImplId {
-        /// Whose.
+        /// Domain of the implementer.
         pub domain: Text,
         /// Name of the implementation.
         pub name: Text,
@@ -123,13 +122,13 @@ xdr_struct! {
 xdr_struct! {
     /// EXCHANGE_ID4args.
     pub struct ExchangeId {
-        /// Who.
+        /// The client's identity.
         pub client: ClientOwner,
         /// See [`exchange_flag`].
         pub flags: u32,
-        /// How its state is protected.
+        /// Protection of the client's state.
         pub protect: ProtectHow,
-        /// What it is.
+        /// The client's implementation.
         pub implementation: UpTo<ImplId, 1>,
     }
 }
@@ -137,13 +136,13 @@ xdr_struct! {
 xdr_struct! {
     /// EXCHANGE_ID4resok.
     pub struct ExchangeIdOk {
-        /// The client's short name.
+        /// The client's short id.
         pub client: u64,
-        /// For its next CREATE_SESSION.
+        /// Sequence number of its next CREATE_SESSION.
         pub sequence: u32,
         /// See [`exchange_flag`].
         pub flags: u32,
-        /// How its state is protected.
+        /// Protection of the client's state.
         pub protect: ProtectHow,
         /// so_minor_id.
         pub server_minor: u64,
@@ -151,7 +150,7 @@ xdr_struct! {
         pub server_major: Opaque,
         /// eir_server_scope.
         pub scope: Opaque,
-        /// What the server is.
+        /// The server's implementation.
         pub implementation: UpTo<ImplId, 1>,
     }
 }
@@ -165,11 +164,11 @@ xdr_struct! {
         pub max_request: u32,
         /// Largest reply in bytes.
         pub max_response: u32,
-        /// Largest reply that is kept for a retry.
+        /// Largest reply that is cached for a retry.
         pub max_response_cached: u32,
         /// Most operations of a compound.
         pub max_operations: u32,
-        /// Slots.
+        /// Number of slots.
         pub max_requests: u32,
         /// ca_rdma_ird.
         pub rdma_ird: UpTo<u32, 1>,
@@ -183,7 +182,7 @@ pub enum CallbackSec {
     None,
     /// AUTH_SYS with this credential.
     Sys(AuthSys),
-    /// RPCSEC_GSS: not spoken here.
+    /// RPCSEC_GSS: unsupported.
     Gss,
 }
 
@@ -198,7 +197,7 @@ impl Xdr for CallbackSec {
                 d.opaque(MAX_OPAQUE)?;
                 CallbackSec::Gss
             }
-            _ => return Err(Malformed("unknown flavour of a back channel")),
+            _ => return Err(Malformed("unknown flavour of a backchannel")),
         })
     }
     fn emit(&self, e: &mut Encoder) {
@@ -216,9 +215,9 @@ impl Xdr for CallbackSec {
 xdr_struct! {
     /// CREATE_SESSION4args.
     pub struct CreateSession {
-        /// Whose.
+        /// The client's id.
         pub client: u64,
-        /// From EXCHANGE_ID, then one more each time.
+        /// From EXCHANGE_ID, then incremented by each request.
         pub sequence: u32,
         /// See [`session_flag`].
         pub flags: u32,
@@ -226,7 +225,7 @@ xdr_struct! {
         pub fore: ChannelAttrs,
         /// Server to client.
         pub back: ChannelAttrs,
-        /// Program of callbacks.
+        /// Number of the callback program.
         pub callback_program: u32,
         /// Credentials of callbacks, best first.
         pub callback_sec: UpTo<CallbackSec, 8>,
@@ -236,9 +235,9 @@ xdr_struct! {
 xdr_struct! {
     /// CREATE_SESSION4resok.
     pub struct CreateSessionOk {
-        /// Which.
+        /// The new session.
         pub session: SessionId,
-        /// As asked.
+        /// From the request.
         pub sequence: u32,
         /// See [`session_flag`].
         pub flags: u32,
@@ -252,15 +251,15 @@ xdr_struct! {
 xdr_struct! {
     /// SEQUENCE4args.
     pub struct Sequence {
-        /// Which session.
+        /// The session.
         pub session: SessionId,
-        /// Of the slot, one more each time.
+        /// Sequence number of the slot, incremented by each request.
         pub sequence: u32,
-        /// Which slot.
+        /// The slot.
         pub slot: u32,
         /// The highest slot in use.
         pub highest_slot: u32,
-        /// Whether the reply is to be kept.
+        /// Whether the reply should be cached.
         pub cache: bool,
     }
 }
@@ -268,15 +267,15 @@ xdr_struct! {
 xdr_struct! {
     /// SEQUENCE4resok.
     pub struct SequenceOk {
-        /// As asked.
+        /// From the request.
         pub session: SessionId,
-        /// As asked.
+        /// From the request.
         pub sequence: u32,
-        /// As asked.
+        /// From the request.
         pub slot: u32,
-        /// The highest slot that there is.
+        /// The highest slot of the session.
         pub highest_slot: u32,
-        /// The highest slot that should be used.
+        /// The highest slot that the client should use.
         pub target_highest_slot: u32,
         /// See [`sequence_flag`].
         pub flags: u32,
@@ -286,11 +285,11 @@ xdr_struct! {
 xdr_struct! {
     /// BIND_CONN_TO_SESSION4args and its resok: the same layout.
     pub struct BindConn {
-        /// Which session.
+        /// The session.
         pub session: SessionId,
         /// channel_dir_from_client4 or channel_dir_from_server4.
         pub direction: u32,
-        /// RDMA on a connection that began without.
+        /// Whether to use RDMA on a connection that started without it.
         pub rdma: bool,
     }
 }
@@ -298,7 +297,7 @@ xdr_struct! {
 xdr_struct! {
     /// BACKCHANNEL_CTL4args.
     pub struct BackchannelCtl {
-        /// Program of callbacks.
+        /// Number of the callback program.
         pub program: u32,
         /// Credentials, best first.
         pub sec: UpTo<CallbackSec, 8>,

@@ -1,6 +1,4 @@
-//! nfsstat4: what became of an operation.
-//!
-//! Spec: RFC 8881 15.1, RFC 7530 13.1, RFC 7862 11.1, RFC 8276 8.3. Does not: decide which one applies.
+//! nfsstat4: the status of an operation (RFC 8881 15.1, RFC 7530 13.1, RFC 7862 11.1, RFC 8276 8.3).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Every operation there and back, cut off at every byte, and damaged.
+//! Round trips of every operation, cuts at every byte, and damage.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -44,7 +44,7 @@ fn sec() -> UpTo<CallbackSec, 8> {
     UpTo(vec![CallbackSec::Sys(sys), CallbackSec::None, CallbackSec::Gss])
 }
 
-/// One of each, and of each arm of their unions.
+/// One of each operation, and of each arm of its unions.
 fn operations() -> Vec<Op> {
     let open = |how, claim| Op::Open(Open { seqid: 1, access: 1, deny: 2, owner: owner(), how, claim });
     let create = |kind| Op::Create(Create { kind, name: text("n"), attributes: fattr() });
@@ -198,7 +198,7 @@ fn emitted(value: &impl Xdr) -> Bytes {
     e.into_bytes()
 }
 
-/// The minor version that has it: the last one, but for what version 1 took out.
+/// A minor version that has the operation: the last one, except for operations that version 1 removed.
 fn minor_of(op: &Op) -> u32 {
     let obsolete = [
         opnum::OPEN_CONFIRM,
@@ -218,7 +218,7 @@ fn every_operation_there_and_back() {
         let bytes = e.into_bytes();
         let mut d = Decoder::new(bytes.clone());
         match Op::parse(&mut d, minor_of(&op)) {
-            // What SSV says is dropped.
+            // The parameters of SSV are discarded.
             Ok(parsed) => assert_eq!(parsed, op),
             Err(e) => panic!("{}: {e:?}", op.name()),
         }

@@ -1,6 +1,6 @@
-//! Extended attributes: GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR.
+//! Extended attributes: GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR (RFC 8276 8.4).
 //!
-//! Spec: RFC 8276 8.4. Does not: know name spaces; names here have no "user." in front.
+//! Names on the wire have no "user." prefix.
 
 use bytes::Bytes;
 
@@ -26,7 +26,7 @@ impl Xdr for XattrValue {
 xdr_struct! {
     /// SETXATTR4args.
     pub struct Setxattr {
-        /// 0 either, 1 only create, 2 only replace.
+        /// 0 creates or replaces, 1 only creates, 2 only replaces.
         pub option: u32,
         /// Name.
         pub name: Text,
@@ -38,7 +38,7 @@ xdr_struct! {
 xdr_struct! {
     /// LISTXATTRS4args.
     pub struct Listxattrs {
-        /// Continue behind this; 0 is the start.
+        /// Continue after this cookie; 0 is the start.
         pub cookie: u64,
         /// Most bytes of the result.
         pub maxcount: u32,
@@ -48,11 +48,11 @@ xdr_struct! {
 xdr_struct! {
     /// LISTXATTRS4resok.
     pub struct ListxattrsOk {
-        /// Continue with it.
+        /// Cookie with which the listing continues.
         pub cookie: u64,
         /// Names.
         pub names: UpTo<Text, 4096>,
-        /// Whether these are the last.
+        /// Whether these are the last names.
         pub eof: bool,
     }
 }

@@ -1,7 +1,7 @@
-//! NLM version 4: byte-range locks and share modes beside NFSv3.
+//! NLM version 4: byte-range locks and share modes for NFSv3.
 //!
-//! What: arguments and results of the procedures; `_MSG` and `_RES` carry the same. Spec: RFC 1813 appendix II (6),
-//! X/Open XNFS for the procedures that it takes over. Does not: decide who gets a lock.
+//! Arguments and results of the procedures follow RFC 1813 appendix II (6), and X/Open XNFS for the procedures that it
+//! takes over; `_MSG` and `_RES` carry the same structures. The server decides who gets a lock.
 
 use bytes::Bytes;
 
@@ -67,7 +67,7 @@ impl Xdr for Status {
     }
 }
 
-/// netobj, or a name: opaque bytes whose meaning is the client's.
+/// netobj, or a name: opaque bytes that only the client interprets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Object(pub Bytes);
 
@@ -81,27 +81,27 @@ impl Xdr for Object {
 }
 
 xdr_struct! {
-    /// nlm4_lock: what is locked, and for whom.
+    /// nlm4_lock: the range to lock, and its owner.
     pub struct Lock {
-        /// The client's name, which its status monitor goes by.
+        /// The client's name, which identifies it to its status monitor.
         pub caller: Object,
         /// File.
         pub file: Handle,
-        /// Tells owners of this client apart, with `svid`.
+        /// Together with `svid`, identifies the owner within its client.
         pub owner: Object,
         /// The owner's process.
         pub svid: u32,
         /// First byte.
         pub offset: u64,
-        /// Bytes; 0 is to the end of the file, however it grows.
+        /// Length in bytes; 0 reaches to the end of the file, however it grows.
         pub length: u64,
     }
 }
 
 xdr_struct! {
-    /// nlm4_holder: the lock in the way.
+    /// nlm4_holder: a conflicting lock.
     pub struct Holder {
-        /// Whether exclusively.
+        /// Whether the lock is exclusive.
         pub exclusive: bool,
         /// Process.
         pub svid: u32,
@@ -109,7 +109,7 @@ xdr_struct! {
         pub owner: Object,
         /// First byte.
         pub offset: u64,
-        /// Bytes; 0 is to the end.
+        /// Length in bytes; 0 reaches to the end.
         pub length: u64,
     }
 }
@@ -117,11 +117,11 @@ xdr_struct! {
 xdr_struct! {
     /// nlm4_lockargs.
     pub struct LockArgs {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         pub cookie: Object,
         /// Whether to wait.
         pub block: bool,
-        /// Whether exclusively.
+        /// Whether the lock is exclusive.
         pub exclusive: bool,
         /// The range and its owner.
         pub lock: Lock,
@@ -135,11 +135,11 @@ xdr_struct! {
 xdr_struct! {
     /// nlm4_cancargs.
     pub struct CancelArgs {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         pub cookie: Object,
-        /// As it was asked for.
+        /// As in the lock request.
         pub block: bool,
-        /// As it was asked for.
+        /// As in the lock request.
         pub exclusive: bool,
         /// The range and its owner.
         pub lock: Lock,
@@ -147,11 +147,11 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// nlm4_testargs, which GRANTED has too.
+    /// nlm4_testargs, also the arguments of GRANTED.
     pub struct TestArgs {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         pub cookie: Object,
-        /// Whether exclusively.
+        /// Whether the lock is exclusive.
         pub exclusive: bool,
         /// The range and its owner.
         pub lock: Lock,
@@ -161,7 +161,7 @@ xdr_struct! {
 xdr_struct! {
     /// nlm4_unlockargs.
     pub struct UnlockArgs {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         pub cookie: Object,
         /// The range and its owner.
         pub lock: Lock,
@@ -171,9 +171,9 @@ xdr_struct! {
 xdr_struct! {
     /// nlm4_res.
     pub struct Answer {
-        /// The request's.
+        /// The request's cookie.
         pub cookie: Object,
-        /// What became of it.
+        /// The outcome.
         pub status: Status,
     }
 }
@@ -181,9 +181,9 @@ xdr_struct! {
 /// nlm4_testres.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestAnswer {
-    /// The request's.
+    /// The request's cookie.
     pub cookie: Object,
-    /// Whether it could be locked: DENIED comes with who is in the way.
+    /// Whether the range could be locked; DENIED comes with the conflicting lock.
     pub outcome: Result<Status, Holder>,
 }
 
@@ -209,7 +209,7 @@ impl Xdr for TestAnswer {
 }
 
 xdr_struct! {
-    /// nlm4_share: what an open of a DOS client does, and lets others do.
+    /// nlm4_share: the access of a DOS client's open, and the access that it denies to others.
     pub struct Share {
         /// The client's name.
         pub caller: Object,
@@ -217,9 +217,9 @@ xdr_struct! {
         pub file: Handle,
         /// Owner.
         pub owner: Object,
-        /// fsh4_mode: what others may not do. Bit 0 reading, bit 1 writing.
+        /// fsh4_mode: access denied to others. Bit 0 reading, bit 1 writing.
         pub deny: u32,
-        /// fsh4_access: what it does. Bit 0 reading, bit 1 writing.
+        /// fsh4_access: access of this open. Bit 0 reading, bit 1 writing.
         pub access: u32,
     }
 }
@@ -227,7 +227,7 @@ xdr_struct! {
 xdr_struct! {
     /// nlm4_shareargs.
     pub struct ShareArgs {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         pub cookie: Object,
         /// The file, the owner and the share modes.
         pub share: Share,
@@ -239,17 +239,17 @@ xdr_struct! {
 xdr_struct! {
     /// nlm4_shareres.
     pub struct ShareAnswer {
-        /// The request's.
+        /// The request's cookie.
         pub cookie: Object,
-        /// What became of it.
+        /// The outcome.
         pub status: Status,
-        /// Not used.
+        /// Unused.
         pub sequence: u32,
     }
 }
 
 xdr_struct! {
-    /// nlm4_notify: FREE_ALL's argument.
+    /// nlm4_notify: the argument of FREE_ALL.
     pub struct Notify {
         /// The client's name.
         pub name: Object,

@@ -32,7 +32,7 @@ fn challenge_of_the_specification() {
     assert_eq!(pairs.find(AvId::NbDomainName), Some(&utf16("Domain")[..]));
     assert_eq!(pairs.find(AvId::NbComputerName), Some(&utf16("Server")[..]));
     assert_eq!((pairs.flags(), pairs.timestamp()), (0, None));
-    // All but the version, which is ours.
+    // All but the version, which is our own.
     let mut emitted = message.emit();
     emitted[48..56].copy_from_slice(&challenge()[48..56]);
     assert_eq!(emitted, challenge());
@@ -115,7 +115,7 @@ fn debug_shows_no_responses() {
     assert!(shown.contains("User") && !shown.contains("104") && !shown.contains("proof"), "{shown}");
 }
 
-/// Every cut through the fixed part or a field is an error; damage is an error or another message, never a panic.
+/// Every cut through the fixed part or a field is an error; damage gives an error or another message, never a panic.
 #[test]
 fn damage() {
     for (message, parse) in [

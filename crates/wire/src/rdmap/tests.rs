@@ -68,7 +68,7 @@ fn opcodes_and_versions() {
         Opcode::Terminate,
     ] {
         assert_eq!(Opcode::parse(opcode.control()), Ok(opcode));
-        // Reserved bits are not looked at.
+        // Reserved bits are ignored.
         assert_eq!(Opcode::parse(opcode.control() | 0x30), Ok(opcode));
     }
     assert_eq!(Opcode::Send.control(), 0x43);

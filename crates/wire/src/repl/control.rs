@@ -1,7 +1,7 @@
-//! What a source asks of a destination besides storing bytes, and what it is answered.
+//! Control messages: a source's requests to a destination, other than storing bytes, and the responses.
 //!
-//! What: [`Request`] and [`Response`]. Spec: this file; version 1, little-endian.
-//! Does not: decide anything (see `replica::destination`).
+//! [`Request`] and [`Response`] are our own format, version 1, little-endian. `replica::destination` decides how to
+//! respond.
 //!
 //! ```text
 //! message:  4 "WfRq" or "WfRs" | 2 version | 1 kind | 1 zero | 4 bytes of the body | body | 4 CRC32C of all before
@@ -9,250 +9,256 @@
 //! lists:    2 count | items
 //! ```
 //!
-//! One request is one exchange: the answer is there when the deed is done, durable where the deed says so. Every request but
-//! a hello names the session that the hello was given; a later hello ends the earlier session, so that a source that was
-//! taken for dead and comes back is fenced at its next request, whatever that is.
+//! One request is one exchange: the destination responds once the action is complete, and once it is durable for
+//! requests that are marked so below. Every request but a hello names the session that a hello established. A later
+//! hello ends the earlier session, so that a source that was taken for dead and returns is fenced at its next request
+//! of any kind.
 
 use super::record::MAX_MEMBERS;
 use super::{Malformed, Reader};
 
-/// What this module speaks.
+/// The version of this module.
 pub const VERSION: u16 = 1;
-/// No message is longer: a full list of digests.
+/// Largest message: a full list of digests.
 pub const MAX_MESSAGE: usize = HEAD + MAX_DIGESTS * DIGEST + 64;
-/// Digests of one answer.
+/// Most digests of one answer.
 pub const MAX_DIGESTS: usize = 4096;
-/// Ranges of one answer.
+/// Most ranges of one answer.
 pub const MAX_RANGES: usize = 4096;
-/// Eras that a side remembers; the oldest are forgotten.
+/// Most eras that a side remembers; the oldest are forgotten.
 pub const MAX_ERAS: usize = 32;
 /// Bytes of a digest.
 pub const DIGEST: usize = 16;
 
 const HEAD: usize = 12;
-const ASK: [u8; 4] = *b"WfRq";
-const TELL: [u8; 4] = *b"WfRs";
+const REQUEST_MAGIC: [u8; 4] = *b"WfRq";
+const RESPONSE_MAGIC: [u8; 4] = *b"WfRs";
 
-/// A stretch of a history that one source wrote: since `after`, under this epoch. The tag, random, tells it from that of
-/// somebody who took the same number at the same time, and from what the same source wrote before it lost the end of its log.
+/// A stretch of a history that one source wrote: the records after `after`, under this epoch. The random tag
+/// distinguishes it from the era of another source that took the same number at the same time, and from what the same
+/// source wrote before it lost the end of its log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Era {
-    /// Counts the sources.
+    /// Number of the source in the order of succession.
     pub epoch: u64,
-    /// Random.
+    /// A random number.
     pub tag: u64,
-    /// The last sequence of what went before.
+    /// The last sequence of the history before this era.
     pub after: u64,
 }
 
-/// How a destination is to become equal when its log cannot be gone on with.
+/// The kind of resync, used when the destination cannot continue its log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sync {
-    /// What the source's bitmap says.
+    /// The blocks in the source's bitmap.
     Changed,
-    /// Everything, and the destination's own content does not count.
+    /// All blocks; the destination's own content does not count.
     Initial,
-    /// Everything whose checksums differ.
+    /// All blocks whose checksums differ.
     Seeded,
 }
 
-/// Who comes, and with what history.
+/// The identity and history of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Which partnership.
+    /// The partnership's id.
     pub partnership: [u8; 16],
     /// The first sequence in the source's log; one more than the last when the log is empty.
     pub first: u64,
-    /// The last sequence that is durable there.
+    /// The last sequence that is durable at the source.
     pub last: u64,
-    /// Whether writes are answered only when they are durable at the destination; for its status alone.
+    /// Whether writes are answered only when they are durable at the destination; only for its status.
     pub synchronous: bool,
-    /// The destination may give up what only it has, and take the partnership on.
+    /// Allows the destination to discard changes that only it has, and to take up the partnership.
     pub adopt: bool,
-    /// Bytes of each volume of the group, in its order.
+    /// Size of each volume of the group in bytes, in the group's order.
     pub sizes: Vec<u64>,
     /// Oldest first; the last is the source's own.
     pub eras: Vec<Era>,
 }
 
-/// Asked by a source.
+/// A request of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Claims the destination for the source's epoch: [`Response::Welcome`].
+    /// Claims the destination for the source's epoch; answered by [`Response::Welcome`].
     Hello(Hello),
-    /// A resync begins: the destination applies what it has, is no consistent copy from now on, and its log goes on behind
+    /// Begins a resync: the destination applies its log, is inconsistent from now on, and continues its log after
     /// `base`. Durable.
     Begin {
         /// The session.
         session: u64,
-        /// The last sequence that the blocks to come contain all of.
+        /// The blocks to come contain all writes up to this sequence.
         base: u64,
-        /// For its status.
+        /// The kind, for the destination's status.
         sync: Sync,
     },
-    /// These bytes of a volume are zeros. Like blocks that are copied: durable after a barrier.
+    /// Fills a range of a volume with zeros. Durable after a barrier, like copied blocks.
     Zero {
         /// The session.
         session: u64,
-        /// The volume.
+        /// Number of the volume.
         member: u16,
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         len: u64,
     },
-    /// Everything that was stored past the log is durable.
+    /// Makes everything durable that was stored without the log.
     Barrier {
         /// The session.
         session: u64,
     },
-    /// The resync is over: the destination is consistent when it has everything up to `at`, which it has. Durable.
+    /// Ends the resync: the destination is consistent once it has everything up to `at`, which it has. Durable.
     Finish {
         /// The session.
         session: u64,
-        /// A sequence that the destination's log holds.
+        /// A sequence in the destination's log.
         at: u64,
     },
-    /// Digests of pieces of a range, the last of them shorter where the range ends: [`Response::Digests`].
+    /// Requests digests of the pieces of a range, of which the last may be shorter; answered by [`Response::Digests`].
     Checksums {
         /// The session.
         session: u64,
-        /// The volume.
+        /// Number of the volume.
         member: u16,
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         len: u64,
-        /// Bytes of a piece.
+        /// Length of a piece in bytes.
         piece: u32,
-        /// What was logged up to here is applied first.
+        /// The destination first applies its log up to this sequence.
         after: u64,
     },
-    /// What the destination has changed since the histories parted: [`Response::Ranges`].
+    /// Requests the ranges that the destination has changed since the histories diverged; answered by
+    /// [`Response::Ranges`].
     Diverged {
         /// The session.
         session: u64,
-        /// The volume.
+        /// Number of the volume.
         member: u16,
-        /// Ranges from here on.
+        /// The offset from which on ranges are wanted.
         from: u64,
     },
-    /// The source goes away on purpose, and will be back.
+    /// The source disconnects on purpose and will return.
     Suspend {
         /// The session.
         session: u64,
     },
-    /// The roles are about to be exchanged: everything that the destination has logged is in its volumes when it answers, durable,
-    /// and its journal could be written. It stays what it is. Older versions do not know this request.
+    /// Prepares the exchange of roles. When the destination responds, everything in its log is durable in its volumes,
+    /// and its journal proved writable. It remains a destination. Older versions do not know this request.
     Prepare {
         /// The session.
         session: u64,
     },
-    /// The destination is the source from now on, under this era. Durable.
+    /// Makes the destination the source from now on, under this era. Durable.
     TakeOver {
         /// The session.
         session: u64,
-        /// Its own era.
+        /// The new source's era.
         era: Era,
     },
-    /// How it is doing: [`Response::Report`]. Needs no session.
+    /// Requests the destination's state, without a session; answered by [`Response::Report`].
     Status,
-    /// The same, where the session still counts: what an idle source asks now and then.
+    /// Requests the same within a session: an idle source sends it now and then.
     Beat {
         /// The session.
         session: u64,
     },
 }
 
-/// Answers to a hello.
+/// The answer to a hello.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Welcome {
-    /// Names this claim.
+    /// The new session.
     pub session: u64,
-    /// The last sequence of the source's own history that the destination has, durable.
+    /// The last sequence of the source's own history that is durable at the destination.
     pub last: u64,
-    /// Whether its volumes, with its log applied, are what the source's were at `last`.
+    /// Whether the destination's volumes, with its log applied, equal the source's at `last`.
     pub consistent: bool,
-    /// Whether it has never held anything of this partnership.
+    /// Whether the destination has never held data of this partnership.
     pub fresh: bool,
-    /// Whether it has changed something that is not of the source's history: ask which.
+    /// Whether the destination has changes outside the source's history: [`Request::Diverged`] lists them.
     pub diverged: bool,
-    /// Bytes of its volumes.
+    /// Sizes of its volumes in bytes.
     pub sizes: Vec<u64>,
 }
 
-/// How a destination is doing.
+/// The state of a destination.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// The epoch that it follows, or, as a source, its own.
+    /// The epoch that it follows or, if it is a source, its own.
     pub epoch: u64,
     /// Whether it is a source itself.
     pub source: bool,
     /// Whether it could be promoted.
     pub consistent: bool,
-    /// Last sequence in its log.
+    /// The last sequence in its log.
     pub last: u64,
-    /// Last sequence in its volumes.
+    /// The last sequence in its volumes.
     pub applied: u64,
-    /// Bytes of its log.
+    /// Size of its log in bytes.
     pub log_bytes: u64,
-    /// Of these in use.
+    /// Bytes of the log in use.
     pub log_used: u64,
-    /// When `applied` was written, by the source's clock, milliseconds of Unix time; 0 where nothing was.
+    /// When `applied` was written, by the source's clock, in milliseconds of Unix time; 0 if nothing was.
     pub applied_ms: u64,
 }
 
-/// Why a destination does not.
+/// Why a destination refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody else is the source.
+    /// Another host is the source.
     #[error("another source, of epoch {}, has taken over", .0.epoch)]
     Fenced(Era),
-    /// Two histories, each with something that the other lacks.
+    /// Both sides have changes that the other lacks.
     #[error("both sides have been written to since epoch {}: `weft replica resolve` says which one counts", .0.epoch)]
     SplitBrain(Era),
-    /// The session is over: say hello again.
+    /// The session is over; the source has to send a new hello.
     #[error("the session is over")]
     Session,
-    /// Replicates something else: nobody is left there who knows the partnership.
+    /// The destination does not know this partnership.
     #[error("the other side has removed this partnership, or has lost its state directory")]
     Partnership,
-    /// Not the same number of volumes, or one that is too small.
-    #[error("its volumes are {0} in number or too small")]
+    /// The number of volumes differs, or one is too small.
+    #[error("it has {0} volumes, or one that is too small")]
     Sizes(u16),
-    /// Not what follows what it has; it has everything up to here.
+    /// The record does not follow the destination's last one, which is this.
     #[error("its log ends at {0}")]
     Gap(u64),
-    /// Not now: it is in the middle of a resync.
+    /// The destination is in the middle of a resync.
     #[error("it is in the middle of a resync")]
     Inconsistent,
-    /// The payload is not what its sum says.
-    #[error("a payload was damaged on its way")]
+    /// The payload does not match its checksum.
+    #[error("a payload was damaged in transit")]
     Damaged,
-    /// A range that is not inside, or another mistake of the source's.
-    #[error("the request makes no sense there")]
+    /// A range outside the volume, or another mistake of the source.
+    #[error("the destination finds the request invalid")]
     Invalid,
-    /// Its medium has failed.
+    /// The destination's medium has failed.
     #[error("its disk has failed")]
     Io,
-    /// Its medium is full.
+    /// The destination's medium is full.
     #[error("its disk is full")]
     NoSpace,
-    /// Both sides were written to, and nobody has decided yet: who is refused goes on, and may be told otherwise.
+    /// Both sides were written to, and nobody has decided yet: the refused source keeps serving, and may be overruled
+    /// later.
     #[error("both sides have been written to: `weft replica resolve` on either says which one counts")]
     Undecided,
-    /// Its group is stopped: somebody has to decide or mend something there.
+    /// The destination's group is stopped: somebody has to make a decision or a repair there.
     #[error("it is stopped there: `weft replica status` on that host says why, and what to type")]
     Stopped,
-    /// The source was set back: what the destination has behind `both` the source has had, durable, and has no more.
+    /// The source was set back: it once had, durable, the records that the destination has after `both`, and has lost
+    /// them.
     #[error("both sides have the same up to record {both}, the copy goes on to record {copy}")]
     SetBack {
-        /// The last sequence that both have.
+        /// The last sequence that both sides have.
         both: u64,
-        /// The last that the destination has.
+        /// The last sequence that the destination has.
         copy: u64,
     },
-    /// The destination was a source that was set back, and knows of a copy that has more than this source.
+    /// The destination is a former source that was set back, and knows of a copy that has more records than this
+    /// source.
     #[error(
         "it follows no source that lacks records up to {copy}, which another copy had: `weft replica status` there says what to type"
     )]
@@ -260,33 +266,33 @@ pub enum Refusal {
         /// The last record of that copy.
         copy: u64,
     },
-    /// The partnership is over: its source has told the other side so.
+    /// The partnership is over: its source told the other side to end it.
     #[error("this partnership was ended by its source, which told the other side so")]
     Ended,
-    /// It speaks this version.
+    /// The destination speaks this version.
     #[error("it speaks version {0}")]
     Version(u16),
 }
 
-/// Answered by a destination.
+/// A response of a destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {
-    /// To a hello.
+    /// The answer to a hello.
     Welcome(Welcome),
-    /// To what asks for no more.
+    /// The answer to requests that ask for no data.
     Done,
-    /// To checksums.
+    /// The answer to [`Request::Checksums`].
     Digests(Vec<[u8; DIGEST]>),
-    /// To "diverged": offset and length, in order; there may be more behind `next`.
+    /// The answer to [`Request::Diverged`]: offset and length, in order.
     Ranges {
         /// Ranges.
         ranges: Vec<(u64, u64)>,
-        /// Where to ask on from.
+        /// The offset at which to continue, if there may be more ranges.
         next: Option<u64>,
     },
-    /// To status and beat.
+    /// The answer to [`Request::Status`] and [`Request::Beat`].
     Report(Report),
-    /// No.
+    /// The request is refused.
     Refused(Refusal),
 }
 
@@ -315,7 +321,7 @@ fn put_sizes(out: &mut Vec<u8>, sizes: &[u64]) {
 fn take_sizes(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
     let count = r.count(MAX_MEMBERS, 8)?;
     let sizes: Vec<u64> = (0..count).map(|_| r.u64()).collect::<Result<_, _>>()?;
-    // A journal has no volume without bytes.
+    // A journal has no volume of size zero.
     if sizes.contains(&0) { Err(Malformed::Field("the size of a volume")) } else { Ok(sizes) }
 }
 
@@ -357,9 +363,10 @@ fn open(magic: [u8; 4], bytes: &[u8]) -> Result<(u8, Reader<'_>), Malformed> {
 }
 
 impl Request {
-    /// The request as it travels.
+    /// The message's bytes.
     ///
     /// # Panics
+    ///
     /// With more volumes or eras than the limits allow.
     pub fn emit(&self) -> Vec<u8> {
         let mut body = Vec::new();
@@ -426,12 +433,12 @@ impl Request {
                 11
             }
         };
-        seal(ASK, kind, &body)
+        seal(REQUEST_MAGIC, kind, &body)
     }
 
-    /// Reads a request.
+    /// Parses a request.
     pub fn parse(bytes: &[u8]) -> Result<Request, Malformed> {
-        let (kind, mut r) = open(ASK, bytes)?;
+        let (kind, mut r) = open(REQUEST_MAGIC, bytes)?;
         let r = &mut r;
         let request = match kind {
             1 => {
@@ -534,10 +541,11 @@ impl Refusal {
 }
 
 impl Response {
-    /// The response as it travels.
+    /// The message's bytes.
     ///
     /// # Panics
-    /// With more in a list than the limits allow.
+    ///
+    /// With more items in a list than the limits allow.
     pub fn emit(&self) -> Vec<u8> {
         let mut body = Vec::new();
         let kind = match self {
@@ -575,12 +583,12 @@ impl Response {
                 6
             }
         };
-        seal(TELL, kind, &body)
+        seal(RESPONSE_MAGIC, kind, &body)
     }
 
-    /// Reads a response.
+    /// Parses a response.
     pub fn parse(bytes: &[u8]) -> Result<Response, Malformed> {
-        let (kind, mut r) = open(TELL, bytes)?;
+        let (kind, mut r) = open(RESPONSE_MAGIC, bytes)?;
         let r = &mut r;
         let response = match kind {
             1 => {

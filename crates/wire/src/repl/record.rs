@@ -1,15 +1,15 @@
-//! One record of a replication log: what a write changed, where in its history it stands, and sums over both.
+//! One record of a replication log: a change by a write, its position in the history, and checksums over both.
 //!
-//! What: [`Header`], and how a record lies in a log and in an append. Spec: this file; version 2, little-endian.
-//! Does not: hold the payload, which follows the header and is padded with zeros to [`SECTOR`].
+//! [`Header`] and the layout of a record in a log and in an append are our own format, version 2, little-endian. The
+//! payload follows the header and is padded with zeros to [`SECTOR`]; it does not pass through this module.
 //!
 //! ```text
 //!   0   4  "WfLR"
 //!   4   2  version
-//!   6   1  kind: 1 write (payload follows), 2 zeroes, 3 pad (the log goes on at its beginning)
+//!   6   1  kind: 1 write (payload follows), 2 zeroes, 3 pad (the log continues at its beginning)
 //!   7   1  flags: 1 the space of zeroes stays reserved
-//!   8   8  log: drawn when the log was laid out, so that what another log left on the medium is no record of this one
-//!  16   8  life: counts the openings of the log for writing; does not fall from one record to the next
+//!   8   8  log: a random id of this log, so that records which another log left on the medium are not taken for its own
+//!  16   8  life: number of times that the log was opened for writing; never decreases from one record to the next
 //!  24   8  epoch of the source that wrote it
 //!  32   8  sequence: one more than that of the record before
 //!  40   2  member: number of the volume in its group
@@ -21,29 +21,32 @@
 //!  72   8  settled: the last sequence that was durable in this log before this record was written
 //!  80   4  CRC32C of the payload
 //!  84   4  CRC32C of the 84 bytes before
-//!  88   8  claimed: the last sequence that the source had durable when it sent this record, as a destination's log remembers
-//!  96   4  CRC32C of the 96 bytes before, unless there is no claim
+//!  88   8  claimed: the last sequence durable at the source when it sent this record; stored by a destination
+//!  96   4  CRC32C of the 96 bytes before, zero without a claim
 //! 100      zeros up to 512, then the payload, padded to a multiple of 512
 //! ```
 //!
-//! Everything in a log starts on a multiple of 512, the unit that disks write whole or not at all: a torn write of one record
-//! cannot damage the one before. The sequence tells records of an earlier lap of the ring from those of this one; the life
-//! tells those that an earlier opening left behind a record that was lost from those that belong behind its successor.
-//! What a record calls settled tells an end that was torn, and never relied on, from damage in the middle: where a record is
-//! missing that a later one calls settled, it was there.
-//! A source sends records as they lie in its log, and calls settled what is durable there by then; the destination puts its own
-//! log, life and settled in, remembers what the source had as claimed, and nothing else changes. Older versions neither write a
-//! claim nor read it.
+//! Everything in a log starts on a multiple of 512, the unit that disks write entirely or not at all: a torn write of
+//! one record cannot damage the one before. The sequence distinguishes records of an earlier lap of the ring from those
+//! of this one. The life distinguishes records that an earlier opening left after a lost record from those that belong
+//! after its successor.
+//!
+//! The settled sequence distinguishes a torn end, which nobody relied on, from damage in the middle: a missing record
+//! that a later one calls settled was once there.
+//!
+//! A source sends records as they are in its log, with the settled sequence updated. The destination replaces log, life
+//! and settled by its own, and stores the source's settled sequence as claimed; nothing else changes. Older versions
+//! neither write a claim nor read it.
 
 use super::{Malformed, Reader};
 
-/// What this module writes.
+/// The version that this module writes.
 pub const VERSION: u16 = 2;
-/// Bytes of a header with its zeros, and the unit in which everything in a log is counted.
+/// Length of a header with its zeros, and the unit of every length in a log.
 pub const SECTOR: usize = 512;
-/// The longest payload; longer writes are several records.
+/// The longest payload; longer writes are split into several records.
 pub const MAX_PAYLOAD: usize = 4 << 20;
-/// Volumes of one group.
+/// Most volumes of one group.
 pub const MAX_MEMBERS: usize = 64;
 
 const MAGIC: [u8; 4] = *b"WfLR";
@@ -52,54 +55,55 @@ const SUM_AT: usize = 84;
 const CLAIM_SUM_AT: usize = LEN + 8;
 const FLAG_KEEP_SPACE: u8 = 1;
 
-/// What a record does.
+/// The change that a record makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// These bytes at the offset.
+    /// Writes the payload at the offset.
     Write {
         /// Bytes, 1 to [`MAX_PAYLOAD`].
         len: u32,
-        /// CRC32C of them.
+        /// CRC32C of the payload.
         sum: u32,
     },
-    /// The range reads as zeros.
+    /// Makes the range read as zeros.
     Zeroes {
         /// Bytes, not 0.
         len: u64,
-        /// Its space stays reserved.
+        /// Whether its space stays reserved.
         keep_space: bool,
     },
-    /// Nothing: the rest of the ring up to its end is not used in this lap.
+    /// Nothing: the remainder of the ring up to its end is unused in this lap.
     Pad,
 }
 
-/// See the module.
+/// The header of a record, drawn in the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Which log.
+    /// The log's id.
     pub log: u64,
-    /// Which opening of it.
+    /// The opening of the log.
     pub life: u64,
-    /// Whose history.
+    /// The source's epoch.
     pub epoch: u64,
-    /// Place in the history; of a pad, that of the record that follows it.
+    /// Position in the history; a pad has that of the record after it.
     pub sequence: u64,
-    /// Which volume.
+    /// Number of the volume.
     pub member: u16,
-    /// First byte in it.
+    /// First byte in the volume.
     pub offset: u64,
     /// Milliseconds of Unix time.
     pub unix_ms: u64,
-    /// Last sequence that was durable in its log before it was written; filled in there.
+    /// The last sequence that was durable in the log before this record was written; the log fills it in.
     pub settled: u64,
-    /// Last sequence that its source had durable when it sent it, as a destination remembers; 0 where that is not known.
+    /// The last sequence that the source had durable when it sent this record, as the destination remembers it; 0 if
+    /// unknown.
     pub claimed: u64,
-    /// What it does.
+    /// The change.
     pub kind: Kind,
 }
 
 impl Header {
-    /// Bytes of payload, without padding.
+    /// Length of the payload in bytes, without padding.
     pub fn payload_len(&self) -> usize {
         match self.kind {
             Kind::Write { len, .. } => len as usize,
@@ -107,7 +111,7 @@ impl Header {
         }
     }
 
-    /// Bytes of the volume that it changes.
+    /// Bytes of the volume that the record changes.
     pub fn range_len(&self) -> u64 {
         match self.kind {
             Kind::Write { len, .. } => len.into(),
@@ -116,7 +120,7 @@ impl Header {
         }
     }
 
-    /// Bytes that it takes in a log and in an append: header, payload and padding.
+    /// Bytes of the record in a log and in an append: header, payload and padding.
     pub fn record_len(&self) -> usize {
         SECTOR.saturating_add(self.payload_len().next_multiple_of(SECTOR))
     }
@@ -154,7 +158,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header from the front of `bytes`.
+    /// Parses the header at the front of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let bytes = bytes.first_chunk::<SECTOR>().ok_or(Malformed::Length(bytes.len()))?;
         if bytes[..4] != MAGIC {
@@ -189,9 +193,9 @@ impl Header {
             return Err(Malformed::Field("its sequence"));
         }
         if usize::from(member) >= MAX_MEMBERS || zero != 0 || offset.checked_add(len).is_none() {
-            return Err(Malformed::Field("its place"));
+            return Err(Malformed::Field("its member or range"));
         }
-        // One that is damaged, or not there, claims nothing.
+        // A damaged or missing claim counts as none.
         let mut r = Reader(&bytes[LEN..CLAIM_SUM_AT + 4]);
         let (claimed, sum) = (r.u64()?, r.u32()?);
         let claimed = if sum == crc32c::crc32c(&bytes[..CLAIM_SUM_AT]) { claimed } else { 0 };

@@ -150,7 +150,7 @@ fn fields_that_make_no_sense_are_refused() {
         );
     }
     let zeroes = Kind::Zeroes { len: 2, keep_space: false };
-    assert_eq!(Header::parse(&forged(zeroes, 48, &[0xff; 8])), Err(Malformed::Field("its place")));
+    assert_eq!(Header::parse(&forged(zeroes, 48, &[0xff; 8])), Err(Malformed::Field("its member or range")));
     assert_eq!(Header::parse(&forged(zeroes, 56, &[0; 8])), Err(Malformed::Field("its length")));
 }
 

@@ -137,7 +137,7 @@ fn the_probe_of_tls_is_one_call_and_nothing_else() {
     for len in 0..probe.len() {
         assert_eq!(Probe::parse(&probe[..len]), None);
     }
-    // Whatever else a connection begins with: another length, procedure, flavour or RPC version.
+    // Other first messages of a connection: another length, procedure, flavour or RPC version.
     for at in [0, 3, 11, 15, 27, 31, 35] {
         let mut other = probe;
         other[at] ^= 1;

@@ -1,7 +1,6 @@
-//! Entries of access control lists, and the lists.
+//! Access control lists ([MS-DTYP] 2.4.5) and their entries (2.4.4).
 //!
-//! Spec: [MS-DTYP] 2.4.4 (ACE), 2.4.5 (ACL). Does not: understand entries for objects of a directory
-//! service or with conditions: they are kept as they came and count for nothing.
+//! Object and conditional entries are kept unchanged but have no effect.
 //!
 //! ```text
 //! ACL: 0 Revision=2 | 1 Sbz | 2 AclSize | 4 AceCount | 6 Sbz | 8 ACEs
@@ -13,21 +12,21 @@ use crate::smb2::Malformed;
 use crate::smb2::access::AccessMask;
 use crate::smb2::field::{Put, Reader, bits, len16, patch_u16, since};
 
-/// More ACEs in one ACL are refused; the 64 KiB of an ACL could hold about 3,200 of the smallest.
+/// Most ACEs in one ACL; more are refused. The 64 KiB of an ACL could hold about 3,200 of the smallest.
 pub const MAX_ACES: usize = 4096;
 
 bits! {
-    /// Who inherits an entry, and whether it was inherited.
+    /// Which objects inherit an entry, and whether it was inherited.
     AceFlags: u8 {
-        /// Files in this directory.
+        /// Files in this directory inherit it.
         OBJECT_INHERIT = 0x01;
-        /// Directories in this directory.
+        /// Subdirectories inherit it.
         CONTAINER_INHERIT = 0x02;
-        /// But not what is in those.
+        /// Objects below the subdirectories do not.
         NO_PROPAGATE = 0x04;
-        /// Not for this directory itself.
+        /// The entry does not apply to this directory itself.
         INHERIT_ONLY = 0x08;
-        /// Came from the directory above.
+        /// Inherited from the parent directory.
         INHERITED = 0x10;
     }
 }
@@ -35,49 +34,49 @@ bits! {
 /// One entry of an ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ace {
-    /// May.
+    /// Allows rights.
     Allow {
-        /// Inheritance.
+        /// Inheritance flags.
         flags: AceFlags,
         /// The rights that it allows.
         mask: AccessMask,
-        /// Who.
+        /// The subject.
         sid: Sid,
     },
-    /// May not.
+    /// Denies rights.
     Deny {
-        /// Inheritance.
+        /// Inheritance flags.
         flags: AceFlags,
         /// The rights that it denies.
         mask: AccessMask,
-        /// Who.
+        /// The subject.
         sid: Sid,
     },
-    /// Any other kind, as it came: everything after Type, Flags and Size.
+    /// Any other kind, unchanged: everything after Type, Flags and Size.
     Other {
         /// AceType.
         kind: u8,
-        /// Inheritance.
+        /// Inheritance flags.
         flags: AceFlags,
-        /// The rest.
+        /// The remaining bytes.
         body: Vec<u8>,
     },
 }
 
 impl Ace {
-    /// An entry that allows.
+    /// An entry that allows `mask` to `sid`.
     pub fn allow(sid: Sid, mask: AccessMask, flags: AceFlags) -> Ace {
         Ace::Allow { flags, mask, sid }
     }
 
-    /// Inheritance.
+    /// Inheritance flags.
     pub fn flags(&self) -> AceFlags {
         match self {
             Ace::Allow { flags, .. } | Ace::Deny { flags, .. } | Ace::Other { flags, .. } => *flags,
         }
     }
 
-    /// The same with other flags.
+    /// The same entry with other flags.
     #[must_use]
     pub fn with_flags(mut self, new: AceFlags) -> Ace {
         match &mut self {

@@ -1,8 +1,7 @@
-//! Security descriptors: who owns a thing, and what whom it lets do with it.
+//! Security descriptors ([MS-DTYP] 2.4.6): the owner of an object, and the access that each subject has.
 //!
-//! Spec: [MS-DTYP] 2.4.6 (descriptor); [`Sid`] 2.4.2; [`Ace`] 2.4.4, 2.4.5; text 2.5.1.
-//! Does not: keep a SACL (audits need a privilege that nobody is given; it is neither parsed nor emitted), or decide
-//! access.
+//! [`Sid`] implements 2.4.2, [`Ace`] 2.4.4 and 2.4.5, and the text form 2.5.1. SACLs are neither parsed nor emitted,
+//! because auditing needs a privilege that nobody is given. The store decides access.
 //!
 //! ```text
 //! descriptor: 0 Revision=1 | 1 Sbz | 2 Control | 4 OffsetOwner | 8 OffsetGroup | 12 OffsetSacl | 16 OffsetDacl
@@ -24,39 +23,39 @@ use crate::smb2::field::{Put, Reader, bits, len32, patch_u32, since};
 const WHAT: Malformed = Malformed("security descriptor");
 const DACL_PRESENT: u16 = 0x0004;
 const SELF_RELATIVE: u16 = 0x8000;
-/// The longest descriptor that is read: a DACL of 64 KiB, two SIDs, the header.
+/// Longest descriptor that is parsed: a DACL of 64 KiB, two SIDs, the header.
 pub const MAX_DESCRIPTOR_LEN: usize = 65_536 + 2 * 68 + 20;
 
 bits! {
-    /// How a DACL came about: the control flags that say more than which parts there are.
+    /// Control flags about the origin of a DACL, beyond the presence of parts.
     Control: u16 {
-        /// Whoever set it asks that inheritance be noted.
+        /// The writer requests that inheritance be recorded.
         DACL_AUTO_INHERIT_REQ = 0x0100;
-        /// Inheritance was noted in the entries' flags.
+        /// Inheritance is recorded in the entries' flags.
         DACL_AUTO_INHERITED = 0x0400;
-        /// It does not inherit.
+        /// The DACL does not inherit.
         DACL_PROTECTED = 0x1000;
         /// All of these.
         KEPT = 0x1500;
     }
 }
 
-/// Who may do what.
+/// The discretionary access control list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Dacl {
     /// Not part of this descriptor.
     #[default]
     Absent,
-    /// There is none, so everybody may do everything.
+    /// A null DACL allows everything to everybody.
     Null,
-    /// What is not allowed here is denied; an empty list denies everybody.
+    /// Anything not allowed here is denied; an empty list denies everybody.
     List(Vec<Ace>),
 }
 
-/// A descriptor. What is `None` or absent is left out, or left alone when it is set.
+/// A descriptor. Parts that are `None` or absent are omitted; setting such a descriptor leaves them unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityDescriptor {
-    /// How the DACL came about.
+    /// Origin of the DACL.
     pub control: Control,
     /// Owner.
     pub owner: Option<Sid>,
@@ -67,7 +66,7 @@ pub struct SecurityDescriptor {
 }
 
 impl SecurityDescriptor {
-    /// Reads it.
+    /// Parses a descriptor.
     pub fn parse(bytes: &[u8]) -> Result<SecurityDescriptor, Malformed> {
         if bytes.len() > MAX_DESCRIPTOR_LEN {
             return Err(WHAT);
@@ -93,7 +92,7 @@ impl SecurityDescriptor {
         Ok(SecurityDescriptor { control, owner: sid(owner)?, group: sid(group)?, dacl })
     }
 
-    /// Appends it.
+    /// Appends the descriptor.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let present = if self.dacl == Dacl::Absent { 0 } else { DACL_PRESENT };
@@ -115,7 +114,7 @@ impl SecurityDescriptor {
         }
     }
 
-    /// The same as bytes by themselves.
+    /// The descriptor as a byte vector.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(128);
         self.emit(&mut bytes);

@@ -1,7 +1,7 @@
 //! Descriptors as text, for logs and tests: `O:S-1-5-18G:S-1-1-0D:P(A;OICI;0x1f01ff;;;WD)`.
 //!
-//! Spec: [MS-DTYP] 2.5.1 (SDDL). Does not: read or write SACLs, entries of other kinds than allow and
-//! deny (they are shown as their number), or the names of accounts.
+//! Implements [MS-DTYP] 2.5.1 (SDDL), without SACLs and account names. Entries other than allow and deny are shown as
+//! their number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -98,7 +98,7 @@ fn sid(text: &str) -> Result<Sid, Malformed> {
     }
 }
 
-/// Takes known names off the front, as long as there are any.
+/// Consumes known names from the front while there are any.
 fn names<T: Copy>(mut text: &str, known: &[(&str, T)], mut take: impl FnMut(T)) -> Result<(), Malformed> {
     while !text.is_empty() {
         let found = known.iter().find_map(|(name, value)| Some((text.strip_prefix(name)?, *value)));
@@ -146,7 +146,7 @@ impl FromStr for SecurityDescriptor {
 impl FromStr for Ace {
     type Err = Malformed;
 
-    /// Without its parentheses.
+    /// Parses an entry without its parentheses.
     fn from_str(text: &str) -> Result<Ace, Malformed> {
         let fields: Vec<_> = text.split(';').collect();
         let [kind, flag_names, rights, "", "", who] = fields[..] else { return Err(WHAT) };

@@ -1,6 +1,4 @@
-//! Security identifiers: who.
-//!
-//! Spec: [MS-DTYP] 2.4.2. Does not: know names.
+//! Security identifiers ([MS-DTYP] 2.4.2), which identify users and groups by number.
 //!
 //! ```text
 //! SID: 0 Revision=1 | 1 SubAuthorityCount | 2 authority (6, big-endian) | 8 sub-authorities
@@ -14,7 +12,7 @@ use crate::smb2::field::{Put, Reader};
 /// [MS-DTYP] 2.4.2: at most 15 sub-authorities.
 const MAX_SUB_AUTHORITIES: usize = 15;
 
-/// Who.
+/// A security identifier.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sid {
     /// Identifier authority, 48 bits.
@@ -36,15 +34,15 @@ impl Sid {
     well_known! {
         /// S-1-1-0: everyone.
         everyone = 1, 0;
-        /// S-1-3-0: in an entry that is inherited, whoever creates the object.
+        /// S-1-3-0: in an inheritable entry, the creator of the object.
         creator_owner = 3, 0;
-        /// S-1-3-1: the same for his group.
+        /// S-1-3-1: in an inheritable entry, the creator's group.
         creator_group = 3, 1;
-        /// S-1-3-4: the owner, in place of what owners may by themselves.
+        /// S-1-3-4: the owner; such an entry replaces the rights that owners have implicitly.
         owner_rights = 3, 4;
-        /// S-1-5-2: whoever came over the network.
+        /// S-1-5-2: everyone who logged on over the network.
         network = 5, 2;
-        /// S-1-5-11: whoever has logged on.
+        /// S-1-5-11: everyone who has authenticated.
         authenticated_users = 5, 11;
         /// S-1-5-18: the operating system.
         system = 5, 18;
@@ -60,7 +58,7 @@ impl Sid {
         Sid { authority: 22, sub_authorities: vec![2, gid] }
     }
 
-    /// S-1-5-88-3-mode, by which Unix clients write a mode into a list: the permissions that it stands for.
+    /// The permissions in S-1-5-88-3-mode, by which Unix clients store a mode in a list.
     pub fn unix_mode(&self) -> Option<u32> {
         match *self.sub_authorities {
             [88, 3, mode] if self.authority == 5 => Some(mode & 0o7777),
@@ -68,7 +66,7 @@ impl Sid {
         }
     }
 
-    /// Reads it; further bytes are left alone.
+    /// Parses a SID; bytes after it are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Sid, Malformed> {
         let mut r = Reader::new(bytes);
         let (revision, count) = (r.u8()?, usize::from(r.u8()?));
@@ -80,17 +78,17 @@ impl Sid {
         Ok(Sid { authority, sub_authorities })
     }
 
-    /// Bytes on the wire.
+    /// Length on the wire in bytes.
     pub fn len(&self) -> usize {
         self.sub_authorities.len().min(MAX_SUB_AUTHORITIES).saturating_mul(4).saturating_add(8)
     }
 
-    /// Never: a SID has an authority at least.
+    /// Always false: a SID has at least an authority.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Appends it.
+    /// Appends the SID.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let subs = self.sub_authorities.get(..MAX_SUB_AUTHORITIES).unwrap_or(&self.sub_authorities);
         out.put_u8(1);

@@ -1,4 +1,4 @@
-//! Descriptors there and back, as bytes and as text.
+//! Round trips of descriptors, as bytes and as text.
 
 use super::*;
 

@@ -1,11 +1,10 @@
-//! Access masks, file attributes and share modes: the bits that CREATE and the information classes share.
-//!
-//! Spec: [MS-SMB2] 2.2.13.1, [MS-DTYP] 2.4.3, [MS-FSCC] 2.6. Does not: decide access.
+//! Access masks, file attributes and share modes ([MS-SMB2] 2.2.13.1, [MS-DTYP] 2.4.3, [MS-FSCC] 2.6): the bits common
+//! to CREATE and the information classes.
 
 use super::field::bits;
 
 bits! {
-    /// What an open may do. For directories the low bits have other names: see the second of each pair.
+    /// Access rights of an open. On directories the low bits have other meanings: see the second of each pair.
     AccessMask: u32 {
         /// Read a file's data; list a directory.
         FILE_READ_DATA = 0x0000_0001;
@@ -19,7 +18,7 @@ bits! {
         FILE_WRITE_EA = 0x0000_0010;
         /// Execute a file; traverse a directory.
         FILE_EXECUTE = 0x0000_0020;
-        /// Delete what is in a directory.
+        /// Delete the children of a directory.
         FILE_DELETE_CHILD = 0x0000_0040;
         /// Read attributes.
         FILE_READ_ATTRIBUTES = 0x0000_0080;
@@ -37,29 +36,29 @@ bits! {
         SYNCHRONIZE = 0x0010_0000;
         /// Read or change the SACL.
         ACCESS_SYSTEM_SECURITY = 0x0100_0000;
-        /// As much as the user may.
+        /// All rights that the user has.
         MAXIMUM_ALLOWED = 0x0200_0000;
-        /// Expands to everything.
+        /// Expands to all rights.
         GENERIC_ALL = 0x1000_0000;
-        /// Expands to execute.
+        /// Expands to the rights for executing.
         GENERIC_EXECUTE = 0x2000_0000;
-        /// Expands to write.
+        /// Expands to the rights for writing.
         GENERIC_WRITE = 0x4000_0000;
-        /// Expands to read.
+        /// Expands to the rights for reading.
         GENERIC_READ = 0x8000_0000;
-        /// What GENERIC_ALL stands for on files ([MS-SMB2] 2.2.13.1.1).
+        /// GENERIC_ALL on files ([MS-SMB2] 2.2.13.1.1).
         FILE_ALL = 0x001F_01FF;
-        /// What GENERIC_READ stands for on files.
+        /// GENERIC_READ on files.
         FILE_GENERIC_READ = 0x0012_0089;
-        /// What GENERIC_WRITE stands for on files.
+        /// GENERIC_WRITE on files.
         FILE_GENERIC_WRITE = 0x0012_0116;
-        /// What GENERIC_EXECUTE stands for on files.
+        /// GENERIC_EXECUTE on files.
         FILE_GENERIC_EXECUTE = 0x0012_00A0;
     }
 }
 
 impl AccessMask {
-    /// The generic bits replaced by what they stand for on files.
+    /// Replaces the generic bits by the rights for files.
     #[must_use]
     pub fn expand_generic(self) -> AccessMask {
         let mut mask = self.0 & 0x0FFF_FFFF;
@@ -84,13 +83,13 @@ bits! {
         READONLY = 0x0000_0001;
         /// Not shown by default.
         HIDDEN = 0x0000_0002;
-        /// Of the operating system.
+        /// Belongs to the operating system.
         SYSTEM = 0x0000_0004;
         /// A directory.
         DIRECTORY = 0x0000_0010;
         /// Changed since the last backup.
         ARCHIVE = 0x0000_0020;
-        /// Nothing special; only valid alone.
+        /// No other attribute; only valid alone.
         NORMAL = 0x0000_0080;
         /// Temporary.
         TEMPORARY = 0x0000_0100;
@@ -100,7 +99,7 @@ bits! {
         REPARSE_POINT = 0x0000_0400;
         /// Compressed.
         COMPRESSED = 0x0000_0800;
-        /// Content is elsewhere.
+        /// Content is stored elsewhere.
         OFFLINE = 0x0000_1000;
         /// Not to be indexed.
         NOT_CONTENT_INDEXED = 0x0000_2000;
@@ -110,7 +109,7 @@ bits! {
 }
 
 bits! {
-    /// What other opens may do meanwhile.
+    /// The access that an open permits to other opens.
     ShareAccess: u32 {
         /// Read.
         READ = 0x0000_0001;

@@ -1,6 +1,7 @@
-//! CANCEL: gives up an earlier request, which then answers STATUS_CANCELLED. Has no response of its own.
+//! CANCEL ([MS-SMB2] 2.2.30): cancels an earlier request, which then ends with STATUS_CANCELLED. CANCEL has no response
+//! of its own.
 //!
-//! Spec: [MS-SMB2] 2.2.30. Does not: name the request; its header does, by AsyncId or MessageId.
+//! The header identifies the request, by AsyncId or MessageId.
 
 super::field::empty_body! {
     Request: "A request.";

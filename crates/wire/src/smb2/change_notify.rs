@@ -1,6 +1,4 @@
-//! CHANGE_NOTIFY: waits until something changes in a directory.
-//!
-//! Spec: [MS-SMB2] 2.2.35, 2.2.36; [MS-FSCC] 2.7.1 (the entries). Does not: watch.
+//! CHANGE_NOTIFY ([MS-SMB2] 2.2.35, 2.2.36): waits for a change in a directory. [MS-FSCC] 2.7.1 defines the entries.
 
 use bytes::Bytes;
 
@@ -10,7 +8,7 @@ use super::{FileId, Malformed};
 bits! {
     /// Flags.
     Flags: u16 {
-        /// The whole tree below.
+        /// Watch the whole tree below the directory.
         WATCH_TREE = 0x0001;
     }
 }
@@ -20,16 +18,16 @@ bits! {
 pub struct Request {
     /// Flags.
     pub flags: Flags,
-    /// Largest buffer of the answer in bytes.
+    /// Largest output buffer in bytes.
     pub output_buffer_length: u32,
-    /// Which directory.
+    /// The directory.
     pub file: FileId,
-    /// What kinds of change.
+    /// The kinds of change to report.
     pub completion_filter: u32,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<32>(message, 32)?;
         Ok(Request {

@@ -1,7 +1,7 @@
-//! Channel information of READ and WRITE: which memory of the client the server may reach by RDMA.
+//! Channel information of READ and WRITE ([MS-SMB2] 2.2.19, 2.2.21): the client memory that the server may access by
+//! RDMA.
 //!
-//! Spec: [MS-SMB2] 2.2.19 and 2.2.21 (Channel), [MS-SMBD] 2.2.3.1 (SMB_DIRECT_BUFFER_DESCRIPTOR_V1).
-//! Does not: reach memory; the transport does.
+//! Descriptors are SMB_DIRECT_BUFFER_DESCRIPTOR_V1 ([MS-SMBD] 2.2.3.1). The transport accesses the memory.
 //!
 //! ```text
 //! descriptor: 0 Offset u64 | 8 Token u32 | 12 Length u32
@@ -15,22 +15,22 @@ use super::rdma_transform::Transformed;
 
 /// Length of a descriptor in bytes.
 pub const DESCRIPTOR_LEN: usize = 16;
-/// More descriptors than this in one request are refused: an 8 MiB transfer in 4 KiB pages has 2,048, and the length
-/// field of channel information cannot say more than 4,095.
+/// Most descriptors in one request; more are refused. An 8 MiB transfer in 4 KiB pages has 2,048, and the length field
+/// of channel information allows at most 4,095.
 pub const MAX_DESCRIPTORS: usize = 2048;
 
-/// One piece of the client's memory.
+/// One range of the client's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Tagged offset of the first byte.
     pub offset: u64,
     /// Steering tag.
     pub token: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// A list of descriptors, kept as it came.
+/// A list of descriptors, kept in wire form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors(Bytes);
 
@@ -49,7 +49,7 @@ impl Descriptors {
         &self.0
     }
 
-    /// How many.
+    /// Number of descriptors.
     pub fn len(&self) -> usize {
         self.0.len() / DESCRIPTOR_LEN
     }
@@ -59,7 +59,7 @@ impl Descriptors {
         self.0.is_empty()
     }
 
-    /// Each.
+    /// Iterates over the descriptors.
     pub fn iter(&self) -> impl Iterator<Item = Descriptor> + '_ {
         self.0.chunks_exact(DESCRIPTOR_LEN).map(|d| Descriptor {
             offset: u64_at(d, 0),
@@ -68,7 +68,7 @@ impl Descriptors {
         })
     }
 
-    /// How many bytes they describe together.
+    /// Total length in bytes.
     pub fn total(&self) -> u64 {
         self.iter().map(|d| u64::from(d.length)).sum()
     }
@@ -86,24 +86,24 @@ impl FromIterator<Descriptor> for Descriptors {
     }
 }
 
-/// How the payload of a READ or WRITE travels.
+/// How the payload of a READ or WRITE is transferred.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Channel {
     /// In the message.
     #[default]
     None,
-    /// By RDMA; the client takes the memory back itself.
+    /// By RDMA; the client invalidates the memory itself.
     RdmaV1(Descriptors),
-    /// By RDMA; the server revokes the first token with its answer.
+    /// By RDMA; the server's response invalidates the first token.
     RdmaV1Invalidate(Descriptors),
-    /// By RDMA, encrypted or signed ([MS-SMB2] 2.2.43); of WRITE only.
+    /// By RDMA, encrypted or signed ([MS-SMB2] 2.2.43); only for WRITE.
     RdmaTransform(Transformed),
-    /// A code of no channel: answered STATUS_INVALID_PARAMETER.
+    /// An undefined code, answered with STATUS_INVALID_PARAMETER.
     Unknown(u32),
 }
 
 impl Channel {
-    /// Reads a Channel code and its information.
+    /// Parses a Channel code and its information.
     #[inline]
     pub(crate) fn parse(
         code: u32,
@@ -137,7 +137,7 @@ impl Channel {
         }
     }
 
-    /// The client's memory, when payload travels by plain RDMA.
+    /// The client's memory, if the payload is transferred by plain RDMA.
     pub fn descriptors(&self) -> Option<&Descriptors> {
         match self {
             Channel::RdmaV1(d) | Channel::RdmaV1Invalidate(d) => Some(d),

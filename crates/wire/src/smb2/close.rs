@@ -1,6 +1,4 @@
-//! CLOSE: ends an open.
-//!
-//! Spec: [MS-SMB2] 2.2.15, 2.2.16. Does not: anything else.
+//! CLOSE ([MS-SMB2] 2.2.15, 2.2.16): ends an open.
 
 use bytes::Bytes;
 
@@ -11,7 +9,7 @@ use super::{FileId, Malformed};
 bits! {
     /// Flags of both directions.
     Flags: u16 {
-        /// Answer with attributes.
+        /// The response includes attributes.
         POSTQUERY_ATTRIB = 0x0001;
     }
 }
@@ -21,12 +19,12 @@ bits! {
 pub struct Request {
     /// Flags.
     pub flags: Flags,
-    /// What to close.
+    /// The open to close.
     pub file: FileId,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<24>(message, 24)?;
         Ok(Request { flags: Flags(u16_at(b, 2)), file: FileId::from_bytes(array_at(b, 8)) })
@@ -44,12 +42,12 @@ impl Request {
 /// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The attributes, when they were asked for.
+    /// The attributes, if requested.
     pub summary: Option<FileSummary>,
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<60>(message, 60)?;
         let with = Flags(u16_at(b, 2)).contains(Flags::POSTQUERY_ATTRIB);

@@ -1,19 +1,17 @@
-//! The commands and their codes.
-//!
-//! Spec: [MS-SMB2] 2.2.1.1. Does not: dispatch.
+//! The commands and their codes ([MS-SMB2] 2.2.1.1).
 
 macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
-        /// What a message asks for.
+        /// The command of a message.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Command {
             $($(#[$doc])* $name,)*
-            /// A code of no command: the server answers STATUS_INVALID_PARAMETER.
+            /// An undefined code: the server answers STATUS_INVALID_PARAMETER.
             Unknown(u16),
         }
 
         impl Command {
-            /// From its code.
+            /// The command with this code.
             #[inline]
             pub const fn from_code(code: u16) -> Command {
                 match code {
@@ -22,7 +20,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Its code.
+            /// The command's code.
             #[inline]
             pub const fn code(self) -> u16 {
                 match self {
@@ -35,17 +33,17 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Dialect, capabilities, algorithms.
+    /// Negotiates dialect, capabilities, algorithms.
     Negotiate = 0x00;
     /// One leg of authentication.
     SessionSetup = 0x01;
     /// Ends a session.
     Logoff = 0x02;
-    /// Enters a share.
+    /// Connects to a share.
     TreeConnect = 0x03;
-    /// Leaves a share.
+    /// Disconnects from a share.
     TreeDisconnect = 0x04;
-    /// Opens or creates.
+    /// Opens or creates a file.
     Create = 0x05;
     /// Closes an open.
     Close = 0x06;
@@ -55,13 +53,13 @@ commands! {
     Read = 0x08;
     /// Writes bytes.
     Write = 0x09;
-    /// Byte-range locks.
+    /// Locks and unlocks byte ranges.
     Lock = 0x0A;
-    /// Control codes.
+    /// Executes a control code.
     Ioctl = 0x0B;
-    /// Stops waiting for an earlier request; has no response of its own.
+    /// Cancels an earlier request; has no response of its own.
     Cancel = 0x0C;
-    /// Are you there?
+    /// Checks that the peer responds.
     Echo = 0x0D;
     /// Lists a directory.
     QueryDirectory = 0x0E;
@@ -71,8 +69,8 @@ commands! {
     QueryInfo = 0x10;
     /// Changes attributes.
     SetInfo = 0x11;
-    /// Gives up caching rights.
+    /// Breaks and acknowledges caching rights.
     OplockBreak = 0x12;
-    /// What a server tells unasked (3.1.1).
+    /// An unsolicited notification by the server (3.1.1).
     ServerToClient = 0x13;
 }

@@ -1,7 +1,6 @@
-//! Compounds: several messages in one, each 8-byte aligned.
+//! Compounds ([MS-SMB2] 2.2.1 NextCommand, 3.3.5.2.7): several messages in one, each 8-byte aligned.
 //!
-//! Spec: [MS-SMB2] 2.2.1 (NextCommand), 3.3.5.2.7.
-//! Does not: relate the messages; the server does that by their flags.
+//! The server relates the messages to each other by their flags.
 
 use bytes::Bytes;
 
@@ -9,8 +8,8 @@ use super::field::{self, u32_at};
 use super::header::NEXT_COMMAND_AT;
 use super::{HEADER_LEN, Malformed};
 
-/// The messages of `frame` in order, each beginning with its header and ending before the next (with its padding). A
-/// malformed link ends the iteration with an error. Nothing is allocated; a single message costs one reference count.
+/// The messages of `frame` in order, each beginning with its header and ending before the next (padding included). A
+/// malformed link ends the iteration with an error. Nothing is allocated; each message costs one reference count.
 pub fn split(frame: Bytes) -> Split {
     Split { rest: frame }
 }
@@ -22,7 +21,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Whether nothing is left.
+    /// Whether no message remains.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -43,7 +42,7 @@ impl Iterator for Split {
         if next == 0 {
             return Some(Ok(rest));
         }
-        // A further message needs room for its header.
+        // A further message needs room for a header.
         let fits = next >= HEADER_LEN && rest.len().checked_sub(next).is_some_and(|left| left >= HEADER_LEN);
         if !next.is_multiple_of(8) || !fits {
             return Some(Err(Malformed("NextCommand")));
@@ -58,7 +57,8 @@ impl Iterator for Split {
 /// NextCommand.
 ///
 /// # Panics
-/// When no header lies at `start`: it is one that we emitted.
+///
+/// When no header lies at `start`. Only our own code can cause this, since we emitted the message.
 pub fn link(out: &mut Vec<u8>, start: usize) {
     field::pad(out, start, 8);
     let len = field::len32(field::since(out, start));

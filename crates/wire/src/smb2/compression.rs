@@ -1,23 +1,21 @@
-//! The header of a compressed message, and those of the payloads that it may be a chain of.
-//!
-//! Spec: [MS-SMB2] 2.2.42, 2.2.3.1.3 (algorithms). Does not: compress.
+//! Headers of compressed messages and of the payloads in a chain ([MS-SMB2] 2.2.42; algorithms 2.2.3.1.3).
 //!
 //! ```text
-//! fc "SMB" | length of what is compressed 4 | algorithm 2 | 0 2 | bytes before it that are not 4 | those, then it
-//! fc "SMB" | length of the whole message 4  | payloads, each: algorithm 2 | 1 the first, 0 the others 2 | length 4 | ...
-//!           none: as it is;  pattern: byte 1, 0 3, repetitions 4;  others: length before 4, then the compressed bytes
+//! fc "SMB" | uncompressed length of the data 4 | algorithm 2 | 0 2 | length of the plain bytes 4 | plain bytes, then data
+//! fc "SMB" | uncompressed message length 4      | payloads, each: algorithm 2 | 1 in the first, else 0 2 | length 4 | ...
+//!           none: plain bytes;  pattern: byte 1, 0 3, repetitions 4;  others: uncompressed length 4, compressed bytes
 //! ```
 
 use super::Malformed;
 use super::field::{Put, Reader, array_at, codes, u16_at, u32_at};
 
-/// What a compressed message begins with.
+/// First bytes of a compressed message.
 pub const MAGIC_COMPRESSED: [u8; 4] = *b"\xfcSMB";
-/// Length of the header of a message that is one compressed piece.
+/// Length of the header of an unchained message.
 pub const UNCHAINED_LEN: usize = 16;
-/// Length of the header of a chain.
+/// Length of the header of a chained message.
 pub const CHAINED_LEN: usize = 8;
-/// Length of the header of a payload, without the length before compression.
+/// Length of the header of a payload, without the uncompressed length.
 pub const PAYLOAD_LEN: usize = 8;
 /// Length of a pattern.
 pub const PATTERN_LEN: usize = 8;
@@ -25,19 +23,19 @@ pub const PATTERN_LEN: usize = 8;
 pub const CHAINED: u16 = 1;
 
 codes! {
-    /// How bytes are compressed.
+    /// Compression algorithm.
     Algorithm: u16 {
-        /// Not at all.
+        /// Uncompressed.
         NONE = 0x0000;
         /// LZNT1 ([MS-XCA] 2.5).
         LZNT1 = 0x0001;
         /// Plain LZ77 ([MS-XCA] 2.3).
         LZ77 = 0x0002;
-        /// LZ77 and Huffman's code ([MS-XCA] 2.1).
+        /// LZ77 with Huffman coding ([MS-XCA] 2.1).
         LZ77_HUFFMAN = 0x0003;
-        /// One byte, so many times; in chains only.
+        /// Repetitions of one byte; only in chains.
         PATTERN_V1 = 0x0004;
-        /// LZ4, a block.
+        /// LZ4 block format.
         LZ4 = 0x0005;
     }
 }
@@ -45,24 +43,24 @@ codes! {
 /// The header of a compressed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compressed {
-    /// One piece, behind `plain` bytes that are as they were.
+    /// One compressed segment after `plain` uncompressed bytes.
     Piece {
-        /// Length of the piece before.
+        /// Uncompressed length of the segment.
         original: u32,
-        /// How.
+        /// The algorithm.
         algorithm: Algorithm,
-        /// Bytes that are not compressed.
+        /// Number of uncompressed bytes.
         plain: u32,
     },
     /// A chain of payloads.
     Chain {
-        /// Length of the message before.
+        /// Uncompressed length of the whole message.
         original: u32,
     },
 }
 
 impl Compressed {
-    /// Reads it; what follows it begins at [`UNCHAINED_LEN`] or [`CHAINED_LEN`].
+    /// Parses the header; the content begins at [`UNCHAINED_LEN`] or [`CHAINED_LEN`].
     pub fn parse(message: &[u8]) -> Result<Compressed, Malformed> {
         let h = message.first_chunk::<UNCHAINED_LEN>().ok_or(Malformed("shorter than its header"))?;
         if array_at::<4>(h, 0) != MAGIC_COMPRESSED {
@@ -75,11 +73,11 @@ impl Compressed {
                 Ok(Compressed::Piece { original, algorithm, plain: u32_at(h, 12) })
             }
             CHAINED => Ok(Compressed::Chain { original }),
-            _ => Err(Malformed("flags of a compressed message")),
+            _ => Err(Malformed("unknown flags of a compressed message")),
         }
     }
 
-    /// Appends it.
+    /// Appends the header.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put(&MAGIC_COMPRESSED);
         match *self {
@@ -97,33 +95,33 @@ impl Compressed {
 /// One payload of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// As it is.
+    /// Uncompressed bytes.
     Plain(&'a [u8]),
-    /// A byte, so many times.
+    /// Repetitions of one byte.
     Pattern {
         /// The byte.
         byte: u8,
-        /// How often.
+        /// Number of repetitions.
         count: u32,
     },
     /// Compressed.
     Packed {
-        /// How.
+        /// The algorithm.
         algorithm: Algorithm,
-        /// Length before.
+        /// Uncompressed length.
         original: u32,
-        /// What it became.
+        /// Compressed bytes.
         data: &'a [u8],
     },
 }
 
 impl<'a> Payload<'a> {
-    /// Reads the payload that `chain` begins with; gives what follows it, too.
+    /// Parses the payload at the start of `chain`; also returns the bytes after it.
     pub fn parse(chain: &'a [u8], first: bool) -> Result<(Payload<'a>, &'a [u8]), Malformed> {
         let mut r = Reader::new(chain);
         let (algorithm, flags, len) = (Algorithm(r.u16()?), r.u16()?, r.u32()? as usize);
         if flags != if first { CHAINED } else { 0 } {
-            return Err(Malformed("flags of a compressed payload"));
+            return Err(Malformed("wrong flags of a compressed payload"));
         }
         let body = r.take(len)?;
         let mut b = Reader::new(body);
@@ -137,12 +135,12 @@ impl<'a> Payload<'a> {
                 let original = b.u32()?;
                 Payload::Packed { algorithm, original, data: b.rest() }
             }
-            _ => return Err(Malformed("a compressed payload of an unknown algorithm")),
+            _ => return Err(Malformed("unknown compression algorithm")),
         };
         Ok((payload, r.rest()))
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, first: bool, out: &mut Vec<u8>) {
         let mut head = |algorithm: Algorithm, len: usize| {
             out.put_u16(algorithm.0);
@@ -167,7 +165,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Length before compression.
+    /// Uncompressed length.
     pub fn original_len(&self) -> usize {
         match self {
             Payload::Plain(bytes) => bytes.len(),

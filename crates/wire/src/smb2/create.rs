@@ -1,7 +1,6 @@
-//! CREATE: opening or creating a file, directory or pipe.
+//! CREATE ([MS-SMB2] 2.2.13, 2.2.14): opens or creates a file, directory or pipe.
 //!
-//! Spec: [MS-SMB2] 2.2.13, 2.2.14. Contexts: see [`super::create_context`].
-//! Does not: check combinations of options; the server's operation does (3.3.5.9).
+//! [`super::create_context`] has the contexts. The server checks combinations of options (3.3.5.9).
 
 use bytes::Bytes;
 
@@ -14,7 +13,7 @@ use super::field::{
 use super::{FileId, Filetime, HEADER_LEN, Malformed, utf16};
 
 codes! {
-    /// Oplock asked for or granted.
+    /// Oplock requested or granted.
     OplockLevel: u8 {
         /// None.
         NONE = 0x00;
@@ -22,21 +21,21 @@ codes! {
         II = 0x01;
         /// Exclusive.
         EXCLUSIVE = 0x08;
-        /// Exclusive, and the handle may stay open.
+        /// Exclusive caching, and the client may keep the handle open.
         BATCH = 0x09;
-        /// See the lease context.
+        /// The lease context applies instead.
         LEASE = 0xFF;
     }
 }
 
-/// What to do when the name exists and when it does not.
+/// What CREATE does if the file exists and if it does not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CreateDisposition {
     /// Replace, or create.
     Supersede,
     /// Open, or fail.
     Open,
-    /// Create, or fail when it exists.
+    /// Create, or fail if it exists.
     Create,
     /// Open, or create.
     OpenIf,
@@ -44,7 +43,7 @@ pub enum CreateDisposition {
     Overwrite,
     /// Truncate, or create.
     OverwriteIf,
-    /// A value above 5, which counts for nothing in a reconnect and is an error elsewhere.
+    /// A value above 5: ignored in a reconnect, an error elsewhere.
     Unknown(u32),
 }
 
@@ -79,15 +78,15 @@ bits! {
     CreateOptions: u32 {
         /// Must be a directory.
         DIRECTORY_FILE = 0x0000_0001;
-        /// Writes are durable before they are answered.
+        /// Writes are durable before the response.
         WRITE_THROUGH = 0x0000_0002;
         /// Reads will be sequential.
         SEQUENTIAL_ONLY = 0x0000_0004;
-        /// No caching by the server.
+        /// The server does not cache.
         NO_INTERMEDIATE_BUFFERING = 0x0000_0008;
         /// Must not be a directory.
         NON_DIRECTORY_FILE = 0x0000_0040;
-        /// Fail if extended attributes would have to be understood.
+        /// Fail if using the file requires an understanding of its extended attributes.
         NO_EA_KNOWLEDGE = 0x0000_0200;
         /// Reads will be random.
         RANDOM_ACCESS = 0x0000_0800;
@@ -95,15 +94,15 @@ bits! {
         DELETE_ON_CLOSE = 0x0000_1000;
         /// The name is a file id; the server answers STATUS_NOT_SUPPORTED.
         OPEN_BY_FILE_ID = 0x0000_2000;
-        /// For backup.
+        /// Opened for backup.
         OPEN_FOR_BACKUP_INTENT = 0x0000_4000;
         /// Do not compress.
         NO_COMPRESSION = 0x0000_8000;
         /// The server answers STATUS_NOT_SUPPORTED.
         RESERVE_OPFILTER = 0x0010_0000;
-        /// Open a link itself.
+        /// Open a reparse point itself.
         OPEN_REPARSE_POINT = 0x0020_0000;
-        /// Do not recall from tape.
+        /// Do not recall from offline storage.
         OPEN_NO_RECALL = 0x0040_0000;
     }
 }
@@ -125,17 +124,17 @@ codes! {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Oplock wanted.
+    /// Requested oplock.
     pub oplock: OplockLevel,
     /// 0 anonymous to 3 delegate; above: STATUS_BAD_IMPERSONATION_LEVEL.
     pub impersonation: u32,
-    /// What the open shall be able to do.
+    /// Requested access.
     pub desired_access: AccessMask,
     /// Attributes of a new file.
     pub attributes: FileAttributes,
-    /// What others may do meanwhile.
+    /// Access permitted to other opens.
     pub share_access: ShareAccess,
-    /// If it exists or not.
+    /// What to do if the file exists or does not.
     pub disposition: CreateDisposition,
     /// Options.
     pub options: CreateOptions,
@@ -146,7 +145,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<56>(message, 57)?;
         let floor = HEADER_LEN + 56;
@@ -184,7 +183,7 @@ impl Request {
         out.put_u16(len16(utf16::encoded_len(&self.name)));
         out.put_u64(0);
         if self.name.is_empty() {
-            // StructureSize counts one byte of the buffer; servers insist on it.
+            // StructureSize counts one byte of the buffer, and servers require that byte.
             out.put_u8(0);
         }
         utf16::encode(&self.name, out);
@@ -199,20 +198,20 @@ impl Request {
     }
 }
 
-/// Times, sizes and attributes as CREATE and CLOSE answer them.
+/// Times, sizes and attributes in the responses to CREATE and CLOSE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSummary {
-    /// Birth.
+    /// Time of creation.
     pub creation_time: Filetime,
     /// Last read.
     pub last_access_time: Filetime,
     /// Last write.
     pub last_write_time: Filetime,
-    /// Last change of anything.
+    /// Last change of data or metadata.
     pub change_time: Filetime,
-    /// Bytes that it occupies.
+    /// Allocated bytes.
     pub allocation_size: u64,
-    /// Bytes that it has.
+    /// Size in bytes.
     pub end_of_file: u64,
     /// Attributes.
     pub attributes: FileAttributes,
@@ -248,11 +247,11 @@ impl FileSummary {
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Oplock granted.
+    /// Granted oplock.
     pub oplock: OplockLevel,
-    /// 1: the last part of the name is a reparse point (3.x).
+    /// 1: the last component of the name is a reparse point (3.x).
     pub flags: u8,
-    /// What was done.
+    /// What the server did.
     pub action: CreateAction,
     /// Times, sizes, attributes.
     pub summary: FileSummary,
@@ -263,7 +262,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<88>(message, 89)?;
         let (at, len) = (u32_at(b, 80) as usize, u32_at(b, 84) as usize);

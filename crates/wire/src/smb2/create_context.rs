@@ -1,7 +1,6 @@
-//! Create contexts: what CREATE carries beside its fields.
+//! Create contexts ([MS-SMB2] 2.2.13.2, 2.2.14.2): optional data of CREATE beside its fields.
 //!
-//! Spec: [MS-SMB2] 2.2.13.2, 2.2.14.2. Owns: nothing; data are slices of the message.
-//! Does not: refuse what it does not know: such contexts are kept as `Unknown`, to be ignored.
+//! Data are slices of the message. Unknown contexts are kept as `Unknown`, to be ignored.
 
 use bytes::Bytes;
 
@@ -9,7 +8,7 @@ use super::field::{Put, Reader, bits, len16, len32, pad, patch_u32, since, slice
 use super::posix::{EXTENSIONS, Posix};
 use super::{FileId, Filetime, Guid, Malformed, NtStatus};
 
-/// More contexts in one CREATE are noise: 13 are defined.
+/// Most contexts in one CREATE; 13 are defined.
 pub const MAX_CONTEXTS: usize = 64;
 
 bits! {
@@ -17,7 +16,7 @@ bits! {
     LeaseState: u32 {
         /// Cache reads.
         READ_CACHING = 0x01;
-        /// Keep handles.
+        /// Keep handles open.
         HANDLE_CACHING = 0x02;
         /// Cache writes.
         WRITE_CACHING = 0x04;
@@ -27,14 +26,14 @@ bits! {
 bits! {
     /// Flags of a lease.
     LeaseFlags: u32 {
-        /// A break is under way.
+        /// A break is in progress.
         BREAK_IN_PROGRESS = 0x02;
-        /// `parent_key` is meant.
+        /// `parent_key` is set.
         PARENT_LEASE_KEY_SET = 0x04;
     }
 }
 
-/// A lease asked for or granted (2.2.13.2.8, .10; 2.2.14.2.10, .11).
+/// A lease requested or granted (2.2.13.2.8, .10; 2.2.14.2.10, .11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The client's key.
@@ -43,16 +42,16 @@ pub struct Lease {
     pub state: LeaseState,
     /// Flags.
     pub flags: LeaseFlags,
-    /// Version 2 (3.x) carries these.
+    /// Additional fields of version 2 (3.x).
     pub v2: Option<LeaseV2>,
 }
 
-/// What version 2 of a lease adds.
+/// Fields that version 2 of a lease adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseV2 {
     /// Key of the parent directory's lease.
     pub parent_key: Guid,
-    /// Counts changes of the lease.
+    /// Incremented by every change of the lease.
     pub epoch: u16,
 }
 
@@ -61,7 +60,7 @@ impl Lease {
         let mut r = Reader::new(data);
         let (key, state, flags) = (r.array()?, LeaseState(r.u32()?), LeaseFlags(r.u32()?));
         r.u64()?;
-        // The length tells the versions apart: 32 or 52 bytes.
+        // The length distinguishes the versions: 32 or 52 bytes.
         let v2 = match r.rest().len() {
             0 => None,
             _ => Some(LeaseV2 { parent_key: r.array()?, epoch: r.u16()? }),
@@ -85,7 +84,7 @@ impl Lease {
 bits! {
     /// Flags of a durable handle, version 2.
     DurableFlags: u32 {
-        /// Persistent: survives the server.
+        /// Persistent: survives a failure of the server.
         PERSISTENT = 0x0000_0002;
     }
 }
@@ -93,15 +92,15 @@ bits! {
 /// A context of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestContext {
-    /// `MxAc`: what may I do? With a timestamp: answer only if the file changed since.
+    /// `MxAc`: requests the maximal access. With a timestamp: only if the file changed since then.
     MaximalAccess(Option<Filetime>),
-    /// `QFid`: which file is it on disk?
+    /// `QFid`: requests the file's id on disk.
     OnDiskId,
     /// `DHnQ`: make the handle durable.
     Durable,
     /// `DHnC`: reconnect to this handle.
     DurableReconnect(FileId),
-    /// `DH2Q`.
+    /// `DH2Q`: makes the handle durable, version 2.
     DurableV2 {
         /// Milliseconds to wait for the client; 0: the server's default.
         timeout_ms: u32,
@@ -110,18 +109,18 @@ pub enum RequestContext {
         /// Identifies the CREATE.
         create_guid: Guid,
     },
-    /// `DH2C`.
+    /// `DH2C`: reconnects to a durable handle, version 2.
     DurableReconnectV2 {
         /// The handle.
         file: FileId,
-        /// Of the original CREATE.
+        /// GUID of the original CREATE.
         create_guid: Guid,
         /// Flags.
         flags: DurableFlags,
     },
-    /// `RqLs`.
+    /// `RqLs`: requests a lease.
     Lease(Lease),
-    /// `TWrp`: the version of this time.
+    /// `TWrp`: opens the version of this time.
     Timewarp(Filetime),
     /// `AlSi`: bytes to reserve.
     AllocationSize(u64),
@@ -129,16 +128,16 @@ pub enum RequestContext {
     ExtendedAttributes(Bytes),
     /// `SecD`: a self-relative security descriptor.
     SecurityDescriptor(Bytes),
-    /// SMB2_CREATE_APP_INSTANCE_ID: which application opens the file, on whatever node of a cluster.
+    /// SMB2_CREATE_APP_INSTANCE_ID: identifies the application that opens the file, on any node of a cluster.
     AppInstance(Guid),
-    /// SMB2_CREATE_APP_INSTANCE_VERSION: which of its lives that is.
+    /// SMB2_CREATE_APP_INSTANCE_VERSION: version of the application instance.
     AppInstanceVersion {
-        /// The more significant half.
+        /// The high half.
         high: u64,
-        /// The other.
+        /// The low half.
         low: u64,
     },
-    /// [POSIX-SMB2] 2.2.13.2.16: as POSIX opens files; what is made gets this mode.
+    /// [POSIX-SMB2] 2.2.13.2.16: opens with POSIX semantics; a new file gets this mode.
     Posix {
         /// Permissions.
         mode: u32,
@@ -270,30 +269,30 @@ impl RequestContext {
 /// A context of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponseContext {
-    /// `MxAc`.
+    /// `MxAc`: the maximal access.
     MaximalAccess {
         /// Whether the mask is valid.
         status: NtStatus,
         /// Access mask.
         access: u32,
     },
-    /// `QFid`.
+    /// `QFid`: the file's id on disk.
     OnDiskId {
-        /// File on its volume.
+        /// Id of the file on its volume.
         file_id: u64,
-        /// Volume.
+        /// Id of the volume.
         volume_id: u64,
     },
     /// `DHnQ`: the handle is durable.
     Durable,
-    /// `DH2Q`.
+    /// `DH2Q`: the handle is durable, version 2.
     DurableV2 {
-        /// Milliseconds that the server waits.
+        /// Milliseconds that the server waits for the client.
         timeout_ms: u32,
         /// Flags.
         flags: DurableFlags,
     },
-    /// `RqLs`.
+    /// `RqLs`: the granted lease.
     Lease(Lease),
     /// [POSIX-SMB2] 2.2.14.2.16.
     Posix(Posix),
@@ -362,10 +361,10 @@ impl ResponseContext {
     }
 }
 
-/// Fixed part of a context, before its name.
+/// Length of a context's fixed part, before its name.
 const CONTEXT_HEAD: usize = 16;
 
-/// Walks a chain of contexts.
+/// Parses a chain of contexts.
 pub(crate) fn parse_list<C>(
     list: &Bytes,
     parse: impl Fn(Bytes, Bytes) -> Result<C, Malformed>,
@@ -400,7 +399,7 @@ pub(crate) fn parse_list<C>(
     Ok(contexts)
 }
 
-/// Appends a chain of contexts. `out` is 8-byte aligned counted from the message's header.
+/// Appends a chain of contexts. `out` is 8-byte aligned, counted from the message's header.
 pub(crate) fn emit_list<C>(contexts: &[C], emit: impl Fn(&C, &mut Vec<u8>) -> Bytes, out: &mut Vec<u8>) {
     let mut data = Vec::new();
     let mut contexts = contexts.iter().peekable();
@@ -427,8 +426,8 @@ pub(crate) fn emit_list<C>(contexts: &[C], emit: impl Fn(&C, &mut Vec<u8>) -> By
 }
 
 impl RequestContext {
-    /// Whether it asks for a handle of before, which a server without durable handles answers with
-    /// STATUS_OBJECT_NAME_NOT_FOUND (3.3.5.9.7, 3.3.5.9.12).
+    /// Whether the context reconnects to an earlier handle. A server without durable handles answers such a request
+    /// with STATUS_OBJECT_NAME_NOT_FOUND (3.3.5.9.7, 3.3.5.9.12).
     pub fn is_reconnect(&self) -> bool {
         matches!(self, RequestContext::DurableReconnect(_) | RequestContext::DurableReconnectV2 { .. })
     }

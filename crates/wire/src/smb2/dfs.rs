@@ -1,10 +1,9 @@
-//! DFS referrals: what FSCTL_DFS_GET_REFERRALS and its newer form carry.
+//! DFS referrals ([MS-DFSC] 2.2.2 to 2.2.5): the data of FSCTL_DFS_GET_REFERRALS and its newer form.
 //!
-//! Spec: [MS-DFSC] 2.2.2 to 2.2.5.
-//! Does not: decide where a path leads, nor know referrals to domains and their controllers (lists of names).
+//! Referrals to domains and domain controllers (lists of names) are unsupported.
 //!
 //! ```text
-//! PathConsumed 2 | NumberOfReferrals 2 | flags 4 | entries, all of one version | strings that they point to
+//! PathConsumed 2 | NumberOfReferrals 2 | flags 4 | entries, all of one version | strings to which they point
 //! entry, V1:     version 2, size 2, server type 2, flags 2, target
 //!        V2:     as V1, proximity 4, seconds 4, offsets of path 2, alternate path 2, target 2
 //!        V3, V4: as V1, seconds 4, the same offsets, 16 zeros
@@ -13,19 +12,19 @@
 use super::field::{Put, Reader, array_at, bits, len16, patch_u16, since, u16_at, u32_at};
 use super::{Malformed, utf16};
 
-/// More targets than these are noise.
+/// Most targets in a response that is parsed.
 pub const MAX_TARGETS: usize = 64;
-/// The newest version of an entry.
+/// The newest supported version of an entry.
 pub const NEWEST: u16 = 4;
 
 bits! {
-    /// What holds for a whole answer.
+    /// Flags of a whole response.
     Flags: u32 {
-        /// All targets answer requests for referrals.
+        /// All targets answer referral requests.
         REFERRAL_SERVERS = 0x0000_0001;
-        /// All targets can be used without asking further.
+        /// All targets can be used without further referrals.
         STORAGE_SERVERS = 0x0000_0002;
-        /// Clients return to a better target when it is there again.
+        /// Clients return to a better target when it is available again.
         TARGET_FAILBACK = 0x0000_0004;
     }
 }
@@ -37,21 +36,21 @@ const SITE_NAME: u16 = 0x0001;
 /// REQ_GET_DFS_REFERRAL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The newest version of an entry that the client understands.
+    /// The newest version of an entry that the client supports.
     pub max_level: u16,
     /// `\server\share\path`.
     pub path: String,
 }
 
 impl Request {
-    /// Reads the older form.
+    /// Parses the older form.
     pub fn parse(input: &[u8]) -> Result<Request, Malformed> {
         let mut r = Reader::new(input);
         let max_level = r.u16()?;
         Ok(Request { max_level, path: terminated(r.rest())? })
     }
 
-    /// Reads the newer form, which may name the client's site as well.
+    /// Parses the newer form, which may also name the client's site.
     pub fn parse_ex(input: &[u8]) -> Result<Request, Malformed> {
         let mut r = Reader::new(input);
         let (max_level, flags, len) = (r.u16()?, r.u16()?, r.u32()? as usize);
@@ -73,12 +72,12 @@ impl Request {
     }
 }
 
-/// One place where a path leads.
+/// A target of a referral.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// `\server\share\path`.
     pub address: String,
-    /// It begins a set of targets that are as good as each other (version 4).
+    /// The target begins a set of equally good targets (version 4).
     pub set_boundary: bool,
 }
 
@@ -87,22 +86,22 @@ pub struct Target {
 pub struct Response {
     /// Version of the entries: 1 to 4.
     pub version: u16,
-    /// Bytes of the request's path that the answer is about.
+    /// Length of the part of the request's path that the response covers, in bytes.
     pub path_consumed: u16,
     /// Flags.
     pub flags: Flags,
-    /// The targets are roots.
+    /// Whether the targets are DFS roots.
     pub root: bool,
-    /// How long the client may remember it, in seconds.
+    /// How long the client may cache the response, in seconds.
     pub seconds: u32,
-    /// What the targets stand for: the front of the request's path. Version 1 does not say it.
+    /// The beginning of the request's path for which the targets stand. Version 1 omits it.
     pub path: String,
-    /// Where it leads, best first.
+    /// The targets, best first.
     pub targets: Vec<Target>,
 }
 
 impl Response {
-    /// Appends as many targets as fit into `limit` bytes; `None` when not even one does.
+    /// The response with as many targets as fit into `limit` bytes; `None` if not even one fits.
     pub fn emit(&self, limit: usize) -> Option<Vec<u8>> {
         (1..=self.targets.len()).rev().find_map(|count| {
             let bytes = self.emit_first(count)?;
@@ -110,7 +109,7 @@ impl Response {
         })
     }
 
-    /// `None` where an offset does not fit its field.
+    /// The response with the first `count` targets; `None` if an offset does not fit its field.
     fn emit_first(&self, count: usize) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         out.put_u16(self.path_consumed);
@@ -156,13 +155,13 @@ impl Response {
         Some(out)
     }
 
-    /// Reads an answer about a root or a link.
+    /// Parses a response about a root or a link.
     pub fn parse(output: &[u8]) -> Result<Response, Malformed> {
-        const WHAT: &str = "a DFS referral";
+        const WHAT: &str = "DFS referral";
         let mut r = Reader::new(output);
         let (path_consumed, count, flags) = (r.u16()?, usize::from(r.u16()?), Flags(r.u32()?));
         if count > MAX_TARGETS {
-            return Err(Malformed("more DFS targets than anybody has"));
+            return Err(Malformed("too many DFS targets"));
         }
         let mut answer = Response {
             version: NEWEST,
@@ -182,7 +181,7 @@ impl Response {
                 1 => 8,
                 2 => 22,
                 3 | 4 => 18,
-                _ => return Err(Malformed("a DFS referral of an unknown version")),
+                _ => return Err(Malformed("unknown version of a DFS referral")),
             };
             let Some((entry, behind)) = rest.split_at_checked(size).filter(|_| size >= fixed) else {
                 return Err(Malformed(WHAT));
@@ -213,13 +212,13 @@ fn put_terminated(text: &str, out: &mut Vec<u8>) {
     out.put_u16(0);
 }
 
-/// A string up to its terminator, or to the end where there is none.
+/// A string up to its terminator, or up to the end without one.
 fn terminated(bytes: &[u8]) -> Result<String, Malformed> {
     let units = bytes.chunks_exact(2).take_while(|unit| *unit != [0, 0]).count();
     utf16::decode(bytes.get(..units.saturating_mul(2)).unwrap_or_default())
 }
 
-/// A counted string; some clients count its terminator, too.
+/// A counted string; some clients also count its terminator.
 fn string(bytes: &[u8]) -> Result<String, Malformed> {
     utf16::decode(bytes.strip_suffix(&[0, 0]).filter(|_| bytes.len().is_multiple_of(2)).unwrap_or(bytes))
 }
@@ -247,8 +246,12 @@ mod tests {
             let bytes = answer(version).emit(4096).unwrap();
             assert_eq!(Response::parse(&bytes), Ok(answer(version)), "version {version}");
             for len in 0..bytes.len() {
-                // Cut in a string it reads as a shorter one; it must only not be taken for the whole.
-                assert_ne!(Response::parse(&bytes[..len - len % 2]), Ok(answer(version)).filter_whole(len));
+                // A cut inside a string gives a shorter one. Only the last terminator may be missing.
+                let cut = Response::parse(&bytes[..len - len % 2]);
+                assert!(
+                    len + 2 >= bytes.len() || cut != Ok(answer(version)),
+                    "version {version} cut to {len}"
+                );
             }
             // As many as fit.
             let one = answer(version).emit(bytes.len() - 1).unwrap();
@@ -257,20 +260,7 @@ mod tests {
         }
     }
 
-    /// A terminator that is cut off changes nothing.
-    trait Whole {
-        fn filter_whole(self, len: usize) -> Result<Response, Malformed>;
-    }
-
-    impl Whole for Result<Response, Malformed> {
-        fn filter_whole(self, len: usize) -> Result<Response, Malformed> {
-            let whole = self?;
-            let bytes = whole.emit(4096).unwrap();
-            if len + 2 >= bytes.len() { Err(Malformed("not asked")) } else { Ok(whole) }
-        }
-    }
-
-    /// [MS-DFSC] 4.6: the entry of a root as the specification shows it is of version 3 and has 34 bytes.
+    /// [MS-DFSC] 4.6: the example entry of a root has version 3 and 34 bytes.
     #[test]
     fn an_entry_has_the_size_of_its_version() {
         for (version, size) in [(1, 8 + 22), (2, 22), (3, 34), (4, 34)] {

@@ -1,6 +1,4 @@
-//! ECHO: is the peer there?.
-//!
-//! Spec: [MS-SMB2] 2.2.28, 2.2.29. Does not: carry anything beyond its header.
+//! ECHO ([MS-SMB2] 2.2.28, 2.2.29): checks that the peer responds. Its body is empty.
 
 super::field::empty_body! {
     Request: "A request.";

@@ -1,6 +1,4 @@
-//! The body of a response whose status is an error.
-//!
-//! Spec: [MS-SMB2] 2.2.2. Does not: look into symbolic link or redirect data.
+//! The body of a response whose status is an error ([MS-SMB2] 2.2.2). Symbolic link and redirect data are not parsed.
 
 use bytes::Bytes;
 
@@ -12,19 +10,19 @@ pub const ERROR_ID_DEFAULT: u32 = 0;
 /// ErrorId of a share redirect.
 pub const ERROR_ID_SHARE_REDIRECT: u32 = 0x7264_5253;
 
-/// What an error carries.
+/// Data of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// As it is: nothing, the 4-byte length wanted (STATUS_BUFFER_TOO_SMALL) or a symbolic link.
+    /// Plain data: empty, the required length in 4 bytes (STATUS_BUFFER_TOO_SMALL), or a symbolic link.
     Plain(Bytes),
-    /// Dialect 3.1.1: a list; never empty.
+    /// Dialect 3.1.1: a list of contexts; never empty.
     Contexts(Vec<ErrorContext>),
 }
 
 /// One error context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorContext {
-    /// What kind.
+    /// ErrorId.
     pub id: u32,
     /// Its data.
     pub data: Bytes,
@@ -34,7 +32,7 @@ impl Response {
     /// An error without data.
     pub const EMPTY: Response = Response::Plain(Bytes::new());
 
-    /// STATUS_BUFFER_TOO_SMALL: how many bytes are needed. 3.1.1 wants it in a context.
+    /// STATUS_BUFFER_TOO_SMALL with the required length in bytes. Dialect 3.1.1 puts it in a context.
     pub fn buffer_too_small(needed: u32, in_context: bool) -> Response {
         let data = Bytes::copy_from_slice(&needed.to_le_bytes());
         match in_context {
@@ -43,7 +41,7 @@ impl Response {
         }
     }
 
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         const WHAT: &str = "error data";
         let b = fixed::<8>(message, 9)?;
@@ -56,7 +54,7 @@ impl Response {
             let head = data.first_chunk::<8>().ok_or(Malformed(WHAT))?;
             let (len, id) = (u32_at(head, 0) as usize, u32_at(head, 4));
             contexts.push(ErrorContext { id, data: slice(&data, 8, len).ok_or(Malformed(WHAT))? });
-            // It so it is far from overflowing; only the last one may be without its padding.
+            // `len` lies within the message, so this cannot overflow. Only the last context may lack its padding.
             let next = len.next_multiple_of(8).saturating_add(8);
             if number < b[2] {
                 if next > data.len() {
@@ -91,7 +89,7 @@ impl Response {
         out.put_u8(0);
         out.put_u32(len32(data.len()));
         if data.is_empty() {
-            // 2.2.2: without data one byte is sent all the same.
+            // 2.2.2: a body without data still has one byte.
             out.put_u8(0);
         }
         out.put(&data);

@@ -1,6 +1,6 @@
-//! Reading and writing little-endian fields, and the one check of an (offset, length) pair.
+//! Little-endian fields: readers, writers, and the one check of an (offset, length) pair.
 //!
-//! Does not: panic on what a peer sent: `*_at` are for arrays whose length is already known.
+//! Bytes from a peer never cause a panic: the `*_at` functions take arrays whose length was already checked.
 
 use bytes::Bytes;
 
@@ -63,7 +63,7 @@ macro_rules! bits {
     };
 }
 
-/// A code of an open set: a newtype with named constants; unknown values are kept.
+/// A code of an open set: a newtype with named constants that keeps unknown values.
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident: $int:ty { $($(#[$doc:meta])* $code:ident = $value:expr;)* }) => {
         $(#[$meta])*
@@ -73,7 +73,7 @@ macro_rules! codes {
         impl $name {
             $($(#[$doc])* pub const $code: $name = $name($value);)*
 
-            /// The name in the specification, when it is one of the known codes.
+            /// The specification's name of a known code.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(stringify!($code)),)*
@@ -97,7 +97,7 @@ pub(crate) use {bits, codes};
 
 macro_rules! at {
     ($($name:ident: $int:ty;)*) => {$(
-        /// Reads at a constant offset of bytes whose length was checked.
+        /// Reads at a constant offset of an array whose length was checked.
         #[inline(always)]
         pub(crate) fn $name(bytes: &[u8], at: usize) -> $int {
             <$int>::from_le_bytes(array_at(bytes, at))
@@ -106,7 +106,7 @@ macro_rules! at {
 }
 at! { u16_at: u16; u32_at: u32; u64_at: u64; }
 
-/// Sixteen bytes at a constant offset of bytes whose length was checked.
+/// Reads sixteen bytes at a constant offset of bytes whose length was checked.
 #[inline(always)]
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk::<N>);
@@ -114,7 +114,7 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     found.copied().unwrap_or([0; N])
 }
 
-/// The fixed part of a body: `N` bytes after the header, of which the first two say `structure_size`.
+/// The fixed part of a body: `N` bytes after the header, the first two of which hold `structure_size`.
 #[inline(always)]
 pub(crate) fn fixed<const N: usize>(message: &[u8], structure_size: u16) -> Result<&[u8; N], Malformed> {
     let body = message.get(HEADER_LEN..).and_then(<[u8]>::first_chunk::<N>).ok_or(TRUNCATED)?;
@@ -126,7 +126,7 @@ pub(crate) fn fixed<const N: usize>(message: &[u8], structure_size: u16) -> Resu
 
 pub(crate) const TRUNCATED: Malformed = Malformed("shorter than its fixed part");
 
-/// The bytes `[offset, offset + len)` of the message, none of them before `floor`. An empty range may point anywhere.
+/// The bytes `[offset, offset + len)` of the message, none of them before `floor`. An empty range may lie anywhere.
 #[inline]
 pub(crate) fn region(
     message: &Bytes,
@@ -145,8 +145,8 @@ pub(crate) fn region(
     Ok(message.slice(offset..end))
 }
 
-/// What follows an entry of a chained list: nothing when `next` is 0; otherwise the bytes from `next` on, of which there
-/// is at least one, and `next` lies beyond the entry's fixed part of `fixed_len` bytes.
+/// The bytes after an entry of a chained list: empty if `next` is 0. Otherwise the bytes from `next` on, at least one,
+/// and `next` must lie beyond the entry's fixed part of `fixed_len` bytes.
 pub(crate) fn chained<'a>(
     list: &'a [u8],
     next: usize,
@@ -168,7 +168,7 @@ macro_rules! empty_body {
         pub struct $name;
 
         impl $name {
-            /// Reads it.
+            /// Parses a message.
             pub fn parse(message: &bytes::Bytes) -> Result<$name, $crate::smb2::Malformed> {
                 $crate::smb2::field::fixed::<4>(message, 4).map(|_| $name)
             }
@@ -182,7 +182,7 @@ macro_rules! empty_body {
 }
 pub(crate) use empty_body;
 
-/// A response that is nothing but one output buffer (StructureSize 9): [MS-SMB2] 2.2.34, 2.2.36, 2.2.38.
+/// A response that consists of one output buffer (StructureSize 9): [MS-SMB2] 2.2.34, 2.2.36, 2.2.38.
 macro_rules! buffer_response {
     ($what:literal) => {
         /// A response.
@@ -193,7 +193,7 @@ macro_rules! buffer_response {
         }
 
         impl Response {
-            /// Reads it.
+            /// Parses a message.
             pub fn parse(message: &bytes::Bytes) -> Result<Response, $crate::smb2::Malformed> {
                 use $crate::smb2::field::{fixed, region, u16_at, u32_at};
                 let b = fixed::<8>(message, 9)?;
@@ -219,7 +219,7 @@ pub(crate) fn emit_buffer_response(buffer: &[u8], out: &mut Vec<u8>) {
     out.put(buffer);
 }
 
-/// Takes fields off the front of a slice.
+/// Reads fields from the front of a slice.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -262,7 +262,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appending fields.
+/// Appends fields.
 pub(crate) trait Put {
     fn put(&mut self, bytes: &[u8]);
 
@@ -296,36 +296,36 @@ impl Put for Vec<u8> {
     }
 }
 
-/// Overwrites two bytes that were put before.
+/// Overwrites two bytes that were written earlier.
 pub(crate) fn patch_u16(out: &mut [u8], at: usize, value: u16) {
     patch(out, at, value.to_le_bytes());
 }
 
-/// Overwrites four bytes that were put before.
+/// Overwrites four bytes that were written earlier.
 pub(crate) fn patch_u32(out: &mut [u8], at: usize, value: u32) {
     patch(out, at, value.to_le_bytes());
 }
 
-/// Overwrites `N` bytes that were put before.
+/// Overwrites `N` bytes that were written earlier.
 pub(crate) fn patch<const N: usize>(out: &mut [u8], at: usize, value: [u8; N]) {
     let place = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut);
-    debug_assert!(place.is_some(), "nothing was put there");
+    debug_assert!(place.is_some(), "nothing was written there");
     if let Some(place) = place {
         *place = value;
     }
 }
 
-/// How many bytes were put since `start`.
+/// Number of bytes written since `start`.
 pub(crate) fn since(out: &[u8], start: usize) -> usize {
     out.len().saturating_sub(start)
 }
 
-/// An offset from the header's start to what follows a fixed part of `fixed` bytes.
+/// The offset, from the header's start, of the bytes after a fixed part of `fixed` bytes.
 pub(crate) const fn behind_header(fixed: u16) -> u16 {
     (HEADER_LEN as u16).saturating_add(fixed)
 }
 
-/// The bytes `[at, at + len)`; `None` where there are not as many.
+/// The bytes `[at, at + len)`; `None` if there are fewer.
 pub(crate) fn slice(bytes: &Bytes, at: usize, len: usize) -> Option<Bytes> {
     let end = at.checked_add(len).filter(|end| *end <= bytes.len())?;
     Some(bytes.slice(at..end))
@@ -337,13 +337,13 @@ pub(crate) fn pad(out: &mut Vec<u8>, start: usize, align: usize) {
     out.resize(start.saturating_add(len.next_multiple_of(align)), 0);
 }
 
-/// Where the next byte of a body that began at `body` will be, counted from the header's start.
+/// The offset, from the header's start, of the next byte of a body that began at `body`.
 pub(crate) fn offset(out: &[u8], body: usize) -> usize {
     since(out, body).saturating_add(HEADER_LEN)
 }
 
-/// A length that fits its field because the caller's limits are below it; saturates otherwise, which the peer
-/// refuses as malformed rather than reading something else.
+/// A length as 16 bits. It fits because the callers' limits are below that. Otherwise it saturates, so that the peer
+/// refuses the message as malformed instead of misreading it.
 pub(crate) fn len16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }

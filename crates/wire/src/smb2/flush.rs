@@ -1,6 +1,4 @@
-//! FLUSH: makes what was written durable.
-//!
-//! Spec: [MS-SMB2] 2.2.17, 2.2.18. Does not: anything else.
+//! FLUSH ([MS-SMB2] 2.2.17, 2.2.18): makes written data durable.
 
 use bytes::Bytes;
 
@@ -10,12 +8,12 @@ use super::{FileId, Malformed};
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to flush.
+    /// The open to flush.
     pub file: FileId,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<24>(message, 24)?;
         Ok(Request { file: FileId::from_bytes(array_at(b, 8)) })

@@ -1,50 +1,48 @@
-//! What control codes on files carry: copies within the server, holes, clones, trims.
-//!
-//! Spec: [MS-SMB2] 2.2.31.1, 2.2.32.1 to 2.2.32.3 (copy); [MS-FSCC] 2.3 (the rest).
-//! Does not: carry out.
+//! Data of control codes on files: server-side copies ([MS-SMB2] 2.2.31.1, 2.2.32.1 to 2.2.32.3), holes, clones, trims
+//! ([MS-FSCC] 2.3).
 
 use super::field::{Put, Reader, array_at, len32, u32_at, u64_at};
 use super::{FileId, Malformed};
 
-/// Names the source of a copy within the server: opaque to clients.
+/// Identifies the source of a server-side copy; opaque to clients.
 pub type ResumeKey = [u8; 24];
 
-/// SRV_REQUEST_RESUME_KEY response (2.2.32.3): the key, and a context that is always empty but takes four bytes.
+/// SRV_REQUEST_RESUME_KEY response (2.2.32.3): the key, and a context that is always empty but occupies four bytes.
 pub fn emit_resume_key(key: &ResumeKey, out: &mut Vec<u8>) {
     out.put(key);
     out.put_u32(0);
     out.put_u32(0);
 }
 
-/// Length of that.
+/// Length of that response.
 pub const RESUME_KEY_LEN: u32 = 32;
 
-/// One piece of a copy.
+/// One range of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// From here in the source.
+    /// Offset in the source.
     pub source: u64,
-    /// To here in the target.
+    /// Offset in the target.
     pub target: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 /// SRV_COPYCHUNK_COPY (2.2.31.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyChunks {
-    /// Which file to copy from.
+    /// The file to copy from.
     pub source: ResumeKey,
-    /// ChunkCount as said; more than `limit` of [`CopyChunks::parse`] are not read.
+    /// ChunkCount in the request. [`CopyChunks::parse`] skips the chunks if it exceeds its `limit`.
     pub count: u32,
-    /// The pieces.
+    /// The ranges.
     pub chunks: Vec<Chunk>,
 }
 
 impl CopyChunks {
     const HEAD: usize = 32;
 
-    /// Reads it, but no pieces when there are more than `limit`.
+    /// Parses the structure, without the chunks if there are more than `limit`.
     pub fn parse(input: &[u8], limit: u32) -> Result<CopyChunks, Malformed> {
         let mut r = Reader::new(input);
         let (source, count) = (r.array()?, r.u32()?);
@@ -59,7 +57,7 @@ impl CopyChunks {
         Ok(CopyChunks { source, count, chunks })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.reserve(self.chunks.len().saturating_mul(24).saturating_add(CopyChunks::HEAD));
         out.put(&self.source);
@@ -74,28 +72,28 @@ impl CopyChunks {
     }
 }
 
-/// SRV_COPYCHUNK_RESPONSE (2.2.32.1): what was copied, or with STATUS_INVALID_PARAMETER what the limits are.
+/// SRV_COPYCHUNK_RESPONSE (2.2.32.1): the amount copied, or the limits if the status is STATUS_INVALID_PARAMETER.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Pieces.
+    /// Number of chunks.
     pub chunks: u32,
-    /// Bytes of the piece that was not copied whole; as a limit, bytes of a piece.
+    /// Bytes copied of an incomplete chunk; as a limit, bytes per chunk.
     pub chunk_bytes: u32,
-    /// Bytes in all.
+    /// Total bytes.
     pub total_bytes: u32,
 }
 
 impl Copied {
-    /// Its length.
+    /// Length on the wire in bytes.
     pub const LEN: u32 = 12;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(output: &[u8]) -> Result<Copied, Malformed> {
         let mut r = Reader::new(output);
         Ok(Copied { chunks: r.u32()?, chunk_bytes: r.u32()?, total_bytes: r.u32()? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.chunks);
         out.put_u32(self.chunk_bytes);
@@ -103,54 +101,54 @@ impl Copied {
     }
 }
 
-/// A range of a file: FILE_ALLOCATED_RANGE_BUFFER, FILE_ZERO_DATA_INFORMATION (whose second field is an end), a range to
-/// trim ([MS-FSCC] 2.3.48, 2.3.67, 2.3.73.1).
+/// A range of a file: FILE_ALLOCATED_RANGE_BUFFER, FILE_ZERO_DATA_INFORMATION (whose second field is the end), or a
+/// range to trim ([MS-FSCC] 2.3.48, 2.3.67, 2.3.73.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First byte.
     pub offset: u64,
-    /// Bytes, or the first byte beyond.
+    /// Length in bytes, or the first byte after the range.
     pub len: u64,
 }
 
 impl Extent {
-    /// Its length.
+    /// Length on the wire in bytes.
     pub const LEN: usize = 16;
 
-    /// Reads one.
+    /// Parses one range.
     pub fn parse(input: &[u8]) -> Result<Extent, Malformed> {
         let mut r = Reader::new(input);
         Ok(Extent { offset: r.u64()?, len: r.u64()? })
     }
 
-    /// Reads a list.
+    /// Parses a list.
     pub fn parse_list(output: &[u8]) -> Vec<Extent> {
         let extents = output.chunks_exact(Extent::LEN);
         extents.map(|b| Extent { offset: u64_at(b, 0), len: u64_at(b, 8) }).collect()
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u64(self.offset);
         out.put_u64(self.len);
     }
 }
 
-/// DUPLICATE_EXTENTS_DATA and DUPLICATE_EXTENTS_DATA_EX as SMB2 sends them ([MS-FSCC] 2.3.7.2, 2.3.9.2).
+/// DUPLICATE_EXTENTS_DATA and DUPLICATE_EXTENTS_DATA_EX in the form of SMB2 ([MS-FSCC] 2.3.7.2, 2.3.9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DuplicateExtents {
     /// The source.
     pub source: FileId,
-    /// From here in it.
+    /// Offset in the source.
     pub source_offset: u64,
-    /// To here in the target.
+    /// Offset in the target.
     pub target_offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl DuplicateExtents {
-    /// Reads the older form.
+    /// Parses the older form.
     pub fn parse(input: &[u8]) -> Result<DuplicateExtents, Malformed> {
         let mut r = Reader::new(input);
         let b: [u8; 40] = r.array()?;
@@ -162,7 +160,7 @@ impl DuplicateExtents {
         })
     }
 
-    /// Reads the newer form, which says its size first and ends in flags (that only ask to be all or nothing).
+    /// Parses the newer form, which starts with its size and ends with flags (which only request atomicity).
     pub fn parse_ex(input: &[u8]) -> Result<DuplicateExtents, Malformed> {
         match input {
             [0x30 | 0x38, 0, 0, 0, 0, 0, 0, 0, rest @ ..] if rest.len() >= 40 => {
@@ -181,12 +179,12 @@ impl DuplicateExtents {
     }
 }
 
-/// FILE_LEVEL_TRIM ([MS-FSCC] 2.3.73): ranges whose content is of no interest any more.
+/// FILE_LEVEL_TRIM ([MS-FSCC] 2.3.73): ranges whose content is no longer needed.
 pub fn parse_trim(input: &[u8], limit: u32) -> Result<Vec<Extent>, Malformed> {
     let mut r = Reader::new(input);
     let (key, count) = (r.u32()?, r.u32()?);
     if key != 0 || count == 0 || count > limit {
-        return Err(Malformed("file level trim"));
+        return Err(Malformed("FILE_LEVEL_TRIM"));
     }
     (0..count).map(|_| Ok(Extent { offset: r.u64()?, len: r.u64()? })).collect()
 }

@@ -1,7 +1,6 @@
-//! The 64 bytes before every message.
+//! The 64-byte header of every message, asynchronous ([MS-SMB2] 2.2.1.1) or synchronous (2.2.1.2).
 //!
-//! Spec: [MS-SMB2] 2.2.1.1 (asynchronous), 2.2.1.2 (synchronous).
-//! Does not: sign; it says where credits and signature lie so that others patch them in place.
+//! Constants give the offsets of credits and signature, so that other modules patch them in place.
 //!
 //! ```text
 //!  0 FE 'S' 'M' 'B' | 4 StructureSize=64 | 6 CreditCharge | 8 Status, or ChannelSequence and Reserved
@@ -14,21 +13,21 @@ use super::{Command, Malformed, NtStatus};
 
 /// Length of the header in bytes.
 pub const HEADER_LEN: usize = 64;
-/// What a plain SMB2 message starts with.
+/// First bytes of a plain SMB2 message.
 pub const MAGIC: [u8; 4] = [0xFE, b'S', b'M', b'B'];
-/// What an SMB1 message starts with; only a negotiate may (see [`super::negotiate::Smb1Negotiate`]).
+/// First bytes of an SMB1 message, allowed only for a negotiate (see [`super::negotiate::Smb1Negotiate`]).
 pub const MAGIC_SMB1: [u8; 4] = [0xFF, b'S', b'M', b'B'];
-/// What a compressed message starts with. Never negotiated here, so never accepted.
+/// First bytes of a compressed message (see [`super::compression`]).
 pub const MAGIC_COMPRESSED: [u8; 4] = [0xFC, b'S', b'M', b'B'];
-/// Where CreditRequest/CreditResponse lies.
+/// Offset of CreditRequest/CreditResponse.
 pub const CREDITS_AT: usize = 14;
-/// Where Flags lies.
+/// Offset of Flags.
 pub const FLAGS_AT: usize = 16;
-/// Where NextCommand lies.
+/// Offset of NextCommand.
 pub const NEXT_COMMAND_AT: usize = 20;
-/// Where MessageId lies.
+/// Offset of MessageId.
 pub const MESSAGE_ID_AT: usize = 24;
-/// Where the signature lies.
+/// Offset of the signature.
 pub const SIGNATURE_AT: usize = 48;
 
 bits! {
@@ -46,22 +45,22 @@ bits! {
         PRIORITY_MASK = 0x0000_0070;
         /// DFS path.
         DFS_OPERATIONS = 0x1000_0000;
-        /// Sent again after a reconnect.
+        /// The request is repeated after a reconnect.
         REPLAY_OPERATION = 0x2000_0000;
     }
 }
 
-/// What a message belongs to below the session.
+/// The tree or asynchronous operation of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Id {
-    /// A tree. `reserved` is the process id of SMB1 descent; clients send anything, servers echo it.
+    /// A tree. `reserved` descends from SMB1's process id: clients send any value, and servers echo it.
     Sync {
         /// Echoed.
         reserved: u32,
-        /// Tree; 0 for none.
+        /// Tree id; 0 for none.
         tree: u32,
     },
-    /// A request that the server answered "pending".
+    /// A request for which the server sent an interim response.
     Async(u64),
 }
 
@@ -69,7 +68,7 @@ impl Id {
     /// No tree.
     pub const NONE: Id = Id::Sync { reserved: 0, tree: 0 };
 
-    /// This tree.
+    /// A tree.
     pub const fn tree(tree: u32) -> Id {
         Id::Sync { reserved: 0, tree }
     }
@@ -80,28 +79,28 @@ impl Id {
 pub struct Header {
     /// Credits that the request consumes; 0 means 1.
     pub credit_charge: u16,
-    /// In responses the status. In requests ChannelSequence (see [`Header::channel_sequence`]).
+    /// The status in responses. ChannelSequence in requests (see [`Header::channel_sequence`]).
     pub status: NtStatus,
-    /// What is asked.
+    /// The command.
     pub command: Command,
-    /// Credits asked for or granted.
+    /// Credits requested or granted.
     pub credits: u16,
-    /// Flags. `ASYNC_COMMAND` follows from `id` when emitted.
+    /// Flags. `emit` derives `ASYNC_COMMAND` from `id`.
     pub flags: Flags,
-    /// Bytes from this header to the next of the compound; 0 in the last.
+    /// Bytes from this header to the next one in the compound; 0 in the last.
     pub next_command: u32,
-    /// Pairs response with request; `u64::MAX` in what a server sends unasked.
+    /// Matches a response to its request; `u64::MAX` in unsolicited notifications.
     pub message_id: u64,
     /// Tree or asynchronous operation.
     pub id: Id,
-    /// Session; 0 before there is one.
+    /// Session id; 0 before a session exists.
     pub session_id: u64,
-    /// Signature; zeros when not signed.
+    /// Signature; zeros if unsigned.
     pub signature: [u8; 16],
 }
 
 impl Header {
-    /// A request as it begins: one credit charged, one asked for, no session, no tree.
+    /// The header of a request with one credit charged, one requested, no session and no tree.
     pub fn request(command: Command, message_id: u64) -> Header {
         Header {
             credit_charge: 1,
@@ -117,7 +116,7 @@ impl Header {
         }
     }
 
-    /// The header that answers this one: same command, ids and charge, `status` and `credits` as given, not signed.
+    /// The header of the response: same command, ids and charge, `status` and `credits` as given, unsigned.
     pub fn reply(&self, status: NtStatus, credits: u16) -> Header {
         Header {
             status,
@@ -129,7 +128,7 @@ impl Header {
         }
     }
 
-    /// Reads the first 64 bytes.
+    /// Parses the first 64 bytes.
     #[inline]
     pub fn parse(message: &[u8]) -> Result<Header, Malformed> {
         let h = message.first_chunk::<HEADER_LEN>().ok_or(Malformed("shorter than a header"))?;
@@ -199,7 +198,7 @@ impl Header {
         self.flags.contains(Flags::SERVER_TO_REDIR)
     }
 
-    /// The tree, when the header names one.
+    /// The tree id, if the header has one.
     pub fn tree_id(&self) -> Option<u32> {
         match self.id {
             Id::Sync { tree, .. } => Some(tree),
@@ -207,7 +206,7 @@ impl Header {
         }
     }
 
-    /// The asynchronous operation, when the header names one.
+    /// The id of the asynchronous operation, if the header has one.
     pub fn async_id(&self) -> Option<u64> {
         match self.id {
             Id::Async(id) => Some(id),
@@ -215,7 +214,7 @@ impl Header {
         }
     }
 
-    /// In a request of dialect 3.x: which incarnation of the channel sent it (3.3.5.2.10).
+    /// In a request of dialect 3.x: the incarnation of the channel that sent it (3.3.5.2.10).
     pub fn channel_sequence(&self) -> u16 {
         self.status.0 as u16
     }
@@ -229,7 +228,8 @@ impl Header {
 /// Overwrites the credits of the message that starts `message`.
 ///
 /// # Panics
-/// When `message` is shorter than a header: it is one that we emitted.
+///
+/// When `message` is shorter than a header. Only our own code can cause this, since we emitted the message.
 pub fn patch_credits(message: &mut [u8], credits: u16) {
     field::patch_u16(message, CREDITS_AT, credits);
 }
@@ -237,7 +237,8 @@ pub fn patch_credits(message: &mut [u8], credits: u16) {
 /// Overwrites NextCommand of the message that starts `message`.
 ///
 /// # Panics
-/// When `message` is shorter than a header: it is one that we emitted.
+///
+/// When `message` is shorter than a header. Only our own code can cause this, since we emitted the message.
 pub fn patch_next_command(message: &mut [u8], next: u32) {
     field::patch_u32(message, NEXT_COMMAND_AT, next);
 }
@@ -245,7 +246,8 @@ pub fn patch_next_command(message: &mut [u8], next: u32) {
 /// Overwrites the flags of the message that starts `message`.
 ///
 /// # Panics
-/// When `message` is shorter than a header: it is one that we emitted.
+///
+/// When `message` is shorter than a header. Only our own code can cause this, since we emitted the message.
 pub fn patch_flags(message: &mut [u8], flags: Flags) {
     field::patch_u32(message, FLAGS_AT, flags.0);
 }
@@ -253,7 +255,8 @@ pub fn patch_flags(message: &mut [u8], flags: Flags) {
 /// Overwrites the signature of the message that starts `message`.
 ///
 /// # Panics
-/// When `message` is shorter than a header: it is one that we emitted.
+///
+/// When `message` is shorter than a header. Only our own code can cause this, since we emitted the message.
 pub fn patch_signature(message: &mut [u8], signature: &[u8; 16]) {
     field::patch(message, SIGNATURE_AT, *signature);
 }

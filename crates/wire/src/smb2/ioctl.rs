@@ -1,7 +1,4 @@
-//! IOCTL: control codes and what they carry.
-//!
-//! Spec: [MS-SMB2] 2.2.31, 2.2.32; [MS-FSCC] 2.3 (codes).
-//! Does not: carry out.
+//! IOCTL ([MS-SMB2] 2.2.31, 2.2.32): control codes ([MS-FSCC] 2.3) and some of their data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,15 +14,15 @@ use super::{Dialect, FileId, Guid, HEADER_LEN, Malformed};
 codes! {
     /// A control code.
     CtlCode: u32 {
-        /// DFS referrals; without DFS: STATUS_NOT_FOUND (3.3.5.15.2).
+        /// DFS referrals; STATUS_NOT_FOUND without DFS (3.3.5.15.2).
         DFS_GET_REFERRALS = 0x0006_0194;
-        /// DFS referrals, newer.
+        /// DFS referrals, newer form.
         DFS_GET_REFERRALS_EX = 0x0006_01B0;
-        /// Pipe.
+        /// Named pipe: peeks at available data.
         PIPE_PEEK = 0x0011_400C;
-        /// Pipe.
+        /// Named pipe: waits for an instance.
         PIPE_WAIT = 0x0011_0018;
-        /// Pipe: a call and its answer.
+        /// Named pipe: sends a call and receives its answer.
         PIPE_TRANSCEIVE = 0x0011_C017;
         /// Server-side copy.
         SRV_COPYCHUNK = 0x0014_40F2;
@@ -33,19 +30,20 @@ codes! {
         SRV_COPYCHUNK_WRITE = 0x0014_80F2;
         /// Snapshots.
         SRV_ENUMERATE_SNAPSHOTS = 0x0014_4064;
-        /// Key for server-side copy.
+        /// Key for a server-side copy.
         SRV_REQUEST_RESUME_KEY = 0x0014_0078;
         /// BranchCache.
         SRV_READ_HASH = 0x0014_41BB;
         /// Resilient handle.
         LMR_REQUEST_RESILIENCY = 0x0014_01D4;
-        /// Interfaces of the server.
+        /// Network interfaces of the server.
         QUERY_NETWORK_INTERFACE_INFO = 0x0014_01FC;
-        /// Was NEGOTIATE tampered with? (3.0, 3.0.2)
+        /// Validates NEGOTIATE against tampering (3.0, 3.0.2).
         VALIDATE_NEGOTIATE_INFO = 0x0014_0204;
-        /// Weft's own: where the server listens, UTF-8 lines. CTL_CODE(0x14, 0xE57, METHOD_BUFFERED, FILE_ANY_ACCESS).
+        /// Weft's own: the server's listening endpoints, as UTF-8 lines. CTL_CODE(0x14, 0xE57, METHOD_BUFFERED,
+        /// FILE_ANY_ACCESS).
         WEFT_ENDPOINTS = 0x0014_395C;
-        /// Weft's own: a message to what is behind a file that is no file, and its answer. CTL_CODE(0x14, 0xE58,
+        /// Weft's own: exchanges a message with the service behind a special file. CTL_CODE(0x14, 0xE58,
         /// METHOD_BUFFERED, FILE_WRITE_DATA).
         WEFT_EXCHANGE = 0x0014_B960;
         /// Reparse point.
@@ -72,7 +70,7 @@ codes! {
         GET_INTEGRITY_INFORMATION = 0x0009_027C;
         /// Block cloning.
         DUPLICATE_EXTENTS_TO_FILE = 0x0009_8344;
-        /// Block cloning, newer.
+        /// Block cloning, newer form.
         DUPLICATE_EXTENTS_TO_FILE_EX = 0x0009_83E8;
         /// Copy by token.
         OFFLOAD_READ = 0x0009_4264;
@@ -90,7 +88,7 @@ codes! {
 bits! {
     /// Flags.
     Flags: u32 {
-        /// A file system control; others are STATUS_NOT_SUPPORTED.
+        /// A file system control; without this flag the server answers STATUS_NOT_SUPPORTED.
         IS_FSCTL = 0x0000_0001;
     }
 }
@@ -100,20 +98,20 @@ bits! {
 pub struct Request {
     /// The control code (FSCTL).
     pub code: CtlCode,
-    /// On which file; [`FileId::RELATED`] when on none.
+    /// The file; [`FileId::RELATED`] if the code applies to none.
     pub file: FileId,
     /// Input.
     pub input: Bytes,
-    /// Largest input that may come back, in bytes.
+    /// Largest input in the response, in bytes.
     pub max_input_response: u32,
-    /// Largest output in bytes.
+    /// Largest output in the response, in bytes.
     pub max_output_response: u32,
     /// Flags.
     pub flags: Flags,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<56>(message, 57)?;
         let (at, len) = (u32_at(b, 24) as usize, u32_at(b, 28) as usize);
@@ -143,7 +141,7 @@ impl Request {
         out.put_u32(0);
         out.put(&self.input);
         if self.input.is_empty() {
-            // StructureSize counts one byte of the buffer; servers insist on it.
+            // StructureSize counts one byte of the buffer, and servers require that byte.
             out.put_u8(0);
         }
     }
@@ -154,14 +152,14 @@ impl Request {
 pub struct Response {
     /// The control code of the request.
     pub code: CtlCode,
-    /// On which file.
+    /// The file.
     pub file: FileId,
     /// Output.
     pub output: Bytes,
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<48>(message, 49)?;
         let (at, len) = (u32_at(b, 32) as usize, u32_at(b, 36) as usize);
@@ -189,21 +187,21 @@ impl Response {
     }
 }
 
-/// Input of FSCTL_VALIDATE_NEGOTIATE_INFO (2.2.31.4): what the client sent in NEGOTIATE.
+/// Input of FSCTL_VALIDATE_NEGOTIATE_INFO (2.2.31.4): the fields of the client's NEGOTIATE request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidateNegotiateRequest {
     /// Capabilities.
     pub capabilities: Capabilities,
-    /// Client.
+    /// The client's GUID.
     pub guid: Guid,
     /// Security mode.
     pub security_mode: SecurityMode,
-    /// Dialects offered.
+    /// Offered dialects.
     pub dialects: Vec<Dialect>,
 }
 
 impl ValidateNegotiateRequest {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(input: &[u8]) -> Result<ValidateNegotiateRequest, Malformed> {
         let mut r = Reader::new(input);
         let (capabilities, guid) = (Capabilities(r.u32()?), r.array()?);
@@ -212,7 +210,7 @@ impl ValidateNegotiateRequest {
         Ok(ValidateNegotiateRequest { capabilities, guid, security_mode, dialects })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.capabilities.0);
         out.put(&self.guid);
@@ -222,21 +220,21 @@ impl ValidateNegotiateRequest {
     }
 }
 
-/// Output of FSCTL_VALIDATE_NEGOTIATE_INFO (2.2.32.6): what the server answered to NEGOTIATE.
+/// Output of FSCTL_VALIDATE_NEGOTIATE_INFO (2.2.32.6): the fields of the server's NEGOTIATE response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValidateNegotiateResponse {
     /// Capabilities.
     pub capabilities: Capabilities,
-    /// Server.
+    /// The server's GUID.
     pub guid: Guid,
     /// Security mode.
     pub security_mode: SecurityMode,
-    /// Dialect chosen.
+    /// Chosen dialect.
     pub dialect: Dialect,
 }
 
 impl ValidateNegotiateResponse {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(output: &[u8]) -> Result<ValidateNegotiateResponse, Malformed> {
         let mut r = Reader::new(output);
         Ok(ValidateNegotiateResponse {
@@ -247,7 +245,7 @@ impl ValidateNegotiateResponse {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.capabilities.0);
         out.put(&self.guid);
@@ -261,9 +259,9 @@ impl ValidateNegotiateResponse {
 pub struct NetworkInterface {
     /// Interface index.
     pub index: u32,
-    /// Several receive queues.
+    /// Receive-side scaling: the interface has several receive queues.
     pub rss: bool,
-    /// RDMA.
+    /// The interface is capable of RDMA.
     pub rdma: bool,
     /// Bits per second.
     pub link_speed_bps: u64,
@@ -274,12 +272,12 @@ pub struct NetworkInterface {
 impl NetworkInterface {
     /// Length of an entry: 24 bytes and a 128-byte SOCKADDR_STORAGE.
     const LEN: usize = 152;
-    /// A server with more addresses than this is noise.
+    /// Most entries in a list that is parsed.
     pub const MAX: usize = 1024;
     const FAMILY_V4: u16 = 0x0002;
     const FAMILY_V6: u16 = 0x0017;
 
-    /// Reads a list. Entries of other address families are skipped.
+    /// Parses a list. Entries of other address families are skipped.
     pub fn parse_list(output: &[u8]) -> Result<Vec<NetworkInterface>, Malformed> {
         let mut interfaces = Vec::new();
         let mut rest = output;

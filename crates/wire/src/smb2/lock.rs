@@ -1,18 +1,16 @@
-//! LOCK: byte-range locks.
-//!
-//! Spec: [MS-SMB2] 2.2.26, 2.2.27. Does not: lock.
+//! LOCK ([MS-SMB2] 2.2.26, 2.2.27): locks and unlocks byte ranges.
 
 use bytes::Bytes;
 
 use super::field::{Put, TRUNCATED, array_at, bits, empty_body, fixed, len16, u16_at, u32_at, u64_at};
 use super::{FileId, HEADER_LEN, Malformed};
 
-/// More ranges in one request are refused; clients send one or two.
+/// Most ranges in one request; more are refused. Clients send one or two.
 pub const MAX_LOCKS: usize = 64;
 const ELEMENT_LEN: usize = 24;
 
 bits! {
-    /// What to do with a range.
+    /// The operation on a range.
     Flags: u32 {
         /// Lock shared.
         SHARED_LOCK = 0x0000_0001;
@@ -20,7 +18,7 @@ bits! {
         EXCLUSIVE_LOCK = 0x0000_0002;
         /// Unlock.
         UNLOCK = 0x0000_0004;
-        /// Answer at once, do not wait.
+        /// Fail at once instead of waiting.
         FAIL_IMMEDIATELY = 0x0000_0010;
     }
 }
@@ -30,9 +28,9 @@ bits! {
 pub struct Element {
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What to do.
+    /// The operation.
     pub flags: Flags,
 }
 
@@ -41,14 +39,14 @@ pub struct Element {
 pub struct Request {
     /// LockSequenceNumber (4 bits) and LockSequenceIndex, for replay.
     pub sequence: u32,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
     /// Ranges; never empty.
     pub locks: Vec<Element>,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<24>(message, 48)?;
         let count = usize::from(u16_at(b, 2));

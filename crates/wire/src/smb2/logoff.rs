@@ -1,6 +1,4 @@
-//! LOGOFF: ends a session.
-//!
-//! Spec: [MS-SMB2] 2.2.7, 2.2.8. Does not: carry anything beyond its header.
+//! LOGOFF ([MS-SMB2] 2.2.7, 2.2.8): ends a session. Its body is empty.
 
 super::field::empty_body! {
     Request: "A request.";

@@ -1,12 +1,12 @@
-//! SMB2 and SMB3 messages: header, one module per command, the information classes of [MS-FSCC].
+//! SMB2 and SMB3 messages: the header, one module per command ([MS-SMB2] 2.2), the information classes ([MS-FSCC] 2.4
+//! and 2.5) and status codes ([MS-ERREF] 2.3).
 //!
-//! Spec: [MS-SMB2] 2.2, [MS-FSCC] 2.4 and 2.5, [MS-ERREF] 2.3.
-//! Owns: nothing; parsed values slice the message they came from (`Bytes`), so a WRITE's data is never copied.
-//! Does not: keep state, sign, encrypt or decide.
+//! Parsed values are slices of the message (`Bytes`), so the data of a WRITE is never copied. This module neither keeps
+//! state nor signs or encrypts.
 //!
 //! Every `parse` takes one whole message beginning with its 64-byte header, because the offsets inside a body count
-//! from there ([MS-SMB2] 2.2). A message of a compound is one slice of [`compound::split`]. Every `emit` appends a
-//! body to a buffer in which the header has just been put.
+//! from there ([MS-SMB2] 2.2). In a compound, each slice of [`compound::split`] is a message. Every `emit` appends a
+//! body to a buffer that ends with the header.
 
 pub mod access;
 pub mod cancel;
@@ -54,7 +54,7 @@ pub use filetime::Filetime;
 pub use header::{HEADER_LEN, Header, Id};
 pub use status::NtStatus;
 
-/// A message that its specification does not allow: which rule it breaks.
+/// A malformed message, with the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed SMB2 message: {0}")]
 pub struct Malformed(pub &'static str);
@@ -71,7 +71,7 @@ impl Dialect {
     pub const V2_0_2: Dialect = Dialect(0x0202);
     /// SMB 2.1.
     pub const V2_1: Dialect = Dialect(0x0210);
-    /// "Some SMB2, ask again": the answer to a multi-protocol negotiate (3.3.5.3.1).
+    /// The answer to a multi-protocol negotiate: the server speaks SMB2, and the client negotiates again (3.3.5.3.1).
     pub const WILDCARD: Dialect = Dialect(0x02FF);
     /// SMB 3.0.
     pub const V3_0: Dialect = Dialect(0x0300);
@@ -95,25 +95,25 @@ impl std::fmt::Display for Dialect {
     }
 }
 
-/// A handle as the server names it ([MS-SMB2] 2.2.14.1).
+/// A server's handle of an open ([MS-SMB2] 2.2.14.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileId {
-    /// Survives a reconnect of a durable handle.
+    /// Stays the same when a durable handle reconnects.
     pub persistent: u64,
-    /// Unique on the connection's session.
+    /// Unique in the session.
     pub volatile: u64,
 }
 
 impl FileId {
-    /// "The handle of the previous request of this compound" (3.3.5.2.7.2).
+    /// The handle of the previous request in the compound (3.3.5.2.7.2).
     pub const RELATED: FileId = FileId { persistent: u64::MAX, volatile: u64::MAX };
 
-    /// From wire order.
+    /// Converts from wire order.
     pub fn from_bytes(bytes: [u8; 16]) -> FileId {
         FileId { persistent: field::u64_at(&bytes, 0), volatile: field::u64_at(&bytes, 8) }
     }
 
-    /// In wire order.
+    /// Converts to wire order.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut out = [0; 16];
         out[..8].copy_from_slice(&self.persistent.to_le_bytes());

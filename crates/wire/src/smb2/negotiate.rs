@@ -1,7 +1,5 @@
-//! NEGOTIATE: dialect, capabilities, limits and algorithms.
-//!
-//! Spec: [MS-SMB2] 2.2.3, 2.2.4; [MS-SMB2] 3.3.5.3.1 for the SMB1 form that old clients open with.
-//! Does not: choose.
+//! NEGOTIATE ([MS-SMB2] 2.2.3, 2.2.4): dialect, capabilities, limits and algorithms. Old clients open with the SMB1
+//! form (3.3.5.3.1).
 
 use bytes::Bytes;
 
@@ -13,31 +11,31 @@ use super::filetime::Filetime;
 use super::header::MAGIC_SMB1;
 use super::{Dialect, Guid, HEADER_LEN, Malformed, utf16};
 
-/// More negotiate contexts than there are types of them are noise: 8 are defined, clients send at most these.
+/// Most negotiate contexts that are parsed. 8 types are defined, and clients send each at most once.
 pub const MAX_CONTEXTS: usize = 32;
-/// More dialects than this are noise: 5 are defined.
+/// Most dialects that are parsed; 5 are defined.
 pub const MAX_DIALECTS: usize = 64;
 
 bits! {
-    /// Whether a side signs.
+    /// Signing mode of a peer.
     SecurityMode: u16 {
-        /// It can.
+        /// The peer can sign.
         SIGNING_ENABLED = 0x0001;
-        /// It must.
+        /// The peer requires signing.
         SIGNING_REQUIRED = 0x0002;
     }
 }
 
 bits! {
-    /// What a side can.
+    /// Capabilities of a peer.
     Capabilities: u32 {
         /// DFS.
         DFS = 0x0000_0001;
         /// Leases.
         LEASING = 0x0000_0002;
-        /// Requests of several credits.
+        /// Requests that cost several credits.
         LARGE_MTU = 0x0000_0004;
-        /// Several connections in a session.
+        /// Several connections per session.
         MULTI_CHANNEL = 0x0000_0008;
         /// Persistent handles.
         PERSISTENT_HANDLES = 0x0000_0010;
@@ -51,7 +49,7 @@ bits! {
 }
 
 codes! {
-    /// Hash of preauthentication integrity.
+    /// Hash algorithm for preauthentication integrity.
     HashId: u16 {
         /// SHA-512.
         SHA512 = 0x0001;
@@ -87,14 +85,14 @@ codes! {
 /// One negotiate context ([MS-SMB2] 2.2.3.1, 2.2.4.1); the same in both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// Hashes of preauthentication integrity, and salt.
+    /// Hash algorithms for preauthentication integrity, and a salt.
     Preauth {
-        /// By preference; the response names one.
+        /// By preference; the response has one.
         hashes: Vec<HashId>,
         /// Random.
         salt: Bytes,
     },
-    /// Ciphers by preference. The response names one, 0 for none in common.
+    /// Ciphers by preference. The response has one, or 0 if none is common.
     Encryption(Vec<CipherId>),
     /// Compression algorithms by preference.
     Compression {
@@ -105,18 +103,18 @@ pub enum Context {
     },
     /// The server's name as the client knows it.
     Netname(String),
-    /// 1: transport security is accepted instead of encryption.
+    /// 1: transport security substitutes for encryption.
     Transport {
         /// Flags.
         flags: u32,
     },
-    /// Transforms of RDMA payload.
+    /// Transforms for RDMA payload.
     RdmaTransform(Vec<u16>),
     /// Signing algorithms by preference.
     Signing(Vec<SigningId>),
     /// Versions of the POSIX extensions ([POSIX-SMB2] 2.2.3.1.8): see [`super::posix::EXTENSIONS`].
     Posix(Vec<Guid>),
-    /// One that this code does not know; to be ignored.
+    /// An unknown context, to be ignored.
     Unknown {
         /// ContextType.
         kind: u16,
@@ -246,7 +244,7 @@ fn parse_contexts(message: &Bytes, offset: usize, count: u16) -> Result<Vec<Cont
     Ok(contexts)
 }
 
-/// Appends contexts, each 8-byte aligned counted from the header of the body that begins at `body`.
+/// Appends contexts, each 8-byte aligned, counted from the header of the body that begins at `body`.
 fn emit_contexts(contexts: &[Context], body: usize, out: &mut Vec<u8>) {
     for context in contexts {
         pad(out, body, 8);
@@ -257,20 +255,20 @@ fn emit_contexts(contexts: &[Context], body: usize, out: &mut Vec<u8>) {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Whether the client signs.
+    /// The client's signing mode.
     pub security_mode: SecurityMode,
-    /// What the client can.
+    /// The client's capabilities.
     pub capabilities: Capabilities,
     /// Identifies the client.
     pub client_guid: Guid,
-    /// Dialects offered; never empty.
+    /// Offered dialects; never empty.
     pub dialects: Vec<Dialect>,
-    /// Only with dialect 3.1.1.
+    /// Only in dialect 3.1.1.
     pub contexts: Vec<Context>,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<36>(message, 36)?;
         let count = usize::from(u16_at(b, 2));
@@ -322,13 +320,13 @@ impl Request {
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Whether the server signs.
+    /// The server's signing mode.
     pub security_mode: SecurityMode,
-    /// What was chosen.
+    /// The chosen dialect.
     pub dialect: Dialect,
     /// Identifies the server.
     pub server_guid: Guid,
-    /// What the server can.
+    /// The server's capabilities.
     pub capabilities: Capabilities,
     /// Largest QUERY/SET buffer in bytes.
     pub max_transact_size: u32,
@@ -338,16 +336,16 @@ pub struct Response {
     pub max_write_size: u32,
     /// The server's clock.
     pub system_time: Filetime,
-    /// When the server started; most send 0.
+    /// When the server started; most servers send 0.
     pub server_start_time: Filetime,
     /// The GSS token (a SPNEGO NegTokenInit2); may be empty.
     pub token: Bytes,
-    /// Only with dialect 3.1.1.
+    /// Only in dialect 3.1.1.
     pub contexts: Vec<Context>,
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<64>(message, 65)?;
         let dialect = Dialect(u16_at(b, 4));
@@ -400,7 +398,8 @@ impl Response {
     }
 }
 
-/// The SMB1 negotiate by which old clients ask whether a server speaks SMB2 ([MS-SMB2] 3.3.5.3.1, [MS-CIFS] 2.2.4.52).
+/// The SMB1 negotiate by which old clients find out whether a server speaks SMB2 ([MS-SMB2] 3.3.5.3.1, [MS-CIFS]
+/// 2.2.4.52).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Smb1Negotiate {
     /// "SMB 2.002" is offered: answer with dialect 2.0.2.
@@ -410,7 +409,7 @@ pub struct Smb1Negotiate {
 }
 
 impl Smb1Negotiate {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &[u8]) -> Result<Smb1Negotiate, Malformed> {
         const COMMAND_NEGOTIATE: u8 = 0x72;
         let h = message.first_chunk::<35>().ok_or(Malformed("shorter than an SMB1 negotiate"))?;

@@ -1,14 +1,14 @@
-//! Copies by token: OFFLOAD_READ says which bytes are meant, OFFLOAD_WRITE has them written elsewhere.
+//! Offloaded copies ([MS-FSCC] 2.1.11, 2.3.41 to 2.3.44): OFFLOAD_READ returns a token for a range, and OFFLOAD_WRITE
+//! writes its data elsewhere.
 //!
-//! Spec: [MS-FSCC] 2.1.11 (token), 2.3.41 to 2.3.44.
-//! Does not: know what is in a token; that is between a server and itself.
+//! Only the server that issued a token interprets its content.
 
 use super::Malformed;
 use super::field::{Put, Reader};
 
-/// TokenType of a token that stands for zeros.
+/// TokenType of the zero token.
 const ZERO_DATA: u32 = 0xFFFF_0001;
-/// From here on types are reserved for tokens that everybody knows.
+/// From here on, types are reserved for well-known tokens.
 const WELL_KNOWN: u32 = 0xFFFF_0000;
 /// Bytes of a token.
 const TOKEN_LEN: usize = 512;
@@ -16,13 +16,13 @@ const TOKEN_LEN: usize = 512;
 /// STORAGE_OFFLOAD_TOKEN (2.1.11), whose numbers are big-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// Zeros without end; anybody can make one.
+    /// An unlimited number of zeros; any client can make this token.
     Zeros,
-    /// What a server gave out: a type of its own and up to 504 bytes.
+    /// A token issued by a server, with a type of its own and up to 504 bytes.
     Own {
         /// TokenType.
         kind: u32,
-        /// TokenId, as long as it says.
+        /// TokenId, of the length in its header.
         id: Vec<u8>,
     },
 }
@@ -35,10 +35,10 @@ impl Token {
         let [k0, k1, k2, k3, _, _, l0, l1, id @ ..] = bytes;
         match u32::from_be_bytes([*k0, *k1, *k2, *k3]) {
             ZERO_DATA => Ok(Token::Zeros),
-            WELL_KNOWN.. => Err(Malformed("token of a reserved type")),
+            WELL_KNOWN.. => Err(Malformed("reserved token type")),
             kind => {
                 let len = usize::from(u16::from_be_bytes([*l0, *l1]));
-                let id = id.get(..len).ok_or(Malformed("length of a token"))?;
+                let id = id.get(..len).ok_or(Malformed("wrong token length"))?;
                 Ok(Token::Own { kind, id: id.to_vec() })
             }
         }
@@ -62,28 +62,28 @@ impl Token {
 /// FSCTL_OFFLOAD_READ_INPUT (2.3.41).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadRead {
-    /// Size, as said; not checked.
+    /// Size field, unchecked.
     pub size: u32,
-    /// How long the token shall be good, in milliseconds; 0: as the server likes.
+    /// Requested lifetime of the token in milliseconds; 0: the server's choice.
     pub ttl_ms: u32,
-    /// From here.
+    /// Offset of the range.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl OffloadRead {
-    /// Its length, and what its size must say.
+    /// Length on the wire in bytes, and the required value of its size.
     pub const LEN: u32 = 32;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(input: &[u8]) -> Result<OffloadRead, Malformed> {
         let mut r = Reader::new(input);
         let (size, _flags, ttl_ms, _reserved) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
         Ok(OffloadRead { size, ttl_ms, offset: r.u64()?, len: r.u64()? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.size);
         out.put_u32(0);
@@ -97,26 +97,26 @@ impl OffloadRead {
 /// FSCTL_OFFLOAD_READ_OUTPUT (2.3.42).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffloadReadAnswer {
-    /// All beyond what the token stands for is zero.
+    /// Whether all data after the token's range is zero.
     pub zero_beyond: bool,
-    /// Bytes that the token stands for.
+    /// Length of the token's range in bytes.
     pub len: u64,
     /// The token.
     pub token: Token,
 }
 
 impl OffloadReadAnswer {
-    /// Its length.
+    /// Length on the wire in bytes.
     pub const LEN: u32 = 16 + TOKEN_LEN as u32;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(output: &[u8]) -> Result<OffloadReadAnswer, Malformed> {
         let mut r = Reader::new(output);
         let (_size, flags, len) = (r.u32()?, r.u32()?, r.u64()?);
         Ok(OffloadReadAnswer { zero_beyond: flags & 1 != 0, len, token: Token::parse(&r.array()?)? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(OffloadReadAnswer::LEN);
         out.put_u32(self.zero_beyond.into());
@@ -128,23 +128,23 @@ impl OffloadReadAnswer {
 /// FSCTL_OFFLOAD_WRITE_INPUT (2.3.43).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffloadWrite {
-    /// Size, as said; not checked.
+    /// Size field, unchecked.
     pub size: u32,
-    /// To here.
+    /// Offset in the target.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// From here in what the token stands for.
+    /// Offset in the token's range.
     pub transfer_offset: u64,
-    /// The token; `None` when it is none that could be known.
+    /// The token; `None` if it is invalid.
     pub token: Option<Token>,
 }
 
 impl OffloadWrite {
-    /// Its length, and what its size must say.
+    /// Length on the wire in bytes, and the required value of its size.
     pub const LEN: u32 = 32 + TOKEN_LEN as u32;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(input: &[u8]) -> Result<OffloadWrite, Malformed> {
         let mut r = Reader::new(input);
         let (size, _flags) = (r.u32()?, r.u32()?);
@@ -153,7 +153,7 @@ impl OffloadWrite {
         Ok(OffloadWrite { size, offset, len, transfer_offset, token })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.size);
         out.put_u32(0);
@@ -172,17 +172,17 @@ pub struct OffloadWriteAnswer {
 }
 
 impl OffloadWriteAnswer {
-    /// Its length.
+    /// Length on the wire in bytes.
     pub const LEN: u32 = 16;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(output: &[u8]) -> Result<OffloadWriteAnswer, Malformed> {
         let mut r = Reader::new(output);
         let (_size, _flags) = (r.u32()?, r.u32()?);
         Ok(OffloadWriteAnswer { len: r.u64()? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(OffloadWriteAnswer::LEN);
         out.put_u32(0);
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(bytes.len(), OffloadWrite::LEN as usize);
         assert_eq!(OffloadWrite::parse(&bytes), Ok(write.clone()));
         (0..bytes.len()).for_each(|len| assert!(OffloadWrite::parse(&bytes[..len]).is_err()));
-        // Longer than a token is, and of a type that nobody knows.
+        // A token with an excessive length, and a token of an unknown type.
         bytes[32 + 6..32 + 8].copy_from_slice(&505u16.to_be_bytes());
         assert_eq!(OffloadWrite::parse(&bytes).unwrap().token, None);
         bytes[32..36].copy_from_slice(&0xFFFF_0002u32.to_be_bytes());

@@ -1,7 +1,7 @@
-//! OPLOCK_BREAK: the server takes caching rights back, the client agrees.
+//! OPLOCK_BREAK ([MS-SMB2] 2.2.23 notification, 2.2.24 acknowledgment, 2.2.25 response): the server revokes caching
+//! rights, and the client acknowledges.
 //!
-//! Spec: [MS-SMB2] 2.2.23 (notification), 2.2.24 (acknowledgment), 2.2.25 (response).
-//! Does not: break. The StructureSize tells oplocks from leases.
+//! The StructureSize distinguishes oplocks from leases.
 
 use bytes::Bytes;
 
@@ -16,30 +16,30 @@ pub const ACK_REQUIRED: u32 = 0x01;
 /// A notification from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// Of an oplock.
+    /// An oplock.
     Oplock {
-        /// What remains.
+        /// The rights that remain.
         level: OplockLevel,
-        /// Of which file.
+        /// The file.
         file: FileId,
     },
-    /// Of a lease.
+    /// A lease.
     Lease {
         /// The new epoch (3.x).
         epoch: u16,
         /// [`ACK_REQUIRED`] or 0.
         flags: u32,
-        /// Which lease.
+        /// Key of the lease.
         key: Guid,
-        /// What it was.
+        /// The current rights.
         current: LeaseState,
-        /// What remains.
+        /// The rights that remain.
         new: LeaseState,
     },
 }
 
 impl Notification {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Notification, Malformed> {
         match structure_size(message)? {
             24 => {
@@ -79,29 +79,29 @@ impl Notification {
 /// The client's acknowledgment; the server's response to it has the same layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledgment {
-    /// Of an oplock.
+    /// An oplock.
     Oplock {
-        /// What remains.
+        /// The rights that remain.
         level: OplockLevel,
-        /// Of which file.
+        /// The file.
         file: FileId,
     },
-    /// Of a lease.
+    /// A lease.
     Lease {
-        /// Which lease.
+        /// Key of the lease.
         key: Guid,
-        /// What remains.
+        /// The rights that remain.
         state: LeaseState,
     },
 }
 
-/// What the client sends.
+/// The client's acknowledgment.
 pub type Request = Acknowledgment;
-/// What the server answers.
+/// The server's response.
 pub type Response = Acknowledgment;
 
 impl Acknowledgment {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Acknowledgment, Malformed> {
         match structure_size(message)? {
             24 => {

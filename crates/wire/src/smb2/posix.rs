@@ -1,8 +1,8 @@
-//! What the POSIX extensions of SMB 3.1.1 add: modes, links, owners.
+//! The POSIX extensions of SMB 3.1.1: modes, links, owners.
 //!
-//! Spec: the SMB3 POSIX Extensions ([POSIX-SMB2] 2.2.3.1.8 negotiate context, 2.2.13.2.16 and 2.2.14.2.16 create contexts;
-//! [POSIX-FSCC] 2.3.1 FilePosixInformation, class 100, and the mode).
-//! Does not: list directories (see [`super::fscc::directory`]), nor say what a mode allows.
+//! They are the SMB3 POSIX Extensions ([POSIX-SMB2] 2.2.3.1.8 negotiate context, 2.2.13.2.16 and 2.2.14.2.16 create
+//! contexts; [POSIX-FSCC] 2.3.1 FilePosixInformation, class 100, and the mode). [`super::fscc::directory`] lists
+//! directories.
 //!
 //! ```text
 //! create request:  mode 4                     response:  links 4 | reparse tag 4 | mode 4 | owner SID | group SID
@@ -17,20 +17,20 @@ use super::field::{Put, Reader, len32};
 use super::{Filetime, Guid, Malformed, utf16};
 use crate::security::Sid;
 
-/// Names the version of the extensions in NEGOTIATE, and the context in CREATE.
+/// Identifies the version of the extensions in NEGOTIATE, and the context in CREATE.
 pub const EXTENSIONS: Guid = *b"\x93\xad\x25\x50\x9c\xb4\x11\xe7\xb4\x23\x83\xde\x96\x8b\xcd\x7c";
 
 /// Permissions of a mode.
 pub const PERMISSIONS: u32 = 0o7777;
 
-/// The permissions that the mode of a CREATE wishes for; `None` where it has none to wish for, which Linux says with a mode
-/// of all ones.
+/// The permissions that the mode of a CREATE requests; `None` if it requests none, which Linux indicates by a mode of
+/// all ones.
 pub fn wished(mode: u32) -> Option<u32> {
     const ALL: u32 = 0xffff;
     (mode & ALL != ALL).then_some(mode & PERMISSIONS)
 }
 
-/// What a file is.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "kinds of files of POSIX")]
 pub enum FileType {
@@ -44,17 +44,17 @@ pub enum FileType {
     Socket = 6,
 }
 
-/// A mode as it travels.
+/// A mode on the wire.
 pub fn mode(kind: FileType, permissions: u32) -> u32 {
     (kind as u32) << 12 | permissions & PERMISSIONS
 }
 
-/// What is known of a file beside what SMB tells anyway.
+/// Properties of a file that plain SMB does not report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posix {
-    /// Names that it has.
+    /// Number of hard links.
     pub links: u32,
-    /// What kind of reparse point it is; 0 for none.
+    /// Tag of the reparse point; 0 for none.
     pub reparse_tag: u32,
     /// See [`mode`].
     pub mode: u32,
@@ -65,14 +65,14 @@ pub struct Posix {
 }
 
 impl Posix {
-    /// Reads the context of a CREATE's answer.
+    /// Parses the context of a CREATE response.
     pub fn parse(data: &[u8]) -> Result<Posix, Malformed> {
         let mut r = Reader::new(data);
         let (links, reparse_tag, mode) = (r.u32()?, r.u32()?, r.u32()?);
         Ok(Posix { links, reparse_tag, mode, owner: sid(&mut r)?, group: sid(&mut r)? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.links);
         out.put_u32(self.reparse_tag);
@@ -83,7 +83,7 @@ impl Posix {
 }
 
 fn sid(r: &mut Reader<'_>) -> Result<Sid, Malformed> {
-    // Revision, number of sub-authorities, authority, and those.
+    // Revision, number of sub-authorities, authority, and the sub-authorities.
     let subs = *r.rest().get(1).ok_or(Malformed("SID"))?;
     let bytes = r.take(usize::from(subs).saturating_mul(4).saturating_add(8))?;
     Sid::parse(bytes).map_err(|_| Malformed("SID"))
@@ -92,17 +92,17 @@ fn sid(r: &mut Reader<'_>) -> Result<Sid, Malformed> {
 /// FilePosixInformation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Information {
-    /// Birth.
+    /// Time of creation.
     pub creation_time: Filetime,
     /// Last read.
     pub last_access_time: Filetime,
     /// Last write.
     pub last_write_time: Filetime,
-    /// Last change of anything.
+    /// Last change of data or metadata.
     pub change_time: Filetime,
-    /// Bytes that it has.
+    /// Size in bytes.
     pub end_of_file: u64,
-    /// Bytes that it occupies.
+    /// Allocated bytes.
     pub allocation_size: u64,
     /// Attributes.
     pub attributes: FileAttributes,
@@ -110,14 +110,14 @@ pub struct Information {
     pub inode: u64,
     /// Number of the device.
     pub device: u32,
-    /// The rest.
+    /// The POSIX properties.
     pub posix: Posix,
     /// Name.
     pub name: String,
 }
 
 impl Information {
-    /// Reads it, as far as an entry of a listing has it, too.
+    /// Parses the structure, or the part of it that an entry of a listing has.
     pub fn parse(bytes: &[u8]) -> Result<Information, Malformed> {
         let mut r = Reader::new(bytes);
         let [creation_time, last_access_time, last_write_time, change_time] =
@@ -143,7 +143,7 @@ impl Information {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u64(self.creation_time.0);
         out.put_u64(self.last_access_time.0);

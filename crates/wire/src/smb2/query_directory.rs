@@ -1,7 +1,6 @@
-//! QUERY_DIRECTORY: a listing, a buffer at a time.
+//! QUERY_DIRECTORY ([MS-SMB2] 2.2.33, 2.2.34): lists a directory, one buffer at a time.
 //!
-//! Spec: [MS-SMB2] 2.2.33, 2.2.34.
-//! Does not: lay out the entries (see [`super::fscc::directory`]).
+//! [`super::fscc::directory`] has the layouts of the entries.
 
 use bytes::Bytes;
 
@@ -14,13 +13,13 @@ use super::{FileId, HEADER_LEN, Malformed, utf16};
 bits! {
     /// Flags.
     Flags: u8 {
-        /// From the start.
+        /// Start from the beginning.
         RESTART_SCANS = 0x01;
-        /// One entry only.
+        /// Return one entry only.
         RETURN_SINGLE_ENTRY = 0x02;
-        /// From `file_index`.
+        /// Start at `file_index`.
         INDEX_SPECIFIED = 0x04;
-        /// From the start, with a new pattern.
+        /// Start from the beginning with a new pattern.
         REOPEN = 0x10;
     }
 }
@@ -28,22 +27,22 @@ bits! {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which layout.
+    /// Layout of the entries.
     pub class: FileClass,
     /// Flags.
     pub flags: Flags,
-    /// Where to go on, with INDEX_SPECIFIED.
+    /// Position at which to continue, with INDEX_SPECIFIED.
     pub file_index: u32,
-    /// Of which directory.
+    /// The directory.
     pub file: FileId,
-    /// Largest buffer of the answer in bytes.
+    /// Largest output buffer in bytes.
     pub output_buffer_length: u32,
-    /// `*`, a name, or a pattern with `*`, `?`, `<`, `>`, `"`. Empty goes on with that of before.
+    /// `*`, a name, or a pattern with `*`, `?`, `<`, `>`, `"`. Empty continues with the previous pattern.
     pub pattern: String,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<32>(message, 33)?;
         let (at, len) = (usize::from(u16_at(b, 24)), usize::from(u16_at(b, 26)));
@@ -70,7 +69,7 @@ impl Request {
         out.put_u32(self.output_buffer_length);
         utf16::encode(&self.pattern, out);
         if self.pattern.is_empty() {
-            // StructureSize counts one byte of the buffer; servers insist on it.
+            // StructureSize counts one byte of the buffer, and servers require that byte.
             out.put_u8(0);
         }
     }

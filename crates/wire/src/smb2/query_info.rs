@@ -1,6 +1,6 @@
-//! QUERY_INFO: attributes of a file, a file system, a security descriptor, quotas.
+//! QUERY_INFO ([MS-SMB2] 2.2.37, 2.2.38): queries a file, its file system, its security descriptor, or quotas.
 //!
-//! Spec: [MS-SMB2] 2.2.37, 2.2.38. Does not: lay out the classes (see [`super::fscc`]).
+//! [`super::fscc`] has the layouts of the classes.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use super::field::{
 use super::{FileId, HEADER_LEN, Malformed};
 
 codes! {
-    /// What is asked about.
+    /// The subject of a query.
     InfoType: u8 {
         /// The file.
         FILE = 0x01;
@@ -24,7 +24,7 @@ codes! {
 }
 
 bits! {
-    /// Which parts of a security descriptor ([MS-SMB2] 2.2.37, AdditionalInformation).
+    /// Parts of a security descriptor ([MS-SMB2] 2.2.37, AdditionalInformation).
     SecurityInformation: u32 {
         /// Owner.
         OWNER = 0x0000_0001;
@@ -40,7 +40,7 @@ bits! {
         ATTRIBUTE = 0x0000_0020;
         /// Central policy.
         SCOPE = 0x0000_0040;
-        /// All of it.
+        /// The whole descriptor.
         BACKUP = 0x0001_0000;
     }
 }
@@ -48,24 +48,24 @@ bits! {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// About what.
+    /// The subject.
     pub info_type: InfoType,
-    /// Which class: a [`super::fscc::FileClass`] or [`super::fscc::FsClass`] by `info_type`.
+    /// Information class: a [`super::fscc::FileClass`] or [`super::fscc::FsClass`], by `info_type`.
     pub class: u8,
-    /// Largest buffer of the answer in bytes.
+    /// Largest output buffer in bytes.
     pub output_buffer_length: u32,
-    /// [`SecurityInformation`], or an index into extended attributes.
+    /// [`SecurityInformation`], or an index into the extended attributes.
     pub additional_information: u32,
-    /// How to walk extended attributes.
+    /// How to iterate over extended attributes.
     pub flags: u32,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
     /// A list of extended attributes or quota entries to return.
     pub input: Bytes,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<40>(message, 41)?;
         let (at, len) = (usize::from(u16_at(b, 8)), u32_at(b, 12) as usize);

@@ -1,7 +1,5 @@
-//! RDMA transforms: what makes payload safe that moves beside the message.
-//!
-//! Spec: [MS-SMB2] 2.2.43 (SMB2_RDMA_TRANSFORM), 2.2.43.1 (SMB2_RDMA_CRYPTO_TRANSFORM).
-//! Does not: encrypt, sign or judge.
+//! RDMA transforms ([MS-SMB2] 2.2.43 SMB2_RDMA_TRANSFORM, 2.2.43.1 SMB2_RDMA_CRYPTO_TRANSFORM): signature and nonce of
+//! a payload that RDMA transfers outside the message.
 //!
 //! ```text
 //! transform:  0 RdmaDescriptorOffset u16 | 2 RdmaDescriptorLength u16 | 4 Channel u32 | 8 TransformCount u16 | 10 0
@@ -9,7 +7,7 @@
 //! then:         descriptors, in a WRITE request
 //! ```
 //!
-//! Exactly one crypto transform is legal, hence one field.
+//! Only one crypto transform is legal, so there is one field.
 
 use bytes::Bytes;
 
@@ -23,9 +21,9 @@ const CRYPTO_LEN: usize = 8;
 pub const SIGNATURE_LEN: usize = 16;
 
 codes! {
-    /// A transform as NEGOTIATE names it (2.2.3.1.6) and as it is applied.
+    /// A transform, both in NEGOTIATE (2.2.3.1.6) and on payload.
     RdmaTransformId: u16 {
-        /// None in common.
+        /// No common transform.
         NONE = 0x0000;
         /// Encryption.
         ENCRYPTION = 0x0001;
@@ -37,40 +35,40 @@ codes! {
 /// Signature and nonce of one payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crypto {
-    /// What was done.
+    /// Kind of the transform.
     pub kind: RdmaTransformId,
     /// Signature or tag.
     pub signature: Bytes,
-    /// Nonce; empty where the algorithm has none.
+    /// Nonce; empty if the algorithm has none.
     pub nonce: Bytes,
 }
 
 /// The channel information of a WRITE whose payload is transformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transformed {
-    /// How.
+    /// The crypto transform.
     pub crypto: Crypto,
-    /// The server revokes the first token with its answer.
+    /// Whether the server's response invalidates the first token.
     pub revoke: bool,
-    /// Where the payload is.
+    /// Memory that holds the payload.
     pub descriptors: Descriptors,
 }
 
-/// How many bytes a transform without descriptors occupies.
+/// Length of a transform without descriptors, in bytes.
 pub const fn len(nonce_len: usize) -> usize {
     nonce_len.saturating_add(HEAD_LEN + CRYPTO_LEN + SIGNATURE_LEN).next_multiple_of(8)
 }
 
-/// Reads both structures: the crypto transform, and where it ends.
+/// Parses both structures: the crypto transform, and the offset of its end.
 fn parse_head(bytes: &Bytes) -> Result<(Crypto, usize), Malformed> {
     const WHAT: Malformed = Malformed("RDMA transform");
     let head = bytes.get(..HEAD_LEN + CRYPTO_LEN).ok_or(WHAT)?;
     if u16_at(head, 8) != 1 {
-        return Err(Malformed("RDMA transform: not one"));
+        return Err(Malformed("RDMA transform: count is not one"));
     }
     let kind = RdmaTransformId(u16_at(head, HEAD_LEN));
     if !matches!(kind, RdmaTransformId::ENCRYPTION | RdmaTransformId::SIGNING) {
-        return Err(Malformed("RDMA transform of no known type"));
+        return Err(Malformed("RDMA transform: unknown type"));
     }
     let signature_at = HEAD_LEN + CRYPTO_LEN;
     let nonce_at = signature_at + usize::from(u16_at(head, HEAD_LEN + 2));
@@ -101,7 +99,7 @@ fn emit_head(crypto: &Crypto, channel: u32, descriptors: usize, out: &mut Vec<u8
 }
 
 impl Crypto {
-    /// Reads the buffer of a READ response.
+    /// Parses the buffer of a READ response.
     pub fn parse(bytes: &Bytes) -> Result<Crypto, Malformed> {
         parse_head(bytes).map(|(crypto, _)| crypto)
     }
@@ -113,19 +111,19 @@ impl Crypto {
 }
 
 impl Transformed {
-    /// Reads channel information.
+    /// Parses channel information.
     pub(crate) fn parse(info: &Bytes) -> Result<Transformed, Malformed> {
         let (crypto, end) = parse_head(info)?;
         let (at, len) = (usize::from(u16_at(info, 0)), usize::from(u16_at(info, 2)));
         let revoke = match u32_at(info, 4) {
             1 => false,
             2 => true,
-            _ => return Err(Malformed("RDMA transform of no memory")),
+            _ => return Err(Malformed("RDMA transform: unknown channel")),
         };
-        // 3.3.5.13: at the first 8-byte boundary behind the transform.
+        // 3.3.5.13: at the first 8-byte boundary after the transform.
         let descriptors = slice(info, at, len)
             .filter(|_| at == end)
-            .ok_or(Malformed("RDMA transform: descriptors are elsewhere"))?;
+            .ok_or(Malformed("RDMA transform: descriptors are not where they should be"))?;
         Ok(Transformed { crypto, revoke, descriptors: Descriptors::parse(descriptors)? })
     }
 

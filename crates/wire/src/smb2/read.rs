@@ -1,9 +1,7 @@
-//! READ: bytes of a file.
+//! READ ([MS-SMB2] 2.2.19, 2.2.20): reads bytes of a file.
 //!
-//! Spec: [MS-SMB2] 2.2.19, 2.2.20.
-//! Buffers: a parsed response's data is a slice of the message; a response is emitted without its data,
-//! so that the data may be a range of a file that nobody has read, or travel by RDMA.
-//! Does not: choose how the data travels.
+//! The data of a parsed response is a slice of the message. A response is emitted without its data, which may be a file
+//! range that has not been read yet, or be transferred by RDMA.
 
 use bytes::Bytes;
 
@@ -14,7 +12,7 @@ use super::field::{
 use super::rdma_transform::{self, Crypto};
 use super::{FileId, HEADER_LEN, Malformed};
 
-/// Where the data of a response that we emit begins, counted from its header.
+/// Offset of the data in responses that we emit, from their header.
 pub const RESPONSE_DATA_AT: usize = HEADER_LEN + 16;
 
 /// SMB2_READFLAG_RESPONSE_RDMA_TRANSFORM.
@@ -23,9 +21,9 @@ const TRANSFORMED: u32 = 1;
 bits! {
     /// Request flags (3.0.2 and later).
     Flags: u8 {
-        /// Past the server's cache.
+        /// Bypass the server's cache.
         READ_UNBUFFERED = 0x01;
-        /// Compress the answer.
+        /// Compress the response.
         REQUEST_COMPRESSED = 0x02;
     }
 }
@@ -33,26 +31,26 @@ bits! {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Where the client would like the data to begin in the answer; not binding.
+    /// Preferred offset of the data in the response; not binding.
     pub padding: u8,
     /// Flags.
     pub flags: Flags,
-    /// Bytes wanted.
+    /// Requested length in bytes.
     pub length: u32,
     /// First byte.
     pub offset: u64,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
-    /// Fewer bytes are STATUS_END_OF_FILE.
+    /// With fewer bytes the server answers STATUS_END_OF_FILE.
     pub minimum_count: u32,
-    /// How the data travels.
+    /// How the data is transferred.
     pub channel: Channel,
     /// With an RDMA channel: the length again.
     pub remaining_bytes: u32,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     #[inline]
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<48>(message, 49)?;
@@ -89,7 +87,7 @@ impl Request {
         out.put_u16(len16(info.len()));
         out.put(&info);
         if info.is_empty() {
-            // StructureSize counts one byte of the buffer; servers insist on it.
+            // StructureSize counts one byte of the buffer, and servers require that byte.
             out.put_u8(0);
         }
     }
@@ -98,16 +96,16 @@ impl Request {
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The data, when it came in the message.
+    /// The data, if the message carries it.
     pub data: Bytes,
-    /// Bytes that came by RDMA instead.
+    /// Length of the data that was transferred by RDMA instead.
     pub data_remaining: u32,
-    /// How those are to be made readable; only in 3.1.1, and only where it was negotiated.
+    /// The transform of that data; only in 3.1.1, and only if negotiated.
     pub transform: Option<Crypto>,
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     #[inline]
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<16>(message, 17)?;
@@ -119,8 +117,8 @@ impl Response {
         Ok(Response { data, data_remaining: u32_at(b, 8), transform })
     }
 
-    /// Appends the body up to the data: `data_len` bytes follow in the message at [`RESPONSE_DATA_AT`],
-    /// `data_remaining` bytes have travelled by RDMA.
+    /// Appends the body up to the data: `data_len` bytes follow in the message at [`RESPONSE_DATA_AT`];
+    /// `data_remaining` bytes were transferred by RDMA.
     #[inline]
     pub fn emit_head(data_len: u32, data_remaining: u32, out: &mut Vec<u8>) {
         out.put_u16(17);
@@ -131,8 +129,8 @@ impl Response {
         out.put_u32(0);
     }
 
-    /// Appends a body whose payload travels by RDMA and is transformed: [`Response::set_transform`] fills in how, once
-    /// it is known.
+    /// Appends a body whose payload is transformed and transferred by RDMA. [`Response::set_transform`] fills in the
+    /// transform once it is known.
     pub fn emit_transformed(nonce_len: usize, data_remaining: u32, out: &mut Vec<u8>) {
         let len = rdma_transform::len(nonce_len);
         Response::emit_head(len as u32, data_remaining, out);
@@ -141,9 +139,10 @@ impl Response {
         out.put_zeros(len);
     }
 
-    /// Fills the transform in, which is as long as announced.
+    /// Fills in the transform, whose length was announced.
     ///
     /// # Panics
+    ///
     /// When `message` does not end with the body of [`Response::emit_transformed`] for this nonce length.
     pub fn set_transform(message: &mut [u8], transform: &Crypto) {
         let mut bytes = Vec::new();

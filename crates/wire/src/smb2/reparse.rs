@@ -1,7 +1,7 @@
-//! Reparse points that name something else: where one leads.
+//! Targets of reparse points: symbolic links, mount points, links of NFS clients and of WSL.
 //!
-//! Spec: [MS-FSCC] 2.1.2.2 (REPARSE_DATA_BUFFER), 2.1.2.4 (symbolic links), 2.1.2.5 (mount points), 2.1.2.6 (links of NFS
-//! clients), 2.1.2.7 (links of WSL). Does not: follow them, or make sense of others.
+//! Layouts are [MS-FSCC] 2.1.2.2 (REPARSE_DATA_BUFFER), 2.1.2.4 (symbolic links), 2.1.2.5 (mount points), 2.1.2.6 (NFS)
+//! and 2.1.2.7 (WSL). Other reparse points are not parsed.
 //!
 //! ```text
 //! all:             tag 4 | length 2 | 0 2 | data
@@ -13,10 +13,10 @@
 use super::field::Reader;
 use super::{Malformed, utf16};
 
-/// The most reparse data ([MS-FSA] 2.1.5.10.37).
+/// Most reparse data in bytes ([MS-FSA] 2.1.5.10.37).
 pub const MAX_DATA: usize = 16_384;
 
-/// IO_REPARSE_TAG_SYMLINK ([MS-FSCC] 2.1.2.1, as all tags).
+/// IO_REPARSE_TAG_SYMLINK (all tags: [MS-FSCC] 2.1.2.1).
 pub const SYMLINK: u32 = 0xA000_000C;
 /// IO_REPARSE_TAG_MOUNT_POINT.
 pub const MOUNT_POINT: u32 = 0xA000_0003;
@@ -34,14 +34,14 @@ pub const LX_FIFO: u32 = 0x8000_0024;
 pub const LX_CHR: u32 = 0x8000_0025;
 /// See [`LX_FIFO`].
 pub const LX_BLK: u32 = 0x8000_0026;
-/// The bit in tags of what names something else.
+/// The bit in the tags of name surrogates, which stand for another file.
 pub const SURROGATE: u32 = 0x2000_0000;
 /// NFS_SPECFILE_LNK ([MS-FSCC] 2.1.2.6).
 pub const NFS_LINK: u64 = u64::from_le_bytes(*b"LNK\x01\0\0\0\0");
 const WHAT: Malformed = Malformed("reparse point");
 
-/// Where the reparse point leads, as people read it: a relative path with `/` between its names. `None` for one that
-/// leads nowhere, or of a kind that is not known.
+/// The target of a reparse point for display: a relative path with `/` between its names. `None` for a reparse point
+/// without a target, or of an unknown kind.
 pub fn target(bytes: &[u8]) -> Result<Option<String>, Malformed> {
     let mut r = Reader::new(bytes);
     let (tag, len, _) = (r.u32()?, usize::from(r.u16()?), r.u16()?);
@@ -64,7 +64,7 @@ pub fn target(bytes: &[u8]) -> Result<Option<String>, Malformed> {
     }
 }
 
-/// Where the two names are: what is looked up, and what people are shown.
+/// Offset and length of the substitute name and of the print name.
 struct Names {
     substitute: (usize, usize),
     print: (usize, usize),
@@ -76,7 +76,7 @@ impl Names {
         Ok(Names { substitute: place()?, print: place()? })
     }
 
-    /// The name for people; where there is none, the other.
+    /// The print name, or the substitute name without one.
     fn shown(&self, names: &[u8]) -> Result<String, Malformed> {
         let (offset, len) = if self.print.1 > 0 { self.print } else { self.substitute };
         utf16::decode_lossy(names.get(offset..).and_then(|rest| rest.get(..len)).ok_or(WHAT)?)
@@ -104,7 +104,7 @@ mod tests {
         let print = wide("\\\\h\\s");
         let places = [0, 0, away.len() as u8, 0, away.len() as u8, 0, print.len() as u8, 0];
         let absolute = point(SYMLINK, &[&places, &[0; 4], &away, &print]);
-        // Without a name for people the other is shown.
+        // Without a print name, the substitute name is shown.
         let mount = point(MOUNT_POINT, &[&[0, 0, 4, 0, 4, 0, 0, 0], &wide("C:")]);
         let nfs = point(NFS, &[b"LNK\x01\0\0\0\0", &wide("../x")]);
         let wsl = point(LX_SYMLINK, &[&[2, 0, 0, 0], "/etc/ü".as_bytes()]);

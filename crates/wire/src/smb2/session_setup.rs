@@ -1,6 +1,6 @@
-//! SESSION_SETUP: one leg of authentication.
+//! SESSION_SETUP ([MS-SMB2] 2.2.5, 2.2.6): one leg of authentication.
 //!
-//! Spec: [MS-SMB2] 2.2.5, 2.2.6. Does not: look into the security token (see `spnego`, `ntlm`).
+//! `spnego` and `ntlm` parse the security token.
 
 use bytes::Bytes;
 
@@ -19,9 +19,9 @@ bits! {
 bits! {
     /// Response flags.
     SessionFlags: u16 {
-        /// A guest.
+        /// The user is a guest.
         IS_GUEST = 0x0001;
-        /// Nobody.
+        /// The session is anonymous.
         IS_NULL = 0x0002;
         /// All requests must be encrypted (3.x).
         ENCRYPT_DATA = 0x0004;
@@ -31,20 +31,20 @@ bits! {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Binding or not.
+    /// Whether the request binds a connection.
     pub flags: RequestFlags,
-    /// Whether the client signs.
+    /// The client's signing mode.
     pub security_mode: SecurityMode,
-    /// Only DFS is meaningful here.
+    /// Only the DFS bit is used here.
     pub capabilities: Capabilities,
-    /// A session of before, to be ended when this one succeeds; 0 for none.
+    /// An earlier session that ends when this one succeeds; 0 for none.
     pub previous_session_id: u64,
     /// The GSS token.
     pub token: Bytes,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<24>(message, 25)?;
         let (offset, len) = (usize::from(u16_at(b, 12)), usize::from(u16_at(b, 14)));
@@ -71,17 +71,17 @@ impl Request {
     }
 }
 
-/// A response: with STATUS_MORE_PROCESSING_REQUIRED or STATUS_SUCCESS.
+/// A response with STATUS_MORE_PROCESSING_REQUIRED or STATUS_SUCCESS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What kind of session.
+    /// Kind of the session.
     pub flags: SessionFlags,
     /// The GSS token; may be empty.
     pub token: Bytes,
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<8>(message, 9)?;
         let (offset, len) = (usize::from(u16_at(b, 4)), usize::from(u16_at(b, 6)));

@@ -1,6 +1,6 @@
-//! SET_INFO: changes attributes, names, sizes, deletes.
+//! SET_INFO ([MS-SMB2] 2.2.39, 2.2.40): changes attributes, names and sizes, and deletes.
 //!
-//! Spec: [MS-SMB2] 2.2.39, 2.2.40. Does not: lay out the classes (see [`super::fscc`]).
+//! [`super::fscc`] has the layouts of the classes.
 
 use bytes::Bytes;
 
@@ -11,20 +11,20 @@ use super::{FileId, HEADER_LEN, Malformed};
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// About what.
+    /// The subject.
     pub info_type: InfoType,
-    /// Which class: a [`super::fscc::FileClass`] or [`super::fscc::FsClass`] by `info_type`.
+    /// Information class: a [`super::fscc::FileClass`] or [`super::fscc::FsClass`], by `info_type`.
     pub class: u8,
-    /// Which parts of a security descriptor.
+    /// Parts of a security descriptor.
     pub additional_information: u32,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
     /// The new values, laid out by `class`.
     pub buffer: Bytes,
 }
 
 impl Request {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<32>(message, 33)?;
         let (at, len) = (usize::from(u16_at(b, 8)), u32_at(b, 4) as usize);
@@ -56,7 +56,7 @@ impl Request {
 pub struct Response;
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         fixed::<2>(message, 2).map(|_| Response)
     }

@@ -1,19 +1,19 @@
-//! Names that SMB cannot spell: those with `"`, `*`, `:`, `<`, `>`, `?`, `\`, `|` or a control character in them.
+//! Maps names with characters that SMB reserves: `"`, `*`, `:`, `<`, `>`, `?`, `\`, `|` and control characters.
 //!
-//! Spec: [MS-FSCC] 2.1.5.2 (what a name may not hold); the mapping is that of Services for Macintosh.
-//! Does not: touch `/`, which no name has and some callers have between names, or NUL, which has no stand-in.
+//! [MS-FSCC] 2.1.5.2 defines the reserved characters; the mapping is that of Services for Macintosh. `/` is left alone,
+//! since no name contains it and some callers pass paths. NUL has no stand-in.
 //!
-//! They travel as characters for private use (U+F001 to U+F027), as Linux's cifs (`mapposix`), macOS and Samba have it, so
-//! that every file that has a UTF-8 name can be seen and opened. Without this, `a:b` would be the stream `b` of a file
-//! `a`, and `a\b` a file in a folder.
+//! Each reserved character becomes a private-use character (U+F001 to U+F027), as in Linux's cifs (`mapposix`), macOS
+//! and Samba, so that every file with a UTF-8 name can be seen and opened. Without the mapping, `a:b` would be the
+//! stream `b` of a file `a`, and `a\b` a file in a folder.
 
 use std::borrow::Cow;
 
-/// In the order of their stand-ins, U+F020 and on; control characters' are U+F001 to U+F01F.
+/// In the order of their stand-ins, from U+F020; those of control characters are U+F001 to U+F01F.
 const RESERVED: [char; 8] = ['"', '*', ':', '<', '>', '?', '\\', '|'];
 const STAND_INS: u32 = 0xF000;
 
-/// Whether a name that travels may not hold this.
+/// Whether a name on the wire must not contain this character.
 pub fn is_reserved(c: char) -> bool {
     RESERVED.contains(&c) || matches!(c, '/' | '\u{0}'..='\u{1f}')
 }
@@ -35,7 +35,7 @@ fn from_stand_in(c: char) -> char {
     }
 }
 
-/// Most names need nothing done.
+/// Most names need no change.
 fn mapped(name: &str, map: fn(char) -> char) -> Cow<'_, str> {
     match name.chars().any(|c| map(c) != c) {
         true => Cow::Owned(name.chars().map(map).collect()),
@@ -43,12 +43,12 @@ fn mapped(name: &str, map: fn(char) -> char) -> Cow<'_, str> {
     }
 }
 
-/// A name, or a path with `/` between its names, as it travels.
+/// The form on the wire of a name, or of a path with `/` between its names.
 pub fn to_wire(name: &str) -> Cow<'_, str> {
     mapped(name, to_stand_in)
 }
 
-/// A name that has travelled as it is meant. It may be `.` or `..` then, though it was neither on the wire.
+/// The name for a form on the wire. It may become `.` or `..`, although it was neither on the wire.
 pub fn from_wire(name: &str) -> Cow<'_, str> {
     mapped(name, from_stand_in)
 }
@@ -66,7 +66,7 @@ mod tests {
         assert!(matches!(to_wire("folder/plain name"), Cow::Borrowed(_)));
         assert!(matches!(from_wire("plain name"), Cow::Borrowed(_)));
         assert_eq!(to_wire("a:b"), "a\u{f022}b");
-        // What has no stand-in stays.
+        // Characters without a stand-in are unchanged.
         assert_eq!(to_wire("/\u{0}"), "/\u{0}");
         assert_eq!(from_wire("\u{f000}\u{f028}\u{f02f}"), "\u{f000}\u{f028}\u{f02f}");
     }

@@ -1,7 +1,6 @@
-//! NTSTATUS codes: how an SMB server says what became of a request.
+//! NTSTATUS codes ([MS-ERREF] 2.3.1; [MS-SMB2] 3.3.5 says which applies where): the outcome of an SMB request.
 //!
-//! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5 (which code where).
-//! Does not: list all 1,800; those that the server answers or that the client explains.
+//! Of about 1,800 codes, only those are listed that the server sends or the client explains.
 
 use super::field::codes;
 
@@ -52,7 +51,7 @@ codes! {
         INVALID_DEVICE_REQUEST = 0xC000_0010;
         /// `STATUS_END_OF_FILE`.
         END_OF_FILE = 0xC000_0011;
-        /// A copy reads beyond the end of its source.
+        /// `STATUS_INVALID_VIEW_SIZE`: a copy reads beyond the end of its source.
         INVALID_VIEW_SIZE = 0xC000_001F;
         /// `STATUS_NO_MEDIA_IN_DEVICE`.
         NO_MEDIA_IN_DEVICE = 0xC000_0013;
@@ -246,7 +245,7 @@ codes! {
         NETWORK_SESSION_EXPIRED = 0xC000_035C;
         /// `STATUS_FILE_SYSTEM_LIMITATION`.
         FILE_SYSTEM_LIMITATION = 0xC000_0427;
-        /// `STATUS_INVALID_TOKEN`: of an offloaded copy, unknown or expired.
+        /// `STATUS_INVALID_TOKEN`: the token of an offloaded copy is unknown or expired.
         INVALID_TOKEN = 0xC000_0465;
         /// `STATUS_SERVER_UNAVAILABLE`.
         SERVER_UNAVAILABLE = 0xC000_0466;
@@ -256,7 +255,7 @@ codes! {
         SHARE_UNAVAILABLE = 0xC000_0480;
         /// `STATUS_REPARSE_POINT_ENCOUNTERED`.
         REPARSE_POINT_ENCOUNTERED = 0xC000_050B;
-        /// `STATUS_CONTEXT_MISMATCH`: a CREATE that comes again asks for something else.
+        /// `STATUS_CONTEXT_MISMATCH`: a repeated CREATE differs from the original.
         CONTEXT_MISMATCH = 0xC000_0719;
         /// `STATUS_BAD_DATA`.
         BAD_DATA = 0xC000_090B;

@@ -1,4 +1,4 @@
-//! Each command there and back, cut at every length, and shaken.
+//! Round trips of every command, cuts at every length, and damage.
 
 mod samples;
 
@@ -19,7 +19,7 @@ fn a_message_cut_anywhere_is_malformed() {
     for sample in samples() {
         let needed = sample.bytes.len() - sample.slack;
         for len in 0..needed {
-            // A copy of exactly this length, so that reading past it is out of bounds for sure.
+            // A copy of exactly this length, so that reading past it is certainly out of bounds.
             let cut = Bytes::copy_from_slice(&sample.bytes[..len]);
             assert!(!(sample.parses)(&cut), "{} cut to {len} of {needed}", sample.name);
         }
@@ -48,7 +48,7 @@ thread_local! {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..ProptestConfig::default() })]
 
-    /// Several bytes at once, then given to every parser: none panics.
+    /// Damages several bytes at once and runs every parser: none panics.
     #[test]
     fn a_shaken_message_parses_or_errs(
         which in any::<prop::sample::Index>(),
@@ -142,7 +142,7 @@ fn times_at_the_ends() {
     assert_eq!(Filetime::FREEZE.to_set(), None);
     assert_eq!(Filetime::THAW.to_set(), None);
     assert_eq!(Filetime(1).to_set(), Some(Filetime(1)));
-    // No panic for any value.
+    // No value causes a panic.
     Filetime(u64::MAX).to_unix();
 }
 
@@ -271,7 +271,7 @@ fn compounds_split_where_they_were_linked() {
         assert!(compound::split(Bytes::from(out.clone())).any(|p| p.is_err()), "NextCommand {next}");
     }
     for len in 1..frame.len() {
-        // Cut inside a message after its header the cut is seen by the body's parser, before it by the split.
+        // The body's parser detects a cut inside a message after its header; the split detects a cut before that.
         let whole = compound::split(frame.slice(..len)).filter_map(Result::ok).count();
         assert!(whole <= 3);
     }
@@ -406,7 +406,7 @@ fn codes_have_names() {
     }
 }
 
-/// How long the hot paths take; run with `--ignored --nocapture --release`.
+/// Durations of the hot paths; run with `--ignored --nocapture --release`.
 #[test]
 #[ignore = "prints numbers, asserts nothing about them"]
 fn hot_path_cost() {

@@ -1,6 +1,4 @@
-//! The header of an encrypted message.
-//!
-//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. Does not: encrypt.
+//! The header of an encrypted message ([MS-SMB2] 2.2.41, 3.1.4.3).
 //!
 //! ```text
 //!  0 FD 'S' 'M' 'B' | 4 Signature (16) | 20 Nonce (16) | 36 OriginalMessageSize | 40 Reserved | 42 Flags=1
@@ -12,9 +10,9 @@ use super::field::{array_at, u16_at, u32_at, u64_at};
 
 /// Length of the header in bytes.
 pub const TRANSFORM_LEN: usize = 52;
-/// What an encrypted message starts with.
+/// First bytes of an encrypted message.
 pub const MAGIC_ENCRYPTED: [u8; 4] = [0xFD, b'S', b'M', b'B'];
-/// Where the signature lies.
+/// Offset of the signature.
 pub const SIGNATURE_AT: usize = 4;
 /// The bytes that are authenticated but not encrypted: from the nonce to the end of the header.
 pub const AUTHENTICATED: std::ops::Range<usize> = 20..TRANSFORM_LEN;
@@ -28,12 +26,12 @@ pub struct TransformHeader {
     pub nonce: [u8; 16],
     /// Length of the plain message in bytes.
     pub original_message_size: u32,
-    /// Whose keys.
+    /// The session whose keys apply.
     pub session_id: u64,
 }
 
 impl TransformHeader {
-    /// Reads the first 52 bytes.
+    /// Parses the first 52 bytes.
     pub fn parse(message: &[u8]) -> Result<TransformHeader, Malformed> {
         let h = message.first_chunk::<TRANSFORM_LEN>().ok_or(Malformed("shorter than a transform header"))?;
         if array_at::<4>(h, 0) != MAGIC_ENCRYPTED {

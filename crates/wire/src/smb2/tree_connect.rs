@@ -1,7 +1,6 @@
-//! TREE_CONNECT: entering a share.
+//! TREE_CONNECT ([MS-SMB2] 2.2.9, 2.2.9.1, 2.2.10): connects to a share.
 //!
-//! Spec: [MS-SMB2] 2.2.9, 2.2.9.1, 2.2.10. Does not: use the tree connect contexts (remoted identity);
-//! the path of an extended request is found, the contexts are left unread.
+//! The path of an extended request is parsed; its tree connect contexts (remoted identity) are ignored.
 
 use bytes::Bytes;
 
@@ -33,7 +32,7 @@ bits! {
         ACCESS_BASED_DIRECTORY_ENUM = 0x0000_0800;
         /// All requests on this tree must be encrypted.
         ENCRYPT_DATA = 0x0000_8000;
-        /// Compress.
+        /// The client should compress.
         COMPRESS_DATA = 0x0010_0000;
     }
 }
@@ -41,9 +40,9 @@ bits! {
 bits! {
     /// Share capabilities.
     ShareCapabilities: u32 {
-        /// In a DFS tree.
+        /// The share is in a DFS namespace.
         DFS = 0x0000_0008;
-        /// Handles survive a server's failure.
+        /// Handles survive a failure of the server.
         CONTINUOUS_AVAILABILITY = 0x0000_0010;
         /// Scale-out share.
         SCALEOUT = 0x0000_0020;
@@ -52,7 +51,7 @@ bits! {
     }
 }
 
-/// What a share holds.
+/// Kind of a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShareType {
     /// Files.
@@ -78,11 +77,11 @@ impl Request {
         self.path.rsplit('\\').next().unwrap_or("")
     }
 
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<8>(message, 9)?;
         let flags = RequestFlags(u16_at(b, 2));
-        // 2.2.9: with the extension PathOffset counts from the extension's start, which follows the fixed part.
+        // 2.2.9: with the extension, PathOffset counts from the extension's start, which follows the fixed part.
         let base = if flags.contains(RequestFlags::EXTENSION_PRESENT) { HEADER_LEN + 8 } else { 0 };
         let offset = usize::from(u16_at(b, 4)).saturating_add(base);
         let path = region(message, offset, usize::from(u16_at(b, 6)), HEADER_LEN + 8, "TREE_CONNECT path")?;
@@ -102,18 +101,18 @@ impl Request {
 /// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What the share holds.
+    /// Kind of the share.
     pub share_type: ShareType,
     /// Flags.
     pub flags: ShareFlags,
     /// Capabilities.
     pub capabilities: ShareCapabilities,
-    /// What the user may do at most, as an access mask.
+    /// The user's maximal access, as an access mask.
     pub maximal_access: u32,
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<16>(message, 16)?;
         let share_type = match b[2] {

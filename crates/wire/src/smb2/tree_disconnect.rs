@@ -1,6 +1,4 @@
-//! TREE_DISCONNECT: leaves a share.
-//!
-//! Spec: [MS-SMB2] 2.2.11, 2.2.12. Does not: carry anything beyond its header.
+//! TREE_DISCONNECT ([MS-SMB2] 2.2.11, 2.2.12): disconnects from a share. Its body is empty.
 
 super::field::empty_body! {
     Request: "A request.";

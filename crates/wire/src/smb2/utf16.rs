@@ -1,15 +1,14 @@
-//! UTF-16LE strings.
+//! UTF-16LE strings ([MS-SMB2] 2.2 "Unicode strings", [MS-DTYP] 2.1.10).
 //!
-//! Spec: [MS-SMB2] 2.2 ("Unicode strings"), [MS-DTYP] 2.1.10.
-//! Does not: accept unpaired surrogates in requests: no file of a Weft share can have such a name, so [`decode`] errs.
-//! A listing of a foreign server may hold them; there [`decode_lossy`] shows U+FFFD.
+//! [`decode`] refuses unpaired surrogates in requests, because no file of a Weft share can have such a name. A listing
+//! of another server may contain them; [`decode_lossy`] replaces them by U+FFFD.
 
 use super::Malformed;
 
 /// The string, or an error for an odd number of bytes or an unpaired surrogate.
 pub fn decode(bytes: &[u8]) -> Result<String, Malformed> {
     let units = units(bytes)?;
-    // Most names are ASCII; this keeps them off the general path.
+    // Most names are ASCII and skip the general path.
     if bytes.as_chunks::<2>().0.iter().all(|[low, high]| *high == 0 && low.is_ascii()) {
         return Ok(bytes.iter().step_by(2).map(|&b| char::from(b)).collect());
     }

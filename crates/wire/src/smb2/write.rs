@@ -1,9 +1,7 @@
-//! WRITE: bytes for a file.
+//! WRITE ([MS-SMB2] 2.2.21, 2.2.22): writes bytes to a file.
 //!
-//! Spec: [MS-SMB2] 2.2.21, 2.2.22.
-//! Buffers: a parsed request's data is a slice of the message, never copied; a request is emitted
-//! without its data, which follows as its own part or travels by RDMA.
-//! Does not: choose how the data travels.
+//! The data of a parsed request is a slice of the message, never a copy. A request is emitted without its data, which
+//! follows as its own part or is transferred by RDMA.
 
 use bytes::Bytes;
 
@@ -11,15 +9,15 @@ use super::channel::Channel;
 use super::field::{Put, array_at, bits, fixed, len16, region, u16_at, u32_at, u64_at};
 use super::{FileId, HEADER_LEN, Malformed};
 
-/// Where the data of a request that we emit begins, counted from its header.
+/// Offset of the data in requests that we emit, from their header.
 pub const REQUEST_DATA_AT: usize = HEADER_LEN + 48;
 
 bits! {
     /// Request flags.
     Flags: u32 {
-        /// Durable before it is answered.
+        /// The write is durable before the response.
         WRITE_THROUGH = 0x0000_0001;
-        /// Past the server's cache.
+        /// Bypass the server's cache.
         WRITE_UNBUFFERED = 0x0000_0002;
     }
 }
@@ -29,20 +27,20 @@ bits! {
 pub struct Request {
     /// First byte.
     pub offset: u64,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
-    /// How the data travels.
+    /// How the data is transferred.
     pub channel: Channel,
-    /// With an RDMA channel: how many bytes to fetch.
+    /// With an RDMA channel: the number of bytes to fetch.
     pub remaining_bytes: u32,
     /// Flags.
     pub flags: Flags,
-    /// The data, when it came in the message.
+    /// The data, if the message carries it.
     pub data: Bytes,
 }
 
 impl Request {
-    /// How many bytes are to be written, wherever they are.
+    /// Number of bytes to write, in the message or by RDMA.
     pub fn len(&self) -> usize {
         match self.channel {
             Channel::None | Channel::Unknown(_) => self.data.len(),
@@ -50,12 +48,12 @@ impl Request {
         }
     }
 
-    /// Whether nothing is to be written.
+    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads it.
+    /// Parses a message.
     #[inline]
     pub fn parse(message: &Bytes) -> Result<Request, Malformed> {
         let b = fixed::<48>(message, 49)?;
@@ -74,7 +72,7 @@ impl Request {
         })
     }
 
-    /// Appends the body up to the data; the caller sends `self.data` behind it at [`REQUEST_DATA_AT`].
+    /// Appends the body up to the data; the caller sends `self.data` after it, at [`REQUEST_DATA_AT`].
     #[inline]
     pub fn emit_head(&self, out: &mut Vec<u8>) {
         let info = self.channel.info();
@@ -91,7 +89,7 @@ impl Request {
         out.put_u32(self.flags.0);
         out.put(&info);
         if info.is_empty() && inline == 0 {
-            // StructureSize counts one byte of the buffer; servers insist on it.
+            // StructureSize counts one byte of the buffer, and servers require that byte.
             out.put_u8(0);
         }
     }
@@ -105,7 +103,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Reads it.
+    /// Parses a message.
     #[inline]
     pub fn parse(message: &Bytes) -> Result<Response, Malformed> {
         let b = fixed::<16>(message, 17)?;

@@ -1,15 +1,13 @@
-//! Types that have one XDR layout, and the macro that declares a struct of them.
-//!
-//! What: [`Xdr`], its implementations for basic types, lists. Spec: RFC 4506 4.
-//! Does not: know any protocol's types.
+//! [`Xdr`], the trait of types with one XDR layout (RFC 4506 4): its implementations for basic types, lists, and the
+//! macro that declares a struct of such types.
 
 use super::{Decoder, Encoder, Malformed};
 
 /// A type with one XDR layout.
 pub trait Xdr: Sized {
-    /// Takes one off the stream.
+    /// Reads one value from the stream.
     fn parse(d: &mut Decoder) -> Result<Self, Malformed>;
-    /// Appends it.
+    /// Appends the value.
     fn emit(&self, e: &mut Encoder);
 }
 
@@ -66,13 +64,14 @@ impl<T: Xdr> Xdr for Option<T> {
     }
 }
 
-/// A list whose items are in the stream, at most `limit` of them.
+/// Reads a list with at most `limit` items, all of them in the stream.
 ///
 /// # Errors
+///
 /// A count above the limit, or an item that does not parse.
 pub fn list<T: Xdr>(d: &mut Decoder, limit: usize) -> Result<Vec<T>, Malformed> {
     let len = d.length(limit)?;
-    // Room as the items come: a count is a claim, an item takes bytes of the stream.
+    // The vector grows with the items: the count is only a claim, whereas each item takes bytes of the stream.
     let mut items = Vec::new();
     for _ in 0..len {
         items.push(T::parse(d)?);
@@ -80,14 +79,14 @@ pub fn list<T: Xdr>(d: &mut Decoder, limit: usize) -> Result<Vec<T>, Malformed> 
     Ok(items)
 }
 
-/// Appends a list with its count.
+/// Appends a list, its count first.
 pub fn emit_list<T: Xdr>(items: &[T], e: &mut Encoder) {
     // No caller holds 2^32 items.
     e.u32(items.len() as u32);
     items.iter().for_each(|item| item.emit(e));
 }
 
-/// Declares a struct whose fields lie one behind the other in XDR.
+/// Declares a struct whose fields follow one another in XDR.
 macro_rules! xdr_struct {
     ($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: $type:ty,)* }) => {
         $(#[$doc])*

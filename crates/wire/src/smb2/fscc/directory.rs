@@ -1,7 +1,7 @@
-//! Entries of a listing, in the eight layouts that clients ask for.
+//! Entries of a directory listing in eight layouts ([MS-FSCC] 2.4.8, 2.4.10, 2.4.15, 2.4.22, 2.4.23, 2.4.24, 2.4.33,
+//! and POSIX).
 //!
-//! Spec: [MS-FSCC] 2.4.8, 2.4.10, 2.4.15, 2.4.22, 2.4.23, 2.4.24, 2.4.33. Owns: the buffer that [`Writer`] fills.
-//! Does not: read directories, match patterns or trust names: a listed name may hold anything, `..\` too.
+//! Names are not validated: a parsed name may hold anything, even `..\`.
 //!
 //! ```text
 //!  0 NextEntryOffset | 4 FileIndex | 8 four times | 40 EndOfFile | 48 AllocationSize | 56 Attributes | 60 NameLength
@@ -12,7 +12,7 @@
 //!                    Both        EaSize, ShortNameLength 1, Reserved 1, ShortName 24, name
 //!                    IdBoth      as Both, Reserved 2, FileId 8, name
 //! Names:             NextEntryOffset, FileIndex, NameLength, name
-//! Posix:             NextEntryOffset, FileIndex, then as [`crate::smb2::posix::Information`] has it
+//! Posix:             NextEntryOffset, FileIndex, then as in [`crate::smb2::posix::Information`]
 //! ```
 
 use super::FileClass;
@@ -22,41 +22,41 @@ use crate::smb2::field::{Put, Reader, chained, len32, pad, patch_u32};
 use crate::smb2::posix::{self, FileType, Information, Posix};
 use crate::smb2::{Filetime, Malformed, utf16};
 
-/// One name of a directory. Classes leave out what they have no field for.
+/// One entry of a directory. A class omits the fields that it lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Position in the directory; meaningless on most servers.
     pub file_index: u32,
-    /// Birth.
+    /// Time of creation.
     pub creation_time: Filetime,
     /// Last read.
     pub last_access_time: Filetime,
     /// Last write.
     pub last_write_time: Filetime,
-    /// Last change of anything.
+    /// Last change of data or metadata.
     pub change_time: Filetime,
-    /// Bytes that it has.
+    /// Size in bytes.
     pub end_of_file: u64,
-    /// Bytes that it occupies.
+    /// Allocated bytes.
     pub allocation_size: u64,
     /// Attributes.
     pub attributes: FileAttributes,
-    /// Bytes of extended attributes; with REPARSE_POINT set, the reparse tag.
+    /// Bytes of extended attributes; the reparse tag if REPARSE_POINT is set.
     pub ea_size: u32,
-    /// File id on its volume.
+    /// Id of the file on its volume.
     pub file_id: u64,
-    /// The 8.3 name that it has beside its own, at most [`MAX_SHORT`] UTF-16 units; empty for none.
+    /// Its alternate 8.3 name, at most [`MAX_SHORT`] UTF-16 units; empty for none.
     pub short_name: String,
     /// Name.
     pub name: String,
-    /// All of it as POSIX has it, for those who have agreed on that.
+    /// The POSIX properties, for clients that negotiated them.
     pub posix: Option<Box<Information>>,
 }
 
 /// The longest 8.3 name ([MS-FSCC] 2.1.5.2.1).
 pub const MAX_SHORT: usize = 12;
 
-/// What lies between the common part and the name.
+/// The fields between the common part and the name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
     Names,
@@ -84,7 +84,7 @@ impl Layout {
         })
     }
 
-    /// Where the name begins; at least there in what names owners.
+    /// Offset of the name, or its lowest offset in a layout that includes owners.
     fn name_at(self) -> usize {
         match self {
             Layout::Names => 12,
@@ -94,12 +94,12 @@ impl Layout {
             Layout::IdExtd => 88,
             Layout::Both => 94,
             Layout::IdBoth => 104,
-            // Two SIDs without any sub-authority.
+            // Two SIDs without sub-authorities.
             Layout::Posix => 8 + 68 + 12 + 16 + 4,
         }
     }
 
-    /// Where the name of this entry begins.
+    /// Offset of the name in this entry.
     fn name_of(self, entry: &Entry) -> usize {
         match (self, &entry.posix) {
             (Layout::Posix, Some(all)) => {
@@ -110,7 +110,7 @@ impl Layout {
     }
 }
 
-/// Whether `class` lists directories; others are STATUS_INVALID_INFO_CLASS.
+/// Whether `class` lists directories; the server answers others with STATUS_INVALID_INFO_CLASS.
 pub fn is_directory_class(class: FileClass) -> bool {
     Layout::of(class).is_some()
 }
@@ -136,7 +136,8 @@ impl From<Information> for Entry {
 }
 
 impl Entry {
-    /// As POSIX has it. What is no file of the store, a link to elsewhere, is a directory that nobody owns.
+    /// The POSIX properties. A link to elsewhere, which is not a file of the store, becomes a directory without an
+    /// owner.
     fn information(&self) -> Information {
         match &self.posix {
             Some(all) => Information::clone(all),
@@ -180,15 +181,15 @@ impl std::fmt::Debug for Layout {
 }
 
 impl Writer {
-    /// A buffer of at most `limit` bytes; `None` when `class` lists no directories.
+    /// A buffer of at most `limit` bytes; `None` if `class` does not list directories.
     pub fn new(class: FileClass, limit: usize) -> Option<Writer> {
-        // Room for a typical answer; grows with what is really listed, at most to `limit`.
+        // Room for a typical response; grows as needed, up to `limit`.
         const FIRST: usize = 16 << 10;
         let layout = Layout::of(class)?;
         Some(Writer { out: Vec::with_capacity(limit.min(FIRST)), layout, limit, last: 0, count: 0 })
     }
 
-    /// Appends an entry; false, with nothing changed, when it does not fit.
+    /// Appends an entry; returns false, without a change, if it does not fit.
     #[must_use]
     pub fn push(&mut self, entry: &Entry) -> bool {
         let name_len = utf16::encoded_len(&entry.name);
@@ -249,12 +250,12 @@ impl Writer {
         utf16::encode(&entry.name, out);
     }
 
-    /// How many entries are in.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none is in.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -265,7 +266,7 @@ impl Writer {
     }
 }
 
-/// Reads a buffer of entries. Names that are not UTF-16 show U+FFFD.
+/// Parses a buffer of entries. Invalid UTF-16 in names becomes U+FFFD.
 pub fn parse(class: FileClass, bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
     let layout = Layout::of(class).ok_or(Malformed("not a directory class"))?;
     let mut entries = Vec::new();

@@ -1,32 +1,29 @@
-//! Extended attributes.
-//!
-//! Spec: [MS-FSCC] 2.4.16 (FileFullEaInformation), 2.4.16.1 (which are asked for).
-//! Does not: keep any, or decide which names are good.
+//! Extended attributes: FileFullEaInformation ([MS-FSCC] 2.4.16) and the list of requested names (2.4.16.1).
 
 use crate::smb2::Malformed;
 use crate::smb2::field::{Put, Reader, chained, len16, len32, pad, patch_u32, since};
 
-/// More in one request are noise: a file system keeps a few dozen.
+/// Most attributes in one list; a file system stores a few dozen.
 pub const MAX_EAS: usize = 4096;
 
 /// One extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullEa {
-    /// [`FullEa::NEED_EA`], or nothing; whether there is anything else is not looked at here.
+    /// [`FullEa::NEED_EA`] or 0; other bits are not checked here.
     pub flags: u8,
-    /// ASCII; without regard to case.
+    /// ASCII, case-insensitive.
     pub name: Vec<u8>,
-    /// Empty removes it.
+    /// Empty removes the attribute.
     pub value: Vec<u8>,
 }
 
 const HEAD: usize = 8;
 
 impl FullEa {
-    /// FILE_NEED_EA: who does not understand it must not open the file.
+    /// FILE_NEED_EA: programs that do not understand the attribute must not open the file.
     pub const NEED_EA: u8 = 0x80;
 
-    /// Reads a list.
+    /// Parses a list.
     pub fn parse_list(bytes: &[u8]) -> Result<Vec<FullEa>, Malformed> {
         let mut list = Vec::new();
         let mut rest = bytes;
@@ -69,7 +66,7 @@ impl FullEa {
     }
 }
 
-/// FILE_GET_EA_INFORMATION: names that are asked for.
+/// FILE_GET_EA_INFORMATION: the requested names.
 pub fn parse_names(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
     let mut names = Vec::new();
     let mut rest = bytes;

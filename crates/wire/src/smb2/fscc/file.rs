@@ -1,13 +1,11 @@
-//! File information classes.
-//!
-//! Spec: [MS-FSCC] 2.4. Does not: list directories (see `directory`).
+//! Information classes of files ([MS-FSCC] 2.4). `directory` has those that list directories.
 
 use crate::smb2::access::{AccessMask, FileAttributes};
 use crate::smb2::create::FileSummary;
 use crate::smb2::field::{Put, Reader, bits, chained, len32, pad, since};
 use crate::smb2::{Filetime, Malformed, utf16};
 
-/// Classes that are a fixed row of fields.
+/// Classes that consist of a fixed sequence of fields.
 macro_rules! fixed_class {
     ($($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $ty:ty = $get:ident $wrap:expr, $put:ident $unwrap:expr;)* } pad $pad:literal;)*) => {$(
         $(#[$meta])*
@@ -17,7 +15,7 @@ macro_rules! fixed_class {
         }
 
         impl $name {
-            /// Reads it.
+            /// Parses the structure.
             pub fn parse(bytes: &[u8]) -> Result<$name, Malformed> {
                 let mut r = Reader::new(bytes);
                 let value = $name { $($field: $wrap(r.$get()?),)* };
@@ -25,7 +23,7 @@ macro_rules! fixed_class {
                 Ok(value)
             }
 
-            /// Appends it.
+            /// Appends the structure.
             pub fn emit(&self, out: &mut Vec<u8>) {
                 $(out.$put($unwrap(self.$field));)*
                 out.put_zeros($pad);
@@ -58,27 +56,27 @@ bits! {
     DispositionFlags: u32 {
         /// Delete.
         DELETE = 0x01;
-        /// Take the name away at once.
+        /// Remove the name at once.
         POSIX_SEMANTICS = 0x02;
-        /// Not while it is executed.
+        /// Not while the file is executed.
         FORCE_IMAGE_SECTION_CHECK = 0x04;
-        /// Changes delete-on-close.
+        /// Change delete-on-close.
         ON_CLOSE = 0x08;
-        /// Even when it is read-only.
+        /// Even if the file is read-only.
         IGNORE_READONLY_ATTRIBUTE = 0x10;
     }
 }
 
 fixed_class! {
-    /// FileBasicInformation (2.4.7). In SET_INFO see [`Filetime::to_set`]; attributes 0 leave them alone.
+    /// FileBasicInformation (2.4.7). For SET_INFO see [`Filetime::to_set`]; attributes of 0 mean no change.
     Basic {
-        /// Birth.
+        /// Time of creation.
         creation_time: Filetime = u64 Filetime, put_u64 time_of;
         /// Last read.
         last_access_time: Filetime = u64 Filetime, put_u64 time_of;
         /// Last write.
         last_write_time: Filetime = u64 Filetime, put_u64 time_of;
-        /// Last change of anything.
+        /// Last change of data or metadata.
         change_time: Filetime = u64 Filetime, put_u64 time_of;
         /// Attributes.
         attributes: FileAttributes = u32 FileAttributes, put_u32 bits_of;
@@ -86,21 +84,21 @@ fixed_class! {
 
     /// FileStandardInformation (2.4.47).
     Standard {
-        /// Bytes that it occupies.
+        /// Allocated bytes.
         allocation_size: u64 = u64 same, put_u64 same;
-        /// Bytes that it has.
+        /// Size in bytes.
         end_of_file: u64 = u64 same, put_u64 same;
-        /// Names.
+        /// Number of hard links.
         number_of_links: u32 = u32 same, put_u32 same;
-        /// It goes when the last handle closes.
+        /// Whether the file is deleted when the last handle closes.
         delete_pending: bool = u8 flag, put_u8 u8::from;
-        /// It is a directory.
+        /// Whether it is a directory.
         directory: bool = u8 flag, put_u8 u8::from;
     } pad 2;
 
     /// FileInternalInformation (2.4.27).
     Internal {
-        /// File id on its volume.
+        /// Id of the file on its volume.
         index_number: u64 = u64 same, put_u64 same;
     } pad 0;
 
@@ -112,41 +110,41 @@ fixed_class! {
 
     /// FileAccessInformation (2.4.1).
     Access {
-        /// What the handle may do.
+        /// Access rights of the handle.
         access: AccessMask = u32 AccessMask, put_u32 mask_of;
     } pad 0;
 
     /// FilePositionInformation (2.4.40).
     Position {
-        /// Where the handle is.
+        /// Current position of the handle.
         current_byte_offset: u64 = u64 same, put_u64 same;
     } pad 0;
 
     /// FileModeInformation (2.4.31).
     Mode {
-        /// The create options that it keeps.
+        /// The create options that the handle keeps.
         mode: u32 = u32 same, put_u32 same;
     } pad 0;
 
     /// FileAlignmentInformation (2.4.3).
     Alignment {
-        /// Mask of the bits that addresses must not have.
+        /// Mask of the address bits that must be zero.
         alignment_requirement: u32 = u32 same, put_u32 same;
     } pad 0;
 
     /// FileNetworkOpenInformation (2.4.34).
     NetworkOpen {
-        /// Birth.
+        /// Time of creation.
         creation_time: Filetime = u64 Filetime, put_u64 time_of;
         /// Last read.
         last_access_time: Filetime = u64 Filetime, put_u64 time_of;
         /// Last write.
         last_write_time: Filetime = u64 Filetime, put_u64 time_of;
-        /// Last change of anything.
+        /// Last change of data or metadata.
         change_time: Filetime = u64 Filetime, put_u64 time_of;
-        /// Bytes that it occupies.
+        /// Allocated bytes.
         allocation_size: u64 = u64 same, put_u64 same;
-        /// Bytes that it has.
+        /// Size in bytes.
         end_of_file: u64 = u64 same, put_u64 same;
         /// Attributes.
         attributes: FileAttributes = u32 FileAttributes, put_u32 bits_of;
@@ -168,7 +166,7 @@ fixed_class! {
 
     /// FileAllocationInformation (2.4.4).
     Allocation {
-        /// New allocated size; below the size it truncates.
+        /// New allocated size; a value below the file size truncates the file.
         allocation_size: u64 = u64 same, put_u64 same;
     } pad 0;
 
@@ -196,20 +194,20 @@ fixed_class! {
 /// FileIdInformation (2.4.26).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Id {
-    /// Volume.
+    /// Id of the volume.
     pub volume_serial_number: u64,
     /// 128-bit file id.
     pub file_id: [u8; 16],
 }
 
 impl Id {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Id, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(Id { volume_serial_number: r.u64()?, file_id: r.array()? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u64(self.volume_serial_number);
         out.put(&self.file_id);
@@ -219,22 +217,22 @@ impl Id {
 /// FileNameInformation, FileNormalizedNameInformation, FileAlternateNameInformation (2.4.32, 2.4.35, 2.4.5; 2.1.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name {
-    /// The name; from the share's root, `\\` between parts.
+    /// The name from the share's root, `\\` between components.
     pub name: String,
 }
 
 impl Name {
-    /// Length of the part that is always there.
+    /// Length of the fixed part in bytes.
     pub const FIXED_LEN: usize = 4;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Name, Malformed> {
         let mut r = Reader::new(bytes);
         let len = r.u32()? as usize;
         Ok(Name { name: utf16::decode_lossy(r.take(len)?)? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(len32(utf16::encoded_len(&self.name)));
         utf16::encode(&self.name, out);
@@ -252,9 +250,9 @@ pub struct All {
     pub internal: Internal,
     /// Extended attributes.
     pub ea: Ea,
-    /// What the handle may do.
+    /// Access rights of the handle.
     pub access: Access,
-    /// Where the handle is.
+    /// Current position of the handle.
     pub position: Position,
     /// Mode of the handle.
     pub mode: Mode,
@@ -265,12 +263,12 @@ pub struct All {
 }
 
 impl All {
-    /// Length of the part that is always there.
+    /// Length of the fixed part in bytes.
     pub const FIXED_LEN: usize = 100;
-    /// Length with the padding to a multiple of eight bytes: the least that Windows' own structure takes.
+    /// Length with padding to a multiple of eight bytes, the minimum size of Windows' own structure.
     pub const PADDED_LEN: usize = 104;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<All, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(All {
@@ -286,7 +284,7 @@ impl All {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.basic.emit(out);
         self.standard.emit(out);
@@ -300,11 +298,11 @@ impl All {
     }
 }
 
-/// FileRenameInformation and FileLinkInformation as SMB2 lays them out (2.4.42.2, 2.4.28.2), and
-/// FileRenameInformationEx (2.4.43), whose first field is 32 flags of which bit 0 means the same.
+/// FileRenameInformation and FileLinkInformation in the form of SMB2 (2.4.42.2, 2.4.28.2), and FileRenameInformationEx
+/// (2.4.43), whose first field is 32 flags; its bit 0 has the same meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
-    /// An existing target is replaced.
+    /// Whether to replace an existing target.
     pub replace_if_exists: bool,
     /// Always 0 over the network.
     pub root_directory: u64,
@@ -313,7 +311,7 @@ pub struct Rename {
 }
 
 impl Rename {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Rename, Malformed> {
         let mut r = Reader::new(bytes);
         let replace_if_exists = r.u8()? & 1 != 0;
@@ -323,7 +321,7 @@ impl Rename {
         Ok(Rename { replace_if_exists, root_directory, name: utf16::decode(r.take(len)?)? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.put_u8(u8::from(self.replace_if_exists));
@@ -340,16 +338,16 @@ impl Rename {
 /// One entry of FileStreamInformation (2.4.49).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// Bytes that it has.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes that it occupies.
+    /// Allocated bytes.
     pub allocation_size: u64,
-    /// `::$DATA` for the unnamed one.
+    /// `::$DATA` for the unnamed stream.
     pub name: String,
 }
 
 impl Stream {
-    /// Reads a list.
+    /// Parses a list.
     pub fn parse_list(bytes: &[u8]) -> Result<Vec<Stream>, Malformed> {
         let mut streams = Vec::new();
         let mut rest = bytes;

@@ -1,16 +1,14 @@
-//! File system information classes.
-//!
-//! Spec: [MS-FSCC] 2.5. Does not: ask a file system.
+//! Information classes of file systems ([MS-FSCC] 2.5).
 
 use crate::smb2::field::{Put, Reader, bits, len32};
 use crate::smb2::{Filetime, Guid, Malformed, utf16};
 
 bits! {
-    /// What a file system can (2.5.1).
+    /// Capabilities of a file system (2.5.1).
     FsAttributes: u32 {
-        /// Names differ by case.
+        /// Names are case-sensitive.
         CASE_SENSITIVE_SEARCH = 0x0000_0001;
-        /// Names keep their case.
+        /// The case of names is preserved.
         CASE_PRESERVED_NAMES = 0x0000_0002;
         /// Names are Unicode.
         UNICODE_ON_DISK = 0x0000_0004;
@@ -38,7 +36,7 @@ bits! {
 /// FileFsVolumeInformation (2.5.9).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
-    /// When the volume was made.
+    /// When the volume was created.
     pub creation_time: Filetime,
     /// Serial number.
     pub serial_number: u32,
@@ -49,10 +47,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Length of the part that is always there.
+    /// Length of the fixed part in bytes.
     pub const FIXED_LEN: usize = 18;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Volume, Malformed> {
         let mut r = Reader::new(bytes);
         let creation_time = Filetime(r.u64()?);
@@ -63,7 +61,7 @@ impl Volume {
         Ok(Volume { creation_time, serial_number, supports_objects, label })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u64(self.creation_time.0);
         out.put_u32(self.serial_number);
@@ -77,18 +75,18 @@ impl Volume {
 /// FileFsSizeInformation (2.5.8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Units in all.
+    /// Total allocation units.
     pub total_units: u64,
-    /// Units free to the caller.
+    /// Allocation units available to the caller.
     pub available_units: u64,
-    /// Sectors of a unit.
+    /// Sectors per allocation unit.
     pub sectors_per_unit: u32,
-    /// Bytes of a sector.
+    /// Bytes per sector.
     pub bytes_per_sector: u32,
 }
 
 impl Size {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Size, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(Size {
@@ -99,7 +97,7 @@ impl Size {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u64(self.total_units);
         out.put_u64(self.available_units);
@@ -108,29 +106,29 @@ impl Size {
     }
 }
 
-/// What statvfs tells, as the POSIX extensions ask for it (class 100): blocks and files. All ones stands for "not known".
+/// The result of statvfs for the POSIX extensions (class 100): blocks and files. All ones means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Posix {
-    /// Bytes that are best moved at once.
+    /// Optimal transfer size in bytes.
     pub optimal_transfer_size: u32,
-    /// What is counted in.
+    /// Unit of the block counts, in bytes.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Total blocks.
     pub total_blocks: u64,
-    /// Blocks free in all.
+    /// Free blocks.
     pub free_blocks: u64,
-    /// Blocks free to the caller.
+    /// Blocks available to the caller.
     pub available_blocks: u64,
-    /// Files in all.
+    /// Total files.
     pub total_files: u64,
-    /// Files free.
+    /// Free files.
     pub free_files: u64,
-    /// Number of the file system.
+    /// Id of the file system.
     pub identifier: u64,
 }
 
 impl Posix {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Posix, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(Posix {
@@ -145,7 +143,7 @@ impl Posix {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.optimal_transfer_size);
         out.put_u32(self.block_size);
@@ -161,20 +159,20 @@ impl Posix {
 /// FileFsFullSizeInformation (2.5.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullSize {
-    /// Units in all.
+    /// Total allocation units.
     pub total_units: u64,
-    /// Units free to the caller.
+    /// Allocation units available to the caller.
     pub caller_available_units: u64,
-    /// Units free in all.
+    /// Free allocation units.
     pub actual_available_units: u64,
-    /// Sectors of a unit.
+    /// Sectors per allocation unit.
     pub sectors_per_unit: u32,
-    /// Bytes of a sector.
+    /// Bytes per sector.
     pub bytes_per_sector: u32,
 }
 
 impl FullSize {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<FullSize, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(FullSize {
@@ -186,7 +184,7 @@ impl FullSize {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u64(self.total_units);
         out.put_u64(self.caller_available_units);
@@ -211,13 +209,13 @@ impl Device {
     /// FILE_DEVICE_IS_MOUNTED.
     pub const IS_MOUNTED: u32 = 0x20;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Device, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(Device { device_type: r.u32()?, characteristics: r.u32()? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.device_type);
         out.put_u32(self.characteristics);
@@ -227,19 +225,19 @@ impl Device {
 /// FileFsAttributeInformation (2.5.1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attribute {
-    /// What it can.
+    /// Capabilities.
     pub attributes: FsAttributes,
     /// Longest name in characters.
     pub max_name_len: u32,
-    /// "NTFS" is what some clients look for.
+    /// "NTFS", which some clients expect.
     pub name: String,
 }
 
 impl Attribute {
-    /// Length of the part that is always there.
+    /// Length of the fixed part in bytes.
     pub const FIXED_LEN: usize = 12;
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Attribute, Malformed> {
         let mut r = Reader::new(bytes);
         let (attributes, max_name_len) = (FsAttributes(r.u32()?), r.u32()?);
@@ -247,7 +245,7 @@ impl Attribute {
         Ok(Attribute { attributes, max_name_len, name: utf16::decode_lossy(r.take(len)?)? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.attributes.0);
         out.put_u32(self.max_name_len);
@@ -259,13 +257,13 @@ impl Attribute {
 /// FileFsSectorSizeInformation (2.5.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SectorSize {
-    /// Logical.
+    /// Logical sector size.
     pub logical: u32,
-    /// Physical, for atomicity.
+    /// Physical sector size for atomicity.
     pub physical_atomicity: u32,
-    /// Physical, for performance.
+    /// Physical sector size for performance.
     pub physical_performance: u32,
-    /// What the file system takes as physical.
+    /// Physical sector size that the file system assumes.
     pub effective_atomicity: u32,
     /// 1: aligned device; 2: aligned partition; 4: no seek penalty; 8: TRIM.
     pub flags: u32,
@@ -276,7 +274,7 @@ pub struct SectorSize {
 }
 
 impl SectorSize {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<SectorSize, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(SectorSize {
@@ -290,7 +288,7 @@ impl SectorSize {
         })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_u32(self.logical);
         out.put_u32(self.physical_atomicity);
@@ -305,23 +303,23 @@ impl SectorSize {
 /// FileFsControlInformation (2.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Bytes after which a user is warned; all ones: none.
+    /// Bytes at which a user is warned; all ones: never.
     pub default_quota_threshold: u64,
-    /// Bytes that a user may have; all ones: any number.
+    /// Most bytes of a user; all ones: unlimited.
     pub default_quota_limit: u64,
-    /// FILE_VC_*: 1 quotas are tracked, 2 they are enforced, 8 contents are not indexed.
+    /// FILE_VC_*: 1 quotas are tracked, 2 quotas are enforced, 8 contents are not indexed.
     pub flags: u32,
 }
 
 impl Control {
-    /// Of a volume without quotas or an index.
+    /// For a volume without quotas and without an index.
     pub const UNLIMITED: Control =
         Control { default_quota_threshold: u64::MAX, default_quota_limit: u64::MAX, flags: 8 };
 
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<Control, Malformed> {
         let mut r = Reader::new(bytes);
-        // Three numbers for an indexing service, to be ignored.
+        // Three numbers for an indexing service, ignored.
         r.take(24)?;
         let (default_quota_threshold, default_quota_limit) = (r.u64()?, r.u64()?);
         let flags = r.u32()?;
@@ -329,7 +327,7 @@ impl Control {
         Ok(Control { default_quota_threshold, default_quota_limit, flags })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put_zeros(24);
         out.put_u64(self.default_quota_threshold);
@@ -344,18 +342,18 @@ impl Control {
 pub struct ObjectId {
     /// Object id.
     pub object_id: Guid,
-    /// Up to the server.
+    /// Defined by the server.
     pub extended_info: [u8; 48],
 }
 
 impl ObjectId {
-    /// Reads it.
+    /// Parses the structure.
     pub fn parse(bytes: &[u8]) -> Result<ObjectId, Malformed> {
         let mut r = Reader::new(bytes);
         Ok(ObjectId { object_id: r.array()?, extended_info: r.array()? })
     }
 
-    /// Appends it.
+    /// Appends the structure.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.put(&self.object_id);
         out.put(&self.extended_info);

@@ -1,7 +1,7 @@
-//! Information classes: the layouts behind QUERY_INFO, SET_INFO and QUERY_DIRECTORY.
+//! Information classes: the layouts in QUERY_INFO, SET_INFO and QUERY_DIRECTORY ([MS-FSCC] 2.4 for files, 2.5 for file
+//! systems; [MS-DTYP] 2.4.6 for security descriptors).
 //!
-//! Spec: [MS-FSCC] 2.4 (files), 2.5 (file systems), [MS-DTYP] 2.4.6 (security descriptors).
-//! Does not: choose; a server truncates to the client's buffer itself (see [`truncate`]).
+//! A server itself truncates a response to the client's buffer (see [`truncate`]).
 
 pub mod directory;
 pub mod ea;
@@ -16,29 +16,29 @@ use super::field::codes;
 codes! {
     /// A class of file information ([MS-FSCC] 2.4).
     FileClass: u8 {
-        /// Listing.
+        /// Directory listing.
         DIRECTORY = 1;
-        /// Listing.
+        /// Directory listing.
         FULL_DIRECTORY = 2;
-        /// Listing.
+        /// Directory listing.
         BOTH_DIRECTORY = 3;
         /// Times and attributes.
         BASIC = 4;
-        /// Sizes, links, deletion.
+        /// Sizes, links, pending deletion.
         STANDARD = 5;
-        /// File id.
+        /// Id of the file.
         INTERNAL = 6;
         /// Size of extended attributes.
         EA = 7;
-        /// What the handle may do.
+        /// Access rights of the handle.
         ACCESS = 8;
-        /// Name; not over the network.
+        /// Name; not used over the network.
         NAME = 9;
         /// New name.
         RENAME = 10;
-        /// Further name.
+        /// New link.
         LINK = 11;
-        /// Listing.
+        /// Directory listing.
         NAMES = 12;
         /// Delete on close.
         DISPOSITION = 13;
@@ -50,7 +50,7 @@ codes! {
         MODE = 16;
         /// Alignment of buffers.
         ALIGNMENT = 17;
-        /// Most of the others at once.
+        /// Most of the other classes combined.
         ALL = 18;
         /// Allocated size.
         ALLOCATION = 19;
@@ -74,9 +74,9 @@ codes! {
         NETWORK_OPEN = 34;
         /// Attributes and reparse tag.
         ATTRIBUTE_TAG = 35;
-        /// Listing.
+        /// Directory listing.
         ID_BOTH_DIRECTORY = 37;
-        /// Listing.
+        /// Directory listing.
         ID_FULL_DIRECTORY = 38;
         /// Valid data length.
         VALID_DATA_LENGTH = 39;
@@ -86,13 +86,13 @@ codes! {
         NORMALIZED_NAME = 48;
         /// Volume and 128-bit file id.
         ID = 59;
-        /// Listing.
+        /// Directory listing.
         ID_EXTD_DIRECTORY = 60;
         /// Delete, with flags.
         DISPOSITION_EX = 64;
         /// New name, with flags.
         RENAME_EX = 65;
-        /// What POSIX knows of a file, and listing; between those who have agreed on it.
+        /// POSIX properties of a file, and directory listing; only if negotiated.
         POSIX = 100;
     }
 }
@@ -102,30 +102,30 @@ codes! {
     FsClass: u8 {
         /// Label, serial number.
         VOLUME = 1;
-        /// New label; not over the network.
+        /// New label; not used over the network.
         LABEL = 2;
         /// Size in units.
         SIZE = 3;
         /// Kind of device.
         DEVICE = 4;
-        /// What the file system can.
+        /// Capabilities of the file system.
         ATTRIBUTE = 5;
         /// Quota control.
         CONTROL = 6;
-        /// Size in units, for the caller and in all.
+        /// Size in units, for the caller and in total.
         FULL_SIZE = 7;
         /// Object id.
         OBJECT_ID = 8;
         /// Sectors.
         SECTOR_SIZE = 11;
-        /// Space and files as POSIX counts them; between those who have agreed on it.
+        /// Space and files in POSIX terms; only if negotiated.
         POSIX = 100;
     }
 }
 
-/// How an answer that does not fit the client's buffer is cut ([MS-SMB2] 3.3.5.20.1): `Some(true)` when `info` was cut
-/// to `limit` (STATUS_BUFFER_OVERFLOW), `Some(false)` when it fits, `None` when not even the fixed part of `fixed_len`
-/// bytes fits (STATUS_INFO_LENGTH_MISMATCH).
+/// Truncates a response to the client's buffer ([MS-SMB2] 3.3.5.20.1): `Some(true)` if `info` was truncated to `limit`
+/// (STATUS_BUFFER_OVERFLOW), `Some(false)` if it fits, `None` if not even the fixed part of `fixed_len` bytes fits
+/// (STATUS_INFO_LENGTH_MISMATCH).
 pub fn truncate(info: &mut Vec<u8>, limit: usize, fixed_len: usize) -> Option<bool> {
     if limit < fixed_len.min(info.len()) {
         return None;

@@ -1,26 +1,24 @@
-//! What changed in a directory.
-//!
-//! Spec: [MS-FSCC] 2.7.1. Does not: watch.
+//! Changes in a directory ([MS-FSCC] 2.7.1), reported by CHANGE_NOTIFY.
 
 use crate::smb2::field::{Put, Reader, chained, codes, len32, pad, patch_u32, since};
 use crate::smb2::{Malformed, utf16};
 
 codes! {
-    /// What happened to a name.
+    /// The kind of a change.
     Action: u32 {
-        /// It appeared.
+        /// The name was added.
         ADDED = 1;
-        /// It went.
+        /// The name was removed.
         REMOVED = 2;
-        /// Its content or attributes changed.
+        /// Content or attributes changed.
         MODIFIED = 3;
-        /// It was renamed: the old name.
+        /// The old name of a rename.
         RENAMED_OLD_NAME = 4;
-        /// It was renamed: the new name.
+        /// The new name of a rename.
         RENAMED_NEW_NAME = 5;
-        /// A stream appeared.
+        /// A stream was added.
         ADDED_STREAM = 6;
-        /// A stream went.
+        /// A stream was removed.
         REMOVED_STREAM = 7;
         /// A stream's content changed.
         MODIFIED_STREAM = 8;
@@ -30,16 +28,16 @@ codes! {
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What happened.
+    /// The kind.
     pub action: Action,
-    /// To which name, relative to the watched directory.
+    /// The name, relative to the watched directory.
     pub name: String,
 }
 
 impl Change {
     const NAME_AT: usize = 12;
 
-    /// Reads a list.
+    /// Parses a list.
     pub fn parse_list(bytes: &[u8]) -> Result<Vec<Change>, Malformed> {
         let mut changes = Vec::new();
         let mut rest = bytes;

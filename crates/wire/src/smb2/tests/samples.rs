@@ -1,4 +1,4 @@
-//! One sample of every message and class, checked to come back when it is made.
+//! One sample of every message and class, each with a round-trip check.
 
 use bytes::Bytes;
 
@@ -19,7 +19,7 @@ pub(super) fn message(emit: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     out.into()
 }
 
-/// A sample: its bytes, how many of the last are not needed, and whether they parse.
+/// A sample: its bytes, the number of optional bytes at its end, and a function that parses it.
 pub(super) struct Sample {
     pub(super) name: &'static str,
     pub(super) bytes: Bytes,
@@ -27,7 +27,7 @@ pub(super) struct Sample {
     pub(super) parses: Box<dyn Fn(&Bytes) -> bool>,
 }
 
-/// Checks that `value` comes back, and makes a sample of it.
+/// Checks the round trip of `value`, and makes a sample of it.
 pub(super) fn sample<T: PartialEq + std::fmt::Debug + 'static>(
     name: &'static str,
     slack: usize,
@@ -40,7 +40,7 @@ pub(super) fn sample<T: PartialEq + std::fmt::Debug + 'static>(
     Sample { name, bytes, slack, parses: Box::new(move |b| parse(b).is_ok()) }
 }
 
-/// The same for what has no header before it.
+/// The same for structures without a header.
 pub(super) fn bare<T: PartialEq + std::fmt::Debug + 'static>(
     name: &'static str,
     slack: usize,
@@ -211,7 +211,7 @@ pub(super) fn descriptor() -> security::SecurityDescriptor {
     }
 }
 
-/// One macro line per sample whose module has the usual shape.
+/// One macro line per sample, for modules of the usual shape.
 macro_rules! usual {
     ($samples:ident, $name:literal, $slack:expr, $ty:ty, $value:expr) => {
         $samples.push(sample::<$ty>($name, $slack, $value, |v, out| v.emit(out), |b| <$ty>::parse(b)));
@@ -348,7 +348,7 @@ pub(super) fn samples() -> Vec<Sample> {
     usual!(s, "close response", 0, close::Response, close::Response { summary: Some(summary()) });
     usual!(s, "flush request", 0, flush::Request, flush::Request { file: FILE });
     usual!(s, "flush response", 0, flush::Response, flush::Response);
-    // The byte that only StructureSize asks for may be missing.
+    // The byte that only StructureSize counts may be missing.
     usual!(s, "read request", 1, read::Request, read_request(Channel::None));
     usual!(s, "read request V1", 0, read::Request, read_request(Channel::RdmaV1(descriptors())));
     usual!(
