@@ -1,10 +1,10 @@
-//! Credits: how many requests the server lets us have outstanding, and who waits for them.
+//! Credits: how many requests the server lets us have in flight, and the queue of requests that wait for credits.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1.2 (requesting), 3.2.4.1.5 (charge), 3.2.5.1.4 (granting).
-//! Owns: the count and the queue of waiters, first come first served. Does not: number messages.
+//! Spec: [MS-SMB2] 3.2.4.1.2 (requesting), 3.2.4.1.5 (charge), 3.2.5.1.4 (granting). Owns the count and the queue,
+//! first come first served.
 //!
-//! `available + permitted + in flight` is the window. A waiter at the front that asks for more than the whole window
-//! gets what there is as soon as nothing is outstanding, and makes its request smaller.
+//! `available + permitted + in flight` is the window. If the first waiter asks for more than the whole window, it gets
+//! all of it as soon as nothing is in flight, and shrinks its request.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -23,14 +23,14 @@ pub(super) struct Credits {
     available: u32,
     /// Credits given to callers who have not yet sent.
     permitted: u32,
-    /// Credits of requests that are not answered.
+    /// Credits of unanswered requests.
     in_flight: u32,
-    /// How many we would like to hold.
+    /// The number of credits to aim for.
     target: u32,
     queue: VecDeque<Waiter>,
     granted: Vec<(u64, u16)>,
     next_id: u64,
-    /// How often somebody had to wait.
+    /// How often a request had to wait.
     starved: u64,
 }
 
@@ -53,7 +53,7 @@ impl Credits {
         }
     }
 
-    /// Takes `charge` credits, fewer when the window is smaller than that, or waits. `Err`: none will ever come.
+    /// Takes `charge` credits, fewer if the window is smaller than that, or waits. `Err` if no more will ever come.
     pub fn poll_take(
         &mut self,
         cx: &mut Context<'_>,
@@ -94,14 +94,14 @@ impl Credits {
         }
     }
 
-    /// Takes what a caller does not use after all.
+    /// Returns credits that a caller does not use.
     pub fn give_back(&mut self, charge: u16) {
         self.permitted = self.permitted.saturating_sub(u32::from(charge));
         self.available = self.available.saturating_add(u32::from(charge));
         self.distribute();
     }
 
-    /// A permitted request goes out; says how many credits to ask for with it.
+    /// Counts a permitted request as sent; returns how many credits it should ask for.
     pub fn sent(&mut self, charge: u16) -> u16 {
         self.permitted = self.permitted.saturating_sub(u32::from(charge));
         self.in_flight = self.in_flight.saturating_add(u32::from(charge));
@@ -109,31 +109,32 @@ impl Credits {
         u16::try_from(wanted).unwrap_or(u16::MAX)
     }
 
-    /// A response came: `charge` credits of its request are gone (0 after an interim response), `granted` are new.
+    /// Counts a response: the `charge` credits of its request are spent (0 after an interim response), `granted` are
+    /// new.
     pub fn received(&mut self, charge: u16, granted: u16) {
         self.in_flight = self.in_flight.saturating_sub(u32::from(charge));
-        // A server that grants without end makes the window no larger than message ids are distant.
+        // The bound is the range of message ids: a server that grants without end must not exceed it.
         const MOST: u32 = 1 << 16;
         self.available = self.available.saturating_add(u32::from(granted)).min(MOST);
         self.distribute();
     }
 
-    /// How often a request did not get its credits at once.
+    /// How often a request had to wait for its credits.
     pub fn starved(&self) -> u64 {
         self.starved
     }
 
-    /// The window in credits, at least 1: what a large request may be charged without waiting for ever.
+    /// The window in credits, at least 1: the largest charge that can ever be granted.
     pub fn window(&self) -> u32 {
         self.all().max(1)
     }
 
-    /// Credits that we hold or have spent on what is unanswered.
+    /// Credits that we hold or have spent on unanswered requests.
     fn all(&self) -> u32 {
         self.available.saturating_add(self.permitted).saturating_add(self.in_flight)
     }
 
-    /// Wakes everybody, because the connection has ended.
+    /// Wakes every waiter because the connection has ended.
     pub fn wake_all(&mut self) {
         self.queue.drain(..).for_each(|w| w.waker.wake());
     }
@@ -149,7 +150,7 @@ impl Credits {
             let idle = self.permitted == 0 && self.in_flight == 0;
             let charge = match self.available {
                 0 if idle => {
-                    // They poll again and find out that nothing will come.
+                    // They poll again and learn that the connection has ended.
                     return self.queue.iter().for_each(|w| w.waker.wake_by_ref());
                 }
                 available if available >= u32::from(front.charge) => front.charge,
