@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! block:  256 bytes: the lengths of 512 codes, four bits each, even symbols in the low half
-//! a stream of bits in 16-bit words, highest bit first; the bytes of long lengths lie between its words, where a
-//! reader that has read two words ahead finds them next
+//!         a stream of bits in 16-bit words, highest bit first; the bytes of long lengths lie between its words, where a
+//!         reader that has read two words ahead finds them next
 //! symbol: below 256 a literal; above, 256 + 16 * (bits of the distance) + min(length - 3, 15)
 //! ```
 
