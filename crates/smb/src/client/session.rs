@@ -282,7 +282,7 @@ impl Session {
         let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
         let negotiated = negotiate(&link, options, Some(core.negotiated.client_guid())).await?;
         if !negotiated.agrees(&core.negotiated) {
-            return Err(Error::Violation("another server answers there, or the same one negotiates differently"));
+            return Err(Error::Violation("another server answers there, or it negotiates differently"));
         }
         link.set_compression(negotiated.compression.clone());
         if negotiated.multi_credit {

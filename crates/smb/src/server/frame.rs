@@ -236,7 +236,7 @@ async fn send(
 async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Session>), Reason> {
     let header = crypto::transform(body).map_err(|m| m.0)?;
     let session =
-        connection.session(header.session_id).ok_or("an encrypted message of a session that is not one of this connection")?;
+        connection.session(header.session_id).ok_or("an encrypted message of a session unknown here")?;
     let opener = session.keys.opener.as_ref().ok_or("an encrypted message, but no cipher was negotiated")?;
     let len = header.original_message_size as usize;
     if !(HEADER_LEN..=MAX_BUF).contains(&len) {

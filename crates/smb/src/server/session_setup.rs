@@ -236,7 +236,11 @@ async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStat
             rt::sleep(wait).await;
         }
         Err(Crowded) => {
-            refuse(connection, Some(user), "too many log-ons from this source are already waiting after failed ones");
+            refuse(
+                connection,
+                Some(user),
+                "too many log-ons from this source are already waiting after failed ones",
+            );
             return Err(NtStatus::ACCOUNT_LOCKED_OUT);
         }
     }

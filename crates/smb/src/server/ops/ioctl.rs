@@ -112,8 +112,8 @@ fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Fail
     if request.max_output_response < VALIDATE_LEN {
         return Err(end("validate negotiate without room for the answer"));
     }
-    let said = ValidateNegotiateRequest::parse(&request.input)
-        .map_err(|_| end("malformed validate negotiate"))?;
+    let said =
+        ValidateNegotiateRequest::parse(&request.input).map_err(|_| end("malformed validate negotiate"))?;
     // The same list leads to the same dialect.
     let agrees = said.dialects == negotiated.client_dialects
         && said.guid == negotiated.client_guid

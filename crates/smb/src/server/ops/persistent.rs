@@ -165,7 +165,7 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
         record.path.clear();
     }
     persistent.journal.save(open.persistent, &record, turn).await.map_err(|e| {
-        tracing::error!("cannot record a change of a persistent handle, so the request fails: {e}");
+        tracing::error!("cannot record a change of a persistent handle: {e}");
         status::UNEXPECTED_IO_ERROR
     })
 }
@@ -200,7 +200,7 @@ pub(super) async fn forget(open: &Open) {
         return;
     }
     if let Err(e) = persistent.journal.forget(vec![open.persistent], turn).await {
-        tracing::error!("cannot remove the record of a closed persistent handle, which may come back after a restart: {e}");
+        tracing::error!("a closed persistent handle may come back: cannot remove its record: {e}");
     }
 }
 

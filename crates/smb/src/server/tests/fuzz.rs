@@ -1,13 +1,15 @@
-//! Clients without manners that know what they do: requests that are well-formed, name what exists, and make no sense.
+//! Clients that break the rules knowingly: requests that are well-formed and refer to existing objects, but make no
+//! sense.
 //!
-//! Spec: [MS-SMB2]. Owns: a server over memory, and clients made by hand (`harness`).
-//! Does not: check what an honest client is told; the stories do. Exists in the builds of tests and fuzzers alone.
+//! Spec: [MS-SMB2]. Owns a server in memory, and hand-made clients (`harness`). Other tests check what an honest client
+//! is told. This module exists only in test and fuzzing builds.
 //!
-//! An input is a [`Script`]. Requests (`requests` makes them) name files, keys and leases that earlier answers named, come
-//! alone and in compounds, in order and not, signed, encrypted, again and damaged, from two channels of one session and
-//! from another user; time passes, breaks are acknowledged or not, requests are cancelled, connections end. Checked: no
-//! panic, every request is answered once when it has had its time or is cancelled (or its connection ends), answers can
-//! be read, sessions end with their last channel, another client is served afterwards, and no buffer is lost.
+//! An input is a [`Script`]. Its requests (built by `requests`) refer to files, keys and leases from earlier answers.
+//! They are sent alone and in compounds, in and out of order, signed, encrypted, repeated and damaged, from two
+//! channels of one session and from another user; time passes, breaks are acknowledged or not, requests are cancelled,
+//! connections end. Checked: nothing panics, every request is answered once in time or when cancelled (unless its
+//! connection ends), answers can be parsed, sessions end with their last channel, another client is served afterwards,
+//! and no buffer leaks.
 
 mod requests;
 
@@ -30,31 +32,31 @@ use super::harness::*;
 use crate::crypto;
 use crate::server::Limits;
 
-/// A name, as in `fuzz/`, and what runs under it.
+/// A target's name, as in `fuzz/`, and its function.
 #[cfg(test)]
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets of the server.
+/// All fuzz targets of the server.
 #[cfg(test)]
 pub const TARGETS: &[Target] = &[("smb_server", smb_server)];
 
 const MAX_ACTS: usize = 120;
 /// Two channels of one session, and one of another user.
 const CLIENTS: usize = 3;
-/// Of each kind of thing that can be named; the oldest are forgotten.
+/// Objects remembered per kind; the oldest are forgotten.
 const MAX_KNOWN: usize = 12;
-/// Longer than anything of ours waits for a client: a break, a durable handle, a resilient one.
+/// Longer than any of our waits for a client: for a break, a durable handle, a resilient one.
 const PATIENCE: Duration = Duration::from_secs(1200);
 const SHARE_BYTES: u64 = 1 << 20;
-/// Compounds that are sent later than they are made.
+/// Compounds that are held back and sent later.
 const MAX_HELD: usize = 4;
 
 thread_local! {
-    // One for all inputs: making a pool is as much work as a short script.
+    // Shared by all inputs: creating a pool takes as long as a short script.
     static POOL: Pool = Pool::new(64 << 20);
 }
 
-/// A script of clients without manners.
+/// Runs a script of misbehaving clients.
 pub fn smb_server(data: &[u8]) {
     let pool = POOL.with(Pool::clone);
     let mut script = Script::new(data);
@@ -70,7 +72,7 @@ pub fn smb_server(data: &[u8]) {
     assert_eq!(pool.in_use_bytes(), 0, "a buffer is lost");
 }
 
-/// Things that can be named, the latest last.
+/// Objects that can be referred to, latest last.
 struct Known<T>(VecDeque<T>);
 
 impl<T> Default for Known<T> {
@@ -92,26 +94,26 @@ impl<T: Clone> Known<T> {
     }
 }
 
-/// What clients have been told.
+/// The objects that clients have learnt of.
 #[derive(Default)]
 struct Knowledge {
     files: Known<FileId>,
-    /// Of SRV_REQUEST_RESUME_KEY, and tokens of offloaded reads.
+    /// Keys of SRV_REQUEST_RESUME_KEY, and tokens of offloaded reads.
     tokens: Known<Bytes>,
     breaks: Known<Acknowledgment>,
 }
 
-/// A request without its answer.
+/// An unanswered request.
 struct Asked {
     command: Command,
-    /// Since STATUS_PENDING.
+    /// Set by STATUS_PENDING.
     async_id: Option<u64>,
 }
 
-/// A client, and what it waits for.
+/// A client, and its unanswered requests.
 struct Place {
     client: Client,
-    /// Tree of the pipes; that of the share is the client's own.
+    /// Tree of the pipes; the share's tree is the client's own.
     pipes: u32,
     open: BTreeMap<u64, Asked>,
     held: Vec<Vec<u8>>,
@@ -154,10 +156,10 @@ impl Room {
         room
     }
 
-    /// A client for this place that has logged on and sees the share.
+    /// A client for this place, logged on and connected to the share.
     async fn enter(&mut self, at: usize) -> Place {
         let mut client = self.world.connect();
-        // Both channels are one client's; the other user is on another machine.
+        // Both channels belong to one client; the other user is on another machine.
         let guid: Guid = [9 + (at as u8 / 2); 16];
         client.negotiate(Offer { guid, ..Offer::default() }).await;
         let mut bound = false;
@@ -173,7 +175,7 @@ impl Room {
             (client.tree, pipes) = (first.client.tree, first.pipes);
         } else {
             if at == 1 {
-                // What a refused binding leaves of a connection is of no use.
+                // A connection whose binding was refused is not used any more.
                 client.wire.hang_up();
                 client = self.world.connect();
                 client.negotiate(Offer { guid, ..Offer::default() }).await;
@@ -193,7 +195,7 @@ impl Room {
         match script.byte() % 32 {
             0 => {
                 if script.rarely(4) {
-                    // Another one takes its place when the server has seen it.
+                    // Another one replaces it once the server has noticed.
                     self.places[at].client.wire.hang_up();
                 }
             }
@@ -222,13 +224,13 @@ impl Room {
             }
             _ => self.places[at].ask(&self.known, script),
         }
-        // Requests pile up now and then.
+        // Requests accumulate now and then.
         if script.byte() % 4 != 3 {
             self.settle(Duration::from_millis(1)).await;
         }
     }
 
-    /// Time passes, and what was answered is looked at.
+    /// Lets time pass, and checks the answers.
     async fn settle(&mut self, time: Duration) {
         rt::sleep(time).await;
         for at in 0..self.places.len() {
@@ -247,9 +249,9 @@ impl Room {
         for place in &mut self.places {
             place.held.drain(..).for_each(|message| place.client.wire.send(message));
         }
-        // Breaks that nobody acknowledges, and what waits behind them.
+        // For unacknowledged breaks, and requests that wait for them.
         self.settle(Duration::from_secs(200)).await;
-        // Each lets others go on that waited, which may wait for a break in turn.
+        // Each may unblock others that waited, which may wait for a break in turn.
         for _ in 0..2 {
             for place in &self.places {
                 place.open.iter().for_each(|(id, asked)| place.cancel_one(*id, asked));
@@ -264,17 +266,17 @@ impl Room {
         assert!(self.world.client().await.is_served().await, "nobody else is served");
         self.places.iter().for_each(|place| place.client.wire.hang_up());
         rt::sleep(PATIENCE).await;
-        // That of the client that was served last has nobody who hangs up.
+        // The client that was served last is still connected.
         assert!(self.world.server.session_count() <= 1, "sessions outlive their channels");
     }
 }
 
 impl Place {
-    /// A request or a compound of them; sent, or held back.
+    /// A request or a compound; sent, or held back.
     fn ask(&mut self, known: &Knowledge, script: &mut Script<'_>) {
         let client = &mut self.client;
         let count = if script.rarely(3) { 1 + script.below(4) } else { 1 };
-        // A client that asks without credits is one that the server parts with.
+        // The server disconnects a client that sends without credits.
         if client.credits < 2 * count as u64 {
             return;
         }
@@ -318,7 +320,7 @@ impl Place {
         }
     }
 
-    /// CANCEL has no number of its own and costs nothing.
+    /// CANCEL has no message id of its own and costs no credit.
     fn cancel_one(&self, id: u64, asked: &Asked) {
         let mut header = Header { credit_charge: 0, ..Header::request(Command::Cancel, id) };
         header.session_id = self.client.session;
@@ -355,7 +357,7 @@ impl Place {
                 }
                 continue;
             }
-            // `None`: the answer to a damaged message that has another number.
+            // `None`: the answer to a damaged message with another number.
             let Some(asked) = self.open.remove(&header.message_id) else { continue };
             if header.status == NtStatus::SUCCESS && asked.command == header.command {
                 learn(header.command, &response, known);
@@ -364,7 +366,7 @@ impl Place {
     }
 }
 
-/// What a client that keeps the rules would answer.
+/// The acknowledgement of a well-behaved client.
 fn acknowledgment(notification: &Notification) -> Acknowledgment {
     match *notification {
         Notification::Oplock { level, file } => Acknowledgment::Oplock { level, file },
@@ -372,7 +374,7 @@ fn acknowledgment(notification: &Notification) -> Acknowledgment {
     }
 }
 
-/// What an answer names.
+/// Learns the objects that an answer names.
 fn learn(command: Command, response: &Bytes, known: &mut Knowledge) {
     match command {
         Command::Create => {
@@ -392,7 +394,7 @@ fn learn(command: Command, response: &Bytes, known: &mut Knowledge) {
     }
 }
 
-/// Some bytes behind what says where it belongs are others.
+/// Changes some bytes after the routing fields.
 fn damage(message: &mut [u8], script: &mut Script<'_>) {
     for _ in 0..=script.below(3) {
         let at = if script.rarely(4) { 0 } else { HEADER_LEN };
