@@ -44,9 +44,10 @@ pub(crate) struct Session {
     pub(super) profile: Profile,
     /// ClientGuid of the first connection; the others must have the same.
     pub(super) client_guid: Guid,
-    /// When it was established.
+    /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
+    /// When it was set up.
     pub met: Instant,
-    /// The client's address, once it has connected to a share.
+    /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
     /// The user's token for access checks, once needed.
     pub token: OnceLock<Token>,
