@@ -34,9 +34,9 @@ pub(super) struct Credits {
     starved: u64,
 }
 
-/// A place in the queue; 0 for none.
+/// Identifies a waiter in the queue; 0 means not queued.
 #[derive(Default)]
-pub(super) struct Place(u64);
+pub(super) struct WaiterId(u64);
 
 impl Credits {
     /// A new connection has one credit, for NEGOTIATE (3.2.4.1.2).
@@ -58,38 +58,38 @@ impl Credits {
         &mut self,
         cx: &mut Context<'_>,
         charge: u16,
-        place: &mut Place,
+        waiter: &mut WaiterId,
     ) -> Poll<Result<u16, Error>> {
-        if place.0 == 0 {
+        if waiter.0 == 0 {
             if self.queue.is_empty() && self.available >= u32::from(charge) {
                 return Poll::Ready(Ok(self.permit(charge)));
             }
-            place.0 = self.next_id;
+            waiter.0 = self.next_id;
             self.next_id = self.next_id.wrapping_add(1);
             self.starved = self.starved.saturating_add(1);
-            self.queue.push_back(Waiter { id: place.0, charge, waker: cx.waker().clone() });
+            self.queue.push_back(Waiter { id: waiter.0, charge, waker: cx.waker().clone() });
             self.distribute();
         }
-        if let Some(i) = self.granted.iter().position(|(id, _)| *id == place.0) {
-            *place = Place::default();
+        if let Some(i) = self.granted.iter().position(|(id, _)| *id == waiter.0) {
+            *waiter = WaiterId::default();
             return Poll::Ready(Ok(self.granted.swap_remove(i).1));
         }
         if self.all() == 0 {
             return Poll::Ready(Err(Error::Violation("no credits granted")));
         }
-        if let Some(waiter) = self.queue.iter_mut().find(|w| w.id == place.0) {
-            waiter.waker.clone_from(cx.waker());
+        if let Some(entry) = self.queue.iter_mut().find(|w| w.id == waiter.0) {
+            entry.waker.clone_from(cx.waker());
         }
         Poll::Pending
     }
 
     /// Leaves the queue.
-    pub fn leave(&mut self, place: &Place) {
-        if let Some(i) = self.granted.iter().position(|(id, _)| *id == place.0) {
+    pub fn leave(&mut self, waiter: &WaiterId) {
+        if let Some(i) = self.granted.iter().position(|(id, _)| *id == waiter.0) {
             let (_, charge) = self.granted.swap_remove(i);
             self.give_back(charge);
-        } else if place.0 != 0 {
-            self.queue.retain(|w| w.id != place.0);
+        } else if waiter.0 != 0 {
+            self.queue.retain(|w| w.id != waiter.0);
             self.distribute();
         }
     }
@@ -174,10 +174,10 @@ mod tests {
         Context::from_waker(Waker::noop())
     }
 
-    fn take(credits: &mut Credits, charge: u16) -> (Place, Poll<Result<u16, Error>>) {
-        let mut place = Place::default();
-        let poll = credits.poll_take(&mut cx(), charge, &mut place);
-        (place, poll)
+    fn take(credits: &mut Credits, charge: u16) -> (WaiterId, Poll<Result<u16, Error>>) {
+        let mut waiter = WaiterId::default();
+        let poll = credits.poll_take(&mut cx(), charge, &mut waiter);
+        (waiter, poll)
     }
 
     #[test]
@@ -185,11 +185,11 @@ mod tests {
         let mut credits = Credits::new(10);
         assert!(matches!(take(&mut credits, 1).1, Poll::Ready(Ok(1))));
         assert_eq!(credits.sent(1), 10, "one spent, nine more wanted");
-        let (mut place, waiting) = take(&mut credits, 1);
+        let (mut waiter, waiting) = take(&mut credits, 1);
         assert!(waiting.is_pending());
         assert_eq!(credits.starved(), 1);
         credits.received(1, 10);
-        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Ok(1))));
+        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut waiter), Poll::Ready(Ok(1))));
         assert_eq!(credits.sent(1), 1);
         assert_eq!(credits.window(), 10);
     }
@@ -221,10 +221,10 @@ mod tests {
         let mut credits = Credits::new(4);
         assert!(matches!(take(&mut credits, 16).1, Poll::Ready(Ok(1))));
         credits.sent(1);
-        let (mut place, poll) = take(&mut credits, 16);
+        let (mut waiter, poll) = take(&mut credits, 16);
         assert!(poll.is_pending());
         credits.received(1, 4);
-        assert!(matches!(credits.poll_take(&mut cx(), 16, &mut place), Poll::Ready(Ok(4))));
+        assert!(matches!(credits.poll_take(&mut cx(), 16, &mut waiter), Poll::Ready(Ok(4))));
     }
 
     #[test]
@@ -232,10 +232,10 @@ mod tests {
         let mut credits = Credits::new(4);
         assert!(take(&mut credits, 1).1.is_ready());
         credits.sent(1);
-        let (mut place, poll) = take(&mut credits, 1);
+        let (mut waiter, poll) = take(&mut credits, 1);
         assert!(poll.is_pending());
         credits.received(1, 0);
-        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Err(Error::Violation(_)))));
+        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut waiter), Poll::Ready(Err(Error::Violation(_)))));
     }
 
     #[test]

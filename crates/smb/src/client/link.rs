@@ -31,7 +31,7 @@ use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, canc
 
 pub(super) use protect::{Protection, Security};
 
-use super::credits::{Credits, Place};
+use super::credits::{Credits, WaiterId};
 use super::error::Error;
 use super::leases::Leases;
 use super::region::Region;
@@ -307,13 +307,13 @@ impl Link {
 
 async fn permit(shared: &Rc<Shared>, charge: u16) -> Result<Permit, Error> {
     /// Leaves the queue when the caller gives up.
-    struct Queued<'a>(&'a Rc<Shared>, Place);
+    struct Queued<'a>(&'a Rc<Shared>, WaiterId);
     impl Drop for Queued<'_> {
         fn drop(&mut self) {
             self.0.state.borrow_mut().credits.leave(&self.1);
         }
     }
-    let mut queued = Queued(shared, Place::default());
+    let mut queued = Queued(shared, WaiterId::default());
     let charge = poll_fn(|cx| {
         let state = &mut *shared.state.borrow_mut();
         match &state.ended {
@@ -343,10 +343,10 @@ fn send_and_forget(shared: &Rc<Shared>, call: Call) {
             return;
         }
         let mut cx = Context::from_waker(Waker::noop());
-        let mut place = Place::default();
-        match state.credits.poll_take(&mut cx, 1, &mut place) {
+        let mut waiter = WaiterId::default();
+        match state.credits.poll_take(&mut cx, 1, &mut waiter) {
             Poll::Ready(Ok(charge)) => Permit { shared: shared.clone(), charge },
-            _ => return state.credits.leave(&place),
+            _ => return state.credits.leave(&waiter),
         }
     };
     if let Ok((message_id, outgoing)) = shared.compose(permit, call, 0) {
