@@ -133,7 +133,7 @@ impl Notify {
         }
     }
 
-    fn enter(&self) -> Result<Turn<'_>, NtStatus> {
+    fn enter(&self) -> Result<QueuedRequest<'_>, NtStatus> {
         let mut state = self.state();
         if state.waiting.len() >= MAX_WAITING {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
@@ -141,7 +141,7 @@ impl Notify {
         let id = state.next;
         state.next = state.next.wrapping_add(1);
         state.waiting.push_back((id, None));
-        Ok(Turn { notify: self, id })
+        Ok(QueuedRequest { notify: self, id })
     }
 
     /// 3.3.4.17: closing an open ends its waiting requests with STATUS_NOTIFY_CLEANUP.
@@ -155,13 +155,13 @@ impl Notify {
     }
 }
 
-/// A request's place in the queue.
-struct Turn<'a> {
+/// A request in the queue; leaves it when dropped.
+struct QueuedRequest<'a> {
     notify: &'a Notify,
     id: u64,
 }
 
-impl Turn<'_> {
+impl QueuedRequest<'_> {
     fn poll(&self, task: &mut Context<'_>) -> Poll<Result<(Changes, u32), NtStatus>> {
         let mut state = self.notify.state();
         let Some(watch) = state.watch.clone().filter(|_| !state.closed) else {
@@ -179,7 +179,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         let mut state = self.notify.state();
         state.waiting.retain(|(id, _)| *id != self.id);
