@@ -37,7 +37,7 @@ const WITHOUT_PATH: u8 = 2;
 
 type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
 /// The right to write the next record of a handle. The value is true once no more may be written.
-pub(super) type Turn = futures_util::lock::OwnedMutexGuard<bool>;
+pub(super) type RecordGuard = futures_util::lock::OwnedMutexGuard<bool>;
 
 /// Why the journal cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -123,11 +123,11 @@ impl Journal {
         records.map_err(unusable)
     }
 
-    /// Completes once the record is on disk. `turn` is released then, even if nobody waits any more: the handle's next
+    /// Completes once the record is on disk. `guard` is released then, even if nobody waits any more: the handle's next
     /// record must come later.
-    pub(super) async fn save(&self, id: u64, record: &Record, turn: Turn) -> Result<(), Unusable> {
+    pub(super) async fn save(&self, id: u64, record: &Record, guard: RecordGuard) -> Result<(), Unusable> {
         let bytes = record.to_bytes();
-        self.change(turn, move |table| table.insert(id, &bytes[..]).map(drop)).await
+        self.change(guard, move |table| table.insert(id, &bytes[..]).map(drop)).await
     }
 
     /// Writes many records in one step, for tests with many handles.
@@ -139,21 +139,21 @@ impl Journal {
         self.change((), insert).await.unwrap();
     }
 
-    /// Removes the records of closed handles. `turn` is released as in [`Journal::save`].
-    pub(super) async fn forget(&self, ids: Vec<u64>, turn: impl Send + 'static) -> Result<(), Unusable> {
-        self.change(turn, move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
+    /// Removes the records of closed handles. `guard` is released as in [`Journal::save`].
+    pub(super) async fn forget(&self, ids: Vec<u64>, guard: impl Send + 'static) -> Result<(), Unusable> {
+        self.change(guard, move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
     }
 
-    /// Holds `turn` until the change is on disk.
+    /// Holds `guard` until the change is on disk.
     async fn change(
         &self,
-        turn: impl Send + 'static,
+        guard: impl Send + 'static,
         act: impl FnOnce(&mut Handles<'_>) -> Result<(), redb::StorageError> + Send + 'static,
     ) -> Result<(), Unusable> {
         let database = self.database.clone();
         let change = move || {
             let changed = database.change(|begun| Ok(act(&mut begun.open_table(HANDLES)?)?));
-            drop(turn);
+            drop(guard);
             changed
         };
         #[cfg(test)]
@@ -432,10 +432,10 @@ mod tests {
         let first = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
         assert!(Journal::open(&dir.path().join("state"), "127.0.0.1:445").is_err(), "one server at a time");
         rt::block_on(async {
-            let turn = async || Arc::<futures_util::lock::Mutex<bool>>::default().lock_owned().await;
-            first.save(7, &record(), turn().await).await.unwrap();
-            first.save(8, &record(), turn().await).await.unwrap();
-            first.save(7, &Record { sharing: 1, ..record() }, turn().await).await.unwrap();
+            let guard = async || Arc::<futures_util::lock::Mutex<bool>>::default().lock_owned().await;
+            first.save(7, &record(), guard().await).await.unwrap();
+            first.save(8, &record(), guard().await).await.unwrap();
+            first.save(7, &Record { sharing: 1, ..record() }, guard().await).await.unwrap();
             first.forget(vec![8], ()).await.unwrap();
         })
         .unwrap();

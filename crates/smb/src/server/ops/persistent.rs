@@ -80,7 +80,7 @@ pub(super) async fn begin(
         }
     };
     let gone = Arc::<Mutex<bool>>::default();
-    let turn = gone.clone().lock_owned().await;
+    let guard = gone.clone().lock_owned().await;
     let path_bytes = AtomicUsize::new(0);
     let persistent =
         Persistent { journal, share: share.name.clone(), sharing, desired, file, path_bytes, gone };
@@ -96,7 +96,7 @@ pub(super) async fn begin(
         let _ = held::refused(full);
         return None;
     }
-    match persistent.journal.save(open.persistent, &record, turn).await {
+    match persistent.journal.save(open.persistent, &record, guard).await {
         Ok(()) => Some(persistent),
         Err(e) => {
             tracing::error!("cannot make a handle persistent: {e}");
@@ -150,8 +150,8 @@ fn of(open: &Open) -> Option<(&Durable, &Persistent)> {
 /// change that cannot be recorded must not be acknowledged.
 pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     let Some((durable, persistent)) = of(open) else { return Ok(()) };
-    let turn = persistent.gone.clone().lock_owned().await;
-    if *turn {
+    let guard = persistent.gone.clone().lock_owned().await;
+    if *guard {
         return Ok(());
     }
     let cached = match &open.caching {
@@ -164,7 +164,7 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
         // Without the path the file is still found, only later.
         record.path.clear();
     }
-    persistent.journal.save(open.persistent, &record, turn).await.map_err(|e| {
+    persistent.journal.save(open.persistent, &record, guard).await.map_err(|e| {
         tracing::error!("cannot record a change of a persistent handle: {e}");
         status::UNEXPECTED_IO_ERROR
     })
@@ -195,11 +195,11 @@ pub(super) fn is_connected(server: &Server, create_guid: Guid) -> bool {
 /// Removes the record of a closed open.
 pub(super) async fn forget(open: &Open) {
     let Some((_, persistent)) = of(open) else { return };
-    let mut turn = persistent.gone.clone().lock_owned().await;
-    if std::mem::replace(&mut *turn, true) {
+    let mut guard = persistent.gone.clone().lock_owned().await;
+    if std::mem::replace(&mut *guard, true) {
         return;
     }
-    if let Err(e) = persistent.journal.forget(vec![open.persistent], turn).await {
+    if let Err(e) = persistent.journal.forget(vec![open.persistent], guard).await {
         tracing::error!("a closed persistent handle may come back: cannot remove its record: {e}");
     }
 }
