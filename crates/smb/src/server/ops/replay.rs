@@ -18,14 +18,14 @@ const MAX_GUIDS: usize = 1 << 20;
 /// ClientGuid and CreateGuid.
 type Name = (Guid, Guid);
 
-enum Known {
+enum CreateState {
     InProgress,
     Done(Weak<Open>),
 }
 
 /// The repeatable CREATEs.
 #[derive(Default)]
-pub(crate) struct Creates(Mutex<HashMap<Name, Known>>);
+pub(crate) struct Creates(Mutex<HashMap<Name, CreateState>>);
 
 /// Whether a CREATE with a CreateGuid is new.
 pub(super) enum Begin {
@@ -54,9 +54,9 @@ impl Creates {
         let open;
         let mut creates = lock(&self.0);
         match creates.get(&name) {
-            Some(Known::InProgress) if replay => return Err(NtStatus::FILE_NOT_AVAILABLE),
-            Some(Known::InProgress) => return Err(NtStatus::DUPLICATE_OBJECTID),
-            Some(Known::Done(known)) => {
+            Some(CreateState::InProgress) if replay => return Err(NtStatus::FILE_NOT_AVAILABLE),
+            Some(CreateState::InProgress) => return Err(NtStatus::DUPLICATE_OBJECTID),
+            Some(CreateState::Done(known)) => {
                 open = known.upgrade().filter(|open| open.is_replayable());
                 match &open {
                     Some(open) if replay => return Ok(Begin::Again(open.clone())),
@@ -69,7 +69,7 @@ impl Creates {
         if creates.len() >= MAX_GUIDS {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
-        creates.insert(name, Known::InProgress);
+        creates.insert(name, CreateState::InProgress);
         Ok(Begin::First(Begun { table: self.clone(), name }))
     }
 }
@@ -93,7 +93,7 @@ impl Repeatable {
     pub(super) fn forget(&self, open: &Open) {
         let mut creates = lock(&self.table.0);
         self.closed.store(true, Ordering::Relaxed);
-        let mine = |known: &Known| matches!(known, Known::Done(known) if std::ptr::eq(known.as_ptr(), open));
+        let mine = |known: &CreateState| matches!(known, CreateState::Done(known) if std::ptr::eq(known.as_ptr(), open));
         if creates.get(&self.name).is_some_and(mine) {
             creates.remove(&self.name);
         }
@@ -116,7 +116,7 @@ impl Begun {
         let mut creates = lock(&self.table.0);
         // An open that is already closed has been removed, and nothing would remove it again.
         if open.create.get().is_some_and(|create| !create.closed.load(Ordering::Relaxed)) {
-            creates.insert(self.name, Known::Done(Arc::downgrade(open)));
+            creates.insert(self.name, CreateState::Done(Arc::downgrade(open)));
         }
         // Dropping `self` takes the lock.
         drop(creates);
@@ -126,7 +126,7 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         let mut creates = lock(&self.table.0);
-        if matches!(creates.get(&self.name), Some(Known::InProgress)) {
+        if matches!(creates.get(&self.name), Some(CreateState::InProgress)) {
             creates.remove(&self.name);
         }
     }
