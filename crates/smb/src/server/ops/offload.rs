@@ -45,12 +45,12 @@ const KIND: u32 = u32::from_be_bytes(*b"WEFT");
 /// The tokens of this run and their meaning.
 #[derive(Default)]
 pub(crate) struct Tokens {
-    known: Mutex<HashMap<u64, Known>>,
+    known: Mutex<HashMap<u64, TokenSource>>,
     key: OnceLock<hmac::Key>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct TokenSource {
     user: Arc<str>,
     vfs: Vfs,
     node: NodeId,
@@ -70,8 +70,8 @@ impl Tokens {
         Ok(self.key.get_or_init(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    fn give(self: &Arc<Tokens>, number: u64, what: Known) -> Result<Token, NtStatus> {
-        let (user, until) = (what.user.clone(), what.until);
+    fn give(self: &Arc<Tokens>, number: u64, source: TokenSource) -> Result<Token, NtStatus> {
+        let (user, until) = (source.user.clone(), source.until);
         {
             let mut known = lock(&self.known);
             let his = known.values().filter(|token| token.user == user).count();
@@ -79,7 +79,7 @@ impl Tokens {
                 tracing::warn!("limit reached: tokens of offloaded copies");
                 return Err(NtStatus::INSUFFICIENT_RESOURCES);
             }
-            known.insert(number, what);
+            known.insert(number, source);
         }
         rt::spawn(expire(Arc::downgrade(self), number, until)).detach();
         let mut id = number.to_le_bytes().to_vec();
@@ -88,7 +88,7 @@ impl Tokens {
     }
 
     /// The meaning of a token, if we issued it to this user and it is still valid.
-    fn find(&self, token: &Token, user: &str) -> Result<Known, NtStatus> {
+    fn find(&self, token: &Token, user: &str) -> Result<TokenSource, NtStatus> {
         let Token::Own { kind: KIND, id } = token else { return Err(NtStatus::INVALID_TOKEN) };
         let Some((number, tag)) = id.split_first_chunk() else { return Err(NtStatus::INVALID_TOKEN) };
         let number = u64::from_le_bytes(*number);
@@ -161,7 +161,7 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         0 => DEFAULT_TTL,
         ms => Duration::from_millis(ms.into()).min(MAX_TTL),
     };
-    let what = Known {
+    let source = TokenSource {
         user: cx.session().user.clone(),
         vfs: open.vfs.clone(),
         node: open.node,
@@ -172,8 +172,8 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         len: end.min(size.next_multiple_of(SECTOR)).saturating_sub(wish.offset),
         until: rt::now() + ttl,
     };
-    let len = what.len;
-    let token = cx.server().handles.tokens.give(cx.server().handles.number(), what)?;
+    let len = source.len;
+    let token = cx.server().handles.tokens.give(cx.server().handles.number(), source)?;
     Ok(told(OffloadReadAnswer { zero_beyond: end >= size, len, token }))
 }
 
@@ -258,7 +258,7 @@ async fn copy(
     open: &Open,
     to: &OpenFile,
     (at, len): (u64, u64),
-    from: &Known,
+    from: &TokenSource,
     skip: u64,
 ) -> Result<(), Failure> {
     let unchanged = async || match from.vfs.getattr(from.node).await {
