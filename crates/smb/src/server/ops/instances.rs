@@ -49,7 +49,7 @@ impl Instance {
     }
 }
 
-struct Known {
+struct InstanceOpen {
     open: Weak<Open>,
     session: Weak<Session>,
     client: Guid,
@@ -61,7 +61,7 @@ type Superseded = (Arc<Open>, Option<Arc<Session>>);
 
 /// Opens by their AppInstanceId.
 #[derive(Default)]
-pub(crate) struct Instances(Mutex<HashMap<Guid, Vec<Known>>>);
+pub(crate) struct Instances(Mutex<HashMap<Guid, Vec<InstanceOpen>>>);
 
 impl Instances {
     /// Records the application instance of an open.
@@ -79,7 +79,7 @@ impl Instances {
         }
         let opens = all.entry(instance.id).or_default();
         opens.retain(|known| known.open.strong_count() > 0);
-        opens.push(Known {
+        opens.push(InstanceOpen {
             open: Arc::downgrade(open),
             session: Arc::downgrade(cx.session()),
             client: cx.session().client_guid,
