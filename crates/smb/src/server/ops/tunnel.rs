@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 256;
 const LIFETIME: Duration = Duration::from_secs(15);
 
 /// A directory of a share.
-type Place<'a> = (&'a Arc<Opens>, NodeId);
+type DirKey<'a> = (&'a Arc<Opens>, NodeId);
 
 struct Entry {
     until: Time,
@@ -44,24 +44,24 @@ pub(super) fn asked_short(asked: &[u8], name: &[u8]) -> Option<String> {
 
 impl Tunnel {
     /// Records that `long` was removed by its name `short`.
-    pub(super) fn removed(&self, place: Place<'_>, short: &str, long: Vec<u8>, now: Time) {
+    pub(super) fn removed(&self, dir: DirKey<'_>, short: &str, long: Vec<u8>, now: Time) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= MAX_ENTRIES {
             entries.pop_front();
         }
-        let (opens, dir) = (place.0.clone(), place.1);
+        let (opens, dir) = (dir.0.clone(), dir.1);
         entries.push_back(Entry { until: now + LIFETIME, opens, dir, short: short.to_owned(), long });
     }
 
     /// Takes the long name of the file that was recently called `short`.
-    pub(super) fn take(&self, place: Place<'_>, short: &[u8], now: Time) -> Option<Vec<u8>> {
+    pub(super) fn take(&self, dir: DirKey<'_>, short: &[u8], now: Time) -> Option<Vec<u8>> {
         if !short.contains(&b'~') {
             return None;
         }
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.until > now);
         let is_it = |entry: &Entry| {
-            (entry.dir == place.1 && Arc::ptr_eq(&entry.opens, place.0))
+            (entry.dir == dir.1 && Arc::ptr_eq(&entry.opens, dir.0))
                 && entry.short.as_bytes().eq_ignore_ascii_case(short)
         };
         let at = entries.iter().position(is_it)?;
