@@ -111,7 +111,7 @@ struct Asked {
 }
 
 /// A client, and its unanswered requests.
-struct Place {
+struct ClientSlot {
     client: Client,
     /// Tree of the pipes; the share's tree is the client's own.
     pipes: u32,
@@ -122,7 +122,7 @@ struct Place {
 
 struct Room {
     world: World,
-    places: Vec<Place>,
+    slots: Vec<ClientSlot>,
     known: Knowledge,
 }
 
@@ -142,12 +142,12 @@ impl Room {
             };
         });
         let world = World { pool: pool.clone(), ..world };
-        let mut room = Room { world, places: Vec::new(), known: Knowledge::default() };
+        let mut room = Room { world, slots: Vec::new(), known: Knowledge::default() };
         for at in 0..CLIENTS {
-            let place = room.enter(at).await;
-            room.places.push(place);
+            let slot = room.enter(at).await;
+            room.slots.push(slot);
         }
-        let client = &mut room.places[0].client;
+        let client = &mut room.slots[0].client;
         for (name, options) in
             [("d", CreateOptions::DIRECTORY_FILE), ("a", CreateOptions::NONE), (r"d\a", CreateOptions::NONE)]
         {
@@ -156,22 +156,22 @@ impl Room {
         room
     }
 
-    /// A client for this place, logged on and connected to the share.
-    async fn enter(&mut self, at: usize) -> Place {
+    /// A client for this slot, logged on and connected to the share.
+    async fn enter(&mut self, at: usize) -> ClientSlot {
         let mut client = self.world.connect();
         // Both channels belong to one client; the other user is on another machine.
         let guid: Guid = [9 + (at as u8 / 2); 16];
         client.negotiate(Offer { guid, ..Offer::default() }).await;
         let mut bound = false;
         if at == 1
-            && let Some(first) = self.places.first()
+            && let Some(first) = self.slots.first()
             && first.client.material.is_some()
         {
             bound = client.bind(&first.client).await.is_ok();
         }
         let mut pipes = 0;
         if bound {
-            let first = &self.places[0];
+            let first = &self.slots[0];
             (client.tree, pipes) = (first.client.tree, first.pipes);
         } else {
             if at == 1 {
@@ -187,7 +187,7 @@ impl Room {
                 pipes = header.tree_id().expect("a tree");
             }
         }
-        Place { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Known::default() }
+        ClientSlot { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Known::default() }
     }
 
     async fn act(&mut self, script: &mut Script<'_>) {
@@ -196,7 +196,7 @@ impl Room {
             0 => {
                 if script.rarely(4) {
                     // Another one replaces it once the server has noticed.
-                    self.places[at].client.wire.hang_up();
+                    self.slots[at].client.wire.hang_up();
                 }
             }
             1 => {
@@ -204,25 +204,25 @@ impl Room {
                 self.settle(Duration::from_secs(seconds)).await;
             }
             2 => {
-                let place = &mut self.places[at];
-                if let Some(message) = place.sent.pick(script).filter(|_| script.rarely(4)) {
-                    place.client.wire.send(message);
+                let slot = &mut self.slots[at];
+                if let Some(message) = slot.sent.pick(script).filter(|_| script.rarely(4)) {
+                    slot.client.wire.send(message);
                 }
             }
             3 => {
-                let place = &mut self.places[at];
-                if let Some(mut message) = place.sent.pick(script) {
+                let slot = &mut self.slots[at];
+                if let Some(mut message) = slot.sent.pick(script) {
                     damage(&mut message, script);
-                    place.client.wire.send(message);
+                    slot.client.wire.send(message);
                 }
             }
-            4 | 5 => self.places[at].cancel(script),
+            4 | 5 => self.slots[at].cancel(script),
             6 => {
-                if let Some(message) = self.places[at].held.pop() {
-                    self.places[at].client.wire.send(message);
+                if let Some(message) = self.slots[at].held.pop() {
+                    self.slots[at].client.wire.send(message);
                 }
             }
-            _ => self.places[at].ask(&self.known, script),
+            _ => self.slots[at].ask(&self.known, script),
         }
         // Requests accumulate now and then.
         if script.byte() % 4 != 3 {
@@ -233,45 +233,45 @@ impl Room {
     /// Lets time pass, and checks the answers.
     async fn settle(&mut self, time: Duration) {
         rt::sleep(time).await;
-        for at in 0..self.places.len() {
-            while self.places[at].client.wire.is_answered() {
-                let place = &mut self.places[at];
-                let message = place.client.wire.recv(&place.client.pool).await.expect("there is one");
-                place.hear(message, &mut self.known);
+        for at in 0..self.slots.len() {
+            while self.slots[at].client.wire.is_answered() {
+                let slot = &mut self.slots[at];
+                let message = slot.client.wire.recv(&slot.client.pool).await.expect("there is one");
+                slot.hear(message, &mut self.known);
             }
-            if self.places[at].client.wire.closed_by_server.get() {
-                self.places[at] = self.enter(at).await;
+            if self.slots[at].client.wire.closed_by_server.get() {
+                self.slots[at] = self.enter(at).await;
             }
         }
     }
 
     async fn end(&mut self) {
-        for place in &mut self.places {
-            place.held.drain(..).for_each(|message| place.client.wire.send(message));
+        for slot in &mut self.slots {
+            slot.held.drain(..).for_each(|message| slot.client.wire.send(message));
         }
         // For unacknowledged breaks, and requests that wait for them.
         self.settle(Duration::from_secs(200)).await;
         // Each may unblock others that waited, which may wait for a break in turn.
         for _ in 0..2 {
-            for place in &self.places {
-                place.open.iter().for_each(|(id, asked)| place.cancel_one(*id, asked));
+            for slot in &self.slots {
+                slot.open.iter().for_each(|(id, asked)| slot.cancel_one(*id, asked));
             }
             self.settle(Duration::from_secs(200)).await;
         }
-        for place in &self.places {
+        for slot in &self.slots {
             let open: Vec<_> =
-                place.open.iter().map(|(id, asked)| (id, asked.command, asked.async_id)).collect();
+                slot.open.iter().map(|(id, asked)| (id, asked.command, asked.async_id)).collect();
             assert!(open.is_empty(), "never answered: {open:?}");
         }
         assert!(self.world.client().await.is_served().await, "nobody else is served");
-        self.places.iter().for_each(|place| place.client.wire.hang_up());
+        self.slots.iter().for_each(|slot| slot.client.wire.hang_up());
         rt::sleep(PATIENCE).await;
         // The client that was served last is still connected.
         assert!(self.world.server.session_count() <= 1, "sessions outlive their channels");
     }
 }
 
-impl Place {
+impl ClientSlot {
     /// A request or a compound; sent, or held back.
     fn ask(&mut self, known: &Knowledge, script: &mut Script<'_>) {
         let client = &mut self.client;
