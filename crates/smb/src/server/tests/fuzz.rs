@@ -44,7 +44,7 @@ const MAX_ACTS: usize = 120;
 /// Two channels of one session, and one of another user.
 const CLIENTS: usize = 3;
 /// Objects remembered per kind; the oldest are forgotten.
-const MAX_KNOWN: usize = 12;
+const MAX_RECENT: usize = 12;
 /// Longer than any of our waits for a client: for a break, a durable handle, a resilient one.
 const PATIENCE: Duration = Duration::from_secs(1200);
 const SHARE_BYTES: u64 = 1 << 20;
@@ -73,18 +73,18 @@ pub fn smb_server(data: &[u8]) {
 }
 
 /// Objects that can be referred to, latest last.
-struct Known<T>(VecDeque<T>);
+struct Recent<T>(VecDeque<T>);
 
-impl<T> Default for Known<T> {
-    fn default() -> Known<T> {
-        Known(VecDeque::new())
+impl<T> Default for Recent<T> {
+    fn default() -> Recent<T> {
+        Recent(VecDeque::new())
     }
 }
 
-impl<T: Clone> Known<T> {
+impl<T: Clone> Recent<T> {
     fn learn(&mut self, thing: T) {
         self.0.push_back(thing);
-        if self.0.len() > MAX_KNOWN {
+        if self.0.len() > MAX_RECENT {
             self.0.pop_front();
         }
     }
@@ -97,10 +97,10 @@ impl<T: Clone> Known<T> {
 /// The objects that clients have learnt of.
 #[derive(Default)]
 struct Knowledge {
-    files: Known<FileId>,
+    files: Recent<FileId>,
     /// Keys of SRV_REQUEST_RESUME_KEY, and tokens of offloaded reads.
-    tokens: Known<Bytes>,
-    breaks: Known<Acknowledgment>,
+    tokens: Recent<Bytes>,
+    breaks: Recent<Acknowledgment>,
 }
 
 /// An unanswered request.
@@ -117,7 +117,7 @@ struct ClientSlot {
     pipes: u32,
     open: BTreeMap<u64, Asked>,
     held: Vec<Vec<u8>>,
-    sent: Known<Vec<u8>>,
+    sent: Recent<Vec<u8>>,
 }
 
 struct Room {
@@ -187,7 +187,7 @@ impl Room {
                 pipes = header.tree_id().expect("a tree");
             }
         }
-        ClientSlot { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Known::default() }
+        ClientSlot { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Recent::default() }
     }
 
     async fn act(&mut self, script: &mut Script<'_>) {
