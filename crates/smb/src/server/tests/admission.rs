@@ -54,7 +54,7 @@ const CASES: [(Lack, bool, NtStatus); 15] = [
 
 /// A request, and the path on which the server executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum RequestPath {
     /// A READ without a future: [`frame::read_at_once`].
     ReadAtOnce,
     /// A READ with a flag that the fast path does not handle.
@@ -63,24 +63,24 @@ enum Way {
     Create,
 }
 
-const WAYS: [Way; 4] = [Way::ReadAtOnce, Way::Read, Way::Write, Way::Create];
+const REQUEST_PATHS: [RequestPath; 4] = [RequestPath::ReadAtOnce, RequestPath::Read, RequestPath::Write, RequestPath::Create];
 
 const KEPT: &[u8] = b"what the file holds";
 const CHANGED: &[u8] = b"what somebody wrote";
 
-impl Way {
+impl RequestPath {
     /// Reads `KEPT`, writes `data`, or creates a file named `name`.
     async fn ask(self, client: &mut Client, file: FileId, data: &[u8], name: &str) -> NtStatus {
         match self {
-            Way::ReadAtOnce | Way::Read => {
-                client.replay = self == Way::Read;
+            RequestPath::ReadAtOnce | RequestPath::Read => {
+                client.replay = self == RequestPath::Read;
                 let (status, bytes) = client.read(file, 100).await;
                 client.replay = false;
                 assert_eq!(bytes, if status == NtStatus::SUCCESS { KEPT } else { b"" });
                 status
             }
-            Way::Write => client.write(file, data).await,
-            Way::Create => {
+            RequestPath::Write => client.write(file, data).await,
+            RequestPath::Create => {
                 let request = create_request(name, CreateOptions::NONE);
                 client.status(Command::Create, |out| request.emit(out)).await
             }
@@ -163,21 +163,21 @@ async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
 #[test]
 fn what_lacks_anything_reaches_no_file_in_any_way() {
     story(async {
-        for ((lack, signed, refused), way) in CASES.into_iter().flat_map(|case| WAYS.map(|way| (case, way))) {
-            let case = format!("{way:?} without {lack:?}, signed: {signed}");
+        for ((lack, signed, refused), path) in CASES.into_iter().flat_map(|case| REQUEST_PATHS.map(|path| (case, path))) {
+            let case = format!("{path:?} without {lack:?}, signed: {signed}");
             let world = world(lack);
             let (mut client, file) = right(&world, lack).await;
             // Without a defect it reaches the file, on the intended path.
             let at_once = frame::AT_ONCE.get();
-            let status = way.ask(&mut client, file, KEPT, "made").await;
+            let status = path.ask(&mut client, file, KEPT, "made").await;
             assert_eq!(status, NtStatus::SUCCESS, "{case}");
-            let expected = way == Way::ReadAtOnce && !client.seal;
+            let expected = path == RequestPath::ReadAtOnce && !client.seal;
             assert_eq!(frame::AT_ONCE.get() - at_once, usize::from(expected), "{case}");
 
             let (mut client, file) = without(lack, &world, client, file).await;
             client.sign = signed;
             let at_once = frame::AT_ONCE.get();
-            let status = way.ask(&mut client, file, CHANGED, "too much").await;
+            let status = path.ask(&mut client, file, CHANGED, "too much").await;
             assert_eq!(status, refused, "{case}");
             assert_eq!(frame::AT_ONCE.get(), at_once, "{case}");
             assert_eq!(content(&world, "f").await.as_deref(), Some(KEPT), "{case}");
