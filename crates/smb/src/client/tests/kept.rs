@@ -27,15 +27,15 @@ fn a_file_is_had_again_after_all_connections_are_lost() {
     ] {
         Sim::new(61).run(async move {
             let own = Own::new(|_| {});
-            let line = tcp(&own).await;
+            let channel = tcp(&own).await;
             let options = Options { dialects: dialect..=dialect, encryption, ..own.options() };
-            let session = Session::connect(line.clone(), options).await.unwrap();
+            let session = Session::connect(channel.clone(), options).await.unwrap();
             let tree = session.tree("data").await.unwrap();
             let file = tree.open_kept("f", OpenOptions::create()).await.unwrap();
             assert!(file.is_kept(), "{dialect}");
             file.write(0, pattern(1)).await.unwrap();
             // The client loses the connection; the server has not noticed.
-            line.cut();
+            channel.cut();
             assert!(file.read(0, 1).await.unwrap_err().is_loss());
             let session = session.again(tcp(&own).await).await.unwrap();
             assert_eq!(own.server.session_count(), 1, "the one that is lost has ended");
@@ -67,13 +67,13 @@ fn a_server_that_was_restarted_has_no_such_handle_and_the_same_file() {
             Own::new(|config| config.shares = vec![share])
         };
         let (first, second) = (start(), start());
-        let line = tcp(&first).await;
-        let session = Session::connect(line.clone(), first.options()).await.unwrap();
+        let channel = tcp(&first).await;
+        let session = Session::connect(channel.clone(), first.options()).await.unwrap();
         let tree = session.tree("data").await.unwrap();
         let file = tree.open_kept("f", OpenOptions::create()).await.unwrap();
         let other = tree.open_kept("g", OpenOptions::create()).await.unwrap();
         file.write(0, pattern(1)).await.unwrap();
-        line.cut();
+        channel.cut();
         let session = session.again(tcp(&second).await).await.unwrap();
         let tree = session.tree("data").await.unwrap();
         assert_eq!(tree.reopen(&file).await.err().unwrap().status(), Some(NtStatus::OBJECT_NAME_NOT_FOUND));

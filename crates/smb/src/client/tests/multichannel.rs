@@ -17,7 +17,7 @@ use super::own::Own;
 use super::story;
 
 /// A connection that a test can cut, silence, or hold up.
-pub(super) struct Line {
+pub(super) struct FaultyChannel {
     inner: Rc<dyn Channel>,
     /// Holds what the client sends instead of sending it.
     held: RefCell<Option<Vec<Outgoing>>>,
@@ -30,9 +30,9 @@ pub(super) struct Line {
     left: Cell<Option<u32>>,
 }
 
-impl Line {
-    pub(super) fn new(inner: Rc<dyn Channel>) -> Rc<Line> {
-        Rc::new(Line {
+impl FaultyChannel {
+    pub(super) fn new(inner: Rc<dyn Channel>) -> Rc<FaultyChannel> {
+        Rc::new(FaultyChannel {
             inner,
             held: RefCell::new(None),
             silent: Cell::new(false),
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-impl Channel for Line {
+impl Channel for FaultyChannel {
     fn kind(&self) -> Kind {
         self.inner.kind()
     }
@@ -143,8 +143,8 @@ impl Channel for Line {
     }
 }
 
-pub(super) async fn tcp(own: &Own) -> Rc<Line> {
-    Line::new(own.tcp().await)
+pub(super) async fn tcp(own: &Own) -> Rc<FaultyChannel> {
+    FaultyChannel::new(own.tcp().await)
 }
 
 fn pattern(len: usize, seed: u64) -> Bytes {
@@ -196,9 +196,9 @@ fn no_two_bindings_use_the_same_message_ids() {
         let tree = session.tree("data").await.unwrap();
         let mut used = Vec::new();
         for _ in 0..6 {
-            let line = tcp(&own).await;
-            session.add(line.clone()).await.unwrap();
-            used.append(&mut line.setups.borrow_mut());
+            let channel = tcp(&own).await;
+            session.add(channel.clone()).await.unwrap();
+            used.append(&mut channel.setups.borrow_mut());
         }
         assert_eq!(used, (1..=12).collect::<Vec<u64>>());
         // The reserved ids are used afterwards: no window stalls.
@@ -221,7 +221,7 @@ fn payload_prefers_rdma_and_goes_on_without_it() {
         let tree = session.tree("data").await.unwrap();
         let file = tree.open("f", OpenOptions::create()).await.unwrap();
         let (between, _) = own.rdma();
-        let rdma = Line::new(between);
+        let rdma = FaultyChannel::new(between);
         session.add(rdma.clone()).await.unwrap();
         let data = pattern(3 << 20, 1);
         file.write(0, data.clone()).await.unwrap();
@@ -369,10 +369,10 @@ fn whatever_is_cut_the_story_comes_to_its_end() {
             let session = Session::connect(tcp(&own).await, own.options()).await.unwrap();
             let tree = session.tree("data").await.unwrap();
             for round in 0..6 {
-                let line = tcp(&own).await;
+                let channel = tcp(&own).await;
                 let after = sim::with_rng(|rng| rng.below(60)) as u32;
-                session.add(line.clone()).await.unwrap();
-                line.left.set(Some(after + 4));
+                session.add(channel.clone()).await.unwrap();
+                channel.left.set(Some(after + 4));
                 let name = format!("file {round}");
                 let file = tree.open(&name, OpenOptions::create()).await.unwrap();
                 let data = pattern(700_000, seed * 10 + round);
@@ -382,7 +382,7 @@ fn whatever_is_cut_the_story_comes_to_its_end() {
                 let names: Vec<_> =
                     tree.list("").await.unwrap().into_iter().map(|entry| entry.name).collect();
                 assert!(names.contains(&name), "{names:?}");
-                line.cut();
+                channel.cut();
             }
             for entry in tree.list("").await.unwrap() {
                 tree.remove(&entry.name).await.unwrap();
