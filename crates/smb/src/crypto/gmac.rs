@@ -65,19 +65,19 @@ impl Gmac {
                 room.copy_from_slice(part);
                 rest = behind;
             }
-            return self.whole(nonce, gathered.get(..total).expect("at most all of it")).to_be_bytes();
+            return self.contiguous_tag(nonce, gathered.get(..total).expect("at most all of it")).to_be_bytes();
         }
         let boundaries = parts.split_last().map_or(&[][..], |(_, before)| before);
         let tail_blocks = total.div_ceil(16);
         if boundaries.iter().any(|p| !p.len().is_multiple_of(16)) || tail_blocks >> POWERS != 0 {
             let mut gathered = Vec::with_capacity(total);
             parts.iter().for_each(|part| gathered.extend_from_slice(part));
-            return self.whole(nonce, &gathered).to_be_bytes();
+            return self.contiguous_tag(nonce, &gathered).to_be_bytes();
         }
         if let [only] = parts {
-            return self.whole(nonce, only).to_be_bytes();
+            return self.contiguous_tag(nonce, only).to_be_bytes();
         }
-        let e = self.whole(nonce, &[]);
+        let e = self.contiguous_tag(nonce, &[]);
         // State of the parts absorbed so far: P·H, and the length blocks that have not been multiplied yet.
         let (mut ph, mut lengths) = (0, 0);
         for (i, part) in parts.iter().enumerate() {
@@ -85,7 +85,7 @@ impl Gmac {
                 // The previous parts' length block is removed before the shift.
                 ph = multiply(ph ^ self.times_h(lengths), self.power(part.len().div_ceil(16)));
             }
-            ph ^= self.whole(nonce, part) ^ e;
+            ph ^= self.contiguous_tag(nonce, part) ^ e;
             lengths = length(part.len());
         }
         (ph ^ self.times_h(lengths ^ length(total)) ^ e).to_be_bytes()
@@ -95,7 +95,7 @@ impl Gmac {
         multiply(x, self.powers[0])
     }
 
-    fn whole(&self, nonce: [u8; 12], data: &[u8]) -> u128 {
+    fn contiguous_tag(&self, nonce: [u8; 12], data: &[u8]) -> u128 {
         let nonce = Nonce::assume_unique_for_key(nonce);
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(data), &mut []);
         let tag = tag.expect("GMAC of memory does not fail");
