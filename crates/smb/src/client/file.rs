@@ -104,7 +104,7 @@ impl File {
                 Ok::<_, Error>((at, part))
             });
         }
-        let mut whole = self.whole(len).await;
+        let mut whole = self.alloc_buf(len).await;
         // End of the file: the first part that is shorter than requested.
         let mut end = len;
         while let Some((at, part)) = parts.try_next().await? {
@@ -118,7 +118,7 @@ impl File {
         Ok(whole.freeze())
     }
 
-    async fn whole(&self, len: usize) -> Buf {
+    async fn alloc_buf(&self, len: usize) -> Buf {
         let mut whole = self.0.tree.core.pool().alloc(len).await;
         whole.set_len(len);
         whole
@@ -133,7 +133,7 @@ impl File {
         if first.len() < asked || first.len() >= len {
             return Ok(first);
         }
-        let mut whole = self.whole(len).await;
+        let mut whole = self.alloc_buf(len).await;
         buf::copy(whole.get_mut(..first.len()).ok_or(TOO_MUCH)?, &first);
         let mut done = first.len();
         while done < len {
@@ -178,7 +178,7 @@ impl File {
         let len = len.min(usize::from(permit.charge) * CREDIT_BYTES);
         let region = match by_rdma {
             true => {
-                let buf = self.whole(len).await;
+                let buf = self.alloc_buf(len).await;
                 Some(Region::expose(connection.link.channel(), buf, Access::RemoteFill)?)
             }
             false => None,
@@ -292,7 +292,7 @@ impl File {
         let len = len.min(usize::from(permit.charge) * CREDIT_BYTES);
         let part = data.slice(..len);
         if by_rdma {
-            let mut buf = self.whole(len).await;
+            let mut buf = self.alloc_buf(len).await;
             buf::copy(&mut buf, &part);
             self.write_region(connection, permit, offset, buf, replay).await.map_err(|(e, _)| e)?;
         } else {
@@ -339,7 +339,7 @@ impl File {
         match Arc::try_unwrap(lent.0) {
             Ok(buf) => Ok(buf),
             Err(held) => {
-                let mut copy = self.whole(len).await;
+                let mut copy = self.alloc_buf(len).await;
                 buf::copy(&mut copy, &held);
                 Ok(copy)
             }
