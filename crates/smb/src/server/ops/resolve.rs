@@ -62,23 +62,23 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }
-    Ok(Resolved { dir, name: last.clone(), found: look(vfs, dir, last, exact).await? })
+    Ok(Resolved { dir, name: last.clone(), found: lookup(vfs, dir, last, exact).await? })
 }
 
 /// Finds `name` in any case; returns its actual spelling.
 pub(super) async fn find(vfs: &Vfs, dir: NodeId, name: &[u8]) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
-    look(vfs, dir, name, false).await
+    lookup(vfs, dir, name, false).await
 }
 
 /// Finds a name, or else its spelling with substitutes for reserved characters.
-async fn look(vfs: &Vfs, dir: NodeId, name: &[u8], exact: bool) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
-    match (spelled(vfs, dir, name, exact).await?, path::in_disguise(name)) {
-        (None, Some(name)) => spelled(vfs, dir, &name, exact).await,
+async fn lookup(vfs: &Vfs, dir: NodeId, name: &[u8], exact: bool) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+    match (lookup_spelling(vfs, dir, name, exact).await?, path::in_disguise(name)) {
+        (None, Some(name)) => lookup_spelling(vfs, dir, &name, exact).await,
         (found, _) => Ok(found),
     }
 }
 
-async fn spelled(
+async fn lookup_spelling(
     vfs: &Vfs,
     dir: NodeId,
     name: &[u8],
