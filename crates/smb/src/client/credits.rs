@@ -235,7 +235,10 @@ mod tests {
         let (mut waiter, poll) = take(&mut credits, 1);
         assert!(poll.is_pending());
         credits.received(1, 0);
-        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut waiter), Poll::Ready(Err(Error::Violation(_)))));
+        assert!(matches!(
+            credits.poll_take(&mut cx(), 1, &mut waiter),
+            Poll::Ready(Err(Error::Violation(_)))
+        ));
     }
 
     #[test]

@@ -65,7 +65,9 @@ impl Gmac {
                 room.copy_from_slice(part);
                 rest = behind;
             }
-            return self.contiguous_tag(nonce, gathered.get(..total).expect("at most all of it")).to_be_bytes();
+            return self
+                .contiguous_tag(nonce, gathered.get(..total).expect("at most all of it"))
+                .to_be_bytes();
         }
         let boundaries = parts.split_last().map_or(&[][..], |(_, before)| before);
         let tail_blocks = total.div_ceil(16);

@@ -71,7 +71,12 @@ pub(super) async fn find(vfs: &Vfs, dir: NodeId, name: &[u8]) -> Result<Option<(
 }
 
 /// Finds a name, or else its spelling with substitutes for reserved characters.
-async fn lookup(vfs: &Vfs, dir: NodeId, name: &[u8], exact: bool) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+async fn lookup(
+    vfs: &Vfs,
+    dir: NodeId,
+    name: &[u8],
+    exact: bool,
+) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
     match (lookup_spelling(vfs, dir, name, exact).await?, path::in_disguise(name)) {
         (None, Some(name)) => lookup_spelling(vfs, dir, &name, exact).await,
         (found, _) => Ok(found),

@@ -63,7 +63,8 @@ enum RequestPath {
     Create,
 }
 
-const REQUEST_PATHS: [RequestPath; 4] = [RequestPath::ReadAtOnce, RequestPath::Read, RequestPath::Write, RequestPath::Create];
+const REQUEST_PATHS: [RequestPath; 4] =
+    [RequestPath::ReadAtOnce, RequestPath::Read, RequestPath::Write, RequestPath::Create];
 
 const KEPT: &[u8] = b"what the file holds";
 const CHANGED: &[u8] = b"what somebody wrote";
@@ -163,7 +164,9 @@ async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
 #[test]
 fn what_lacks_anything_reaches_no_file_in_any_way() {
     story(async {
-        for ((lack, signed, refused), path) in CASES.into_iter().flat_map(|case| REQUEST_PATHS.map(|path| (case, path))) {
+        for ((lack, signed, refused), path) in
+            CASES.into_iter().flat_map(|case| REQUEST_PATHS.map(|path| (case, path)))
+        {
             let case = format!("{path:?} without {lack:?}, signed: {signed}");
             let world = world(lack);
             let (mut client, file) = right(&world, lack).await;
