@@ -350,7 +350,7 @@ async def limits(server, log, judge):
     except Refused:
         pass
     judge.gate("sessions of a connection", sessions == 64, f"{sessions} (64 is the limit)")
-    judge.gate("sessions of a connection: the log", "limit reached: sessions of a connection" in log(), "says so")
+    judge.gate("sessions of a connection: the log", "limit reached: sessions per connection" in log(), "says so")
     await client.end()
 
 

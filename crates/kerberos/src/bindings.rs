@@ -1,7 +1,7 @@
-//! What libgssapi_krb5 lays out in memory, and its calls: those that are used, and no others.
+//! The memory layout and the calls of libgssapi_krb5 that Weft uses; `library` makes the calls.
 //!
-//! Spec: RFC 2744 appendix A; `gssapi/gssapi.h` and `gssapi/gssapi_ext.h` of MIT krb5 1.11 and later; names are theirs.
-//! Does not: call anything (see `library`).
+//! Spec: RFC 2744 appendix A; `gssapi/gssapi.h` and `gssapi/gssapi_ext.h` of MIT krb5 1.11 and later, whose names are
+//! kept.
 
 #![allow(non_camel_case_types)]
 
@@ -49,7 +49,7 @@ pub type gss_ctx_id_t = *mut c_void;
 pub type gss_cred_id_t = *mut c_void;
 pub type gss_name_t = *mut c_void;
 
-/// A bit of what is asked for, and of what is had.
+/// Flag bits, in requests (req_flags) and results (ret_flags).
 pub const GSS_C_MUTUAL_FLAG: OM_uint32 = 2;
 pub const GSS_C_INTEG_FLAG: OM_uint32 = 32;
 pub const GSS_C_ACCEPT: c_int = 2;
@@ -61,7 +61,7 @@ pub const GSS_C_ANON_FLAG: OM_uint32 = 64;
 
 pub const GSS_S_COMPLETE: OM_uint32 = 0;
 pub const GSS_S_CONTINUE_NEEDED: OM_uint32 = 1;
-/// Calling errors and routine errors; the rest is information.
+/// Calling errors and routine errors; the other bits are informational.
 pub const GSS_ERROR_MASK: OM_uint32 = 0xffff_0000;
 
 /// 1.2.840.113554.1.2.2

@@ -1,8 +1,8 @@
-//! A keytab, and the contexts that clients set up with it.
+//! A keytab, and the security contexts that clients establish with it.
 //!
-//! Spec: RFC 2744 5.1 (gss_accept_sec_context); RFC 4121 for what the tokens are.
-//! Owns: the credential, and for each client a context; both are released when dropped.
-//! Does not: wait: accepting a ticket reads the keytab and notes the ticket in the replay cache, some milliseconds.
+//! Spec: RFC 2744 5.1 (gss_accept_sec_context); RFC 4121 (the tokens). Owns the acceptor's credential and one context
+//! per client; both are released on drop. Accepting a ticket blocks for a few milliseconds: it reads the keytab and
+//! records the ticket in the replay cache.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,16 +18,16 @@ use crate::handle::Handle;
 use crate::library::{Gss, buffer, empty, gss, oid};
 use crate::{Error, Principal};
 
-/// The keys of our services, for all connections.
+/// The keys of our services, shared by all connections.
 pub struct Keytab {
     gss: &'static Gss,
     credential: gss_cred_id_t,
 }
 
-// SAFETY: RFC 2744 lets several contexts be set up by one credential, and MIT's library guards credentials by locks of its
-// own; it is released by whoever drops the last reference.
+// SAFETY: RFC 2744 allows one credential to establish several contexts, and MIT's library guards credentials with its
+// own locks; whoever drops the last reference releases it.
 unsafe impl Send for Keytab {}
-// SAFETY: as above: it is only read.
+// SAFETY: as above; it is only read.
 unsafe impl Sync for Keytab {}
 
 impl std::fmt::Debug for Keytab {
@@ -37,21 +37,21 @@ impl std::fmt::Debug for Keytab {
 }
 
 impl Keytab {
-    /// Opens a keytab; any service in it may be what clients have tickets for.
+    /// Opens a keytab; clients may present tickets for any service in it.
     ///
     /// # Errors
-    /// There is no library, or no such keytab, or nothing in it.
+    /// The library is missing, or the keytab does not exist or is empty.
     pub fn open(path: &Path) -> Result<Arc<Keytab>, Error> {
         let gss = gss()?;
         let mut value = b"FILE:".to_vec();
         value.extend_from_slice(path.as_os_str().as_bytes());
-        let value = CString::new(value).map_err(|_| Error::Unexpected("a path with a zero in it"))?;
+        let value = CString::new(value).map_err(|_| Error::Unexpected("a path that contains a NUL byte"))?;
         let element = gss_key_value_element_desc { key: c"keytab".as_ptr(), value: value.as_ptr() };
         let store = gss_key_value_set_desc { count: 1, elements: &element };
         let krb5 = oid(KRB5);
         let mechanisms = gss_OID_set_desc { count: 1, elements: &krb5 };
         let (mut minor, mut credential) = (0, ptr::null_mut());
-        // SAFETY: everything pointed to lives through the call, and is only read; what we do not ask for is null.
+        // SAFETY: everything pointed to outlives the call and is only read; results that we do not need are null.
         let major = unsafe {
             (gss.acquire_cred_from)(
                 &mut minor,
@@ -71,7 +71,7 @@ impl Keytab {
         }
     }
 
-    /// What one client sets up.
+    /// A context for one client.
     pub fn context(self: &Arc<Keytab>) -> Context {
         Context { handle: Handle::new(self.gss), keytab: self.clone() }
     }
@@ -80,14 +80,14 @@ impl Keytab {
 impl Drop for Keytab {
     fn drop(&mut self) {
         let mut minor = 0;
-        // SAFETY: acquired once, released once; every context has kept us alive.
+        // SAFETY: acquired once, released once; every context holds a reference to us.
         unsafe { (self.gss.release_cred)(&mut minor, &mut self.credential) };
     }
 }
 
 /// One client's context.
 pub struct Context {
-    /// Before the keytab, because it goes first.
+    /// Declared before the keytab because it must be dropped first.
     handle: Handle,
     keytab: Arc<Keytab>,
 }
@@ -96,32 +96,32 @@ pub struct Context {
 pub enum Step {
     /// Send this and expect another.
     Continue(Vec<u8>),
-    /// The client has proven who it is.
+    /// The client is authenticated.
     Done {
-        /// To be sent to the client, so that it knows who we are; may be empty.
+        /// Proves our identity to the client; send it unless it is empty.
         token: Vec<u8>,
-        /// Who the client is.
+        /// The authenticated client.
         client: Principal,
-        /// For which of our services its ticket is.
+        /// The service that the ticket was issued for.
         service: Principal,
-        /// The key that both sides share, as long as its kind has it.
+        /// The session key; its length depends on the encryption type.
         key: Zeroizing<Vec<u8>>,
-        /// How long the ticket is valid from now on; `None` for ever.
+        /// Remaining lifetime of the ticket; `None` if it does not expire.
         lifetime: Option<Duration>,
     },
 }
 
 impl Context {
-    /// Takes the client's next token.
+    /// Processes the client's next token.
     ///
     /// # Errors
-    /// The ticket is not for us, not valid any more, not yet, or was shown before; or it is no ticket.
+    /// The ticket is for another service, expired, not yet valid or replayed, or the token is malformed.
     pub fn step(&mut self, token: &[u8]) -> Result<Step, Error> {
         let gss = self.keytab.gss;
         let (mut minor, mut flags, mut seconds) = (0, 0, 0);
         let mut output = empty();
-        // SAFETY: everything pointed to lives through the call; the context is null at first and the library's own from
-        // then on; the name, the mechanism and delegated credentials are not asked for.
+        // SAFETY: everything pointed to outlives the call; the context is null at first and the library's own from then
+        // on; the name, the mechanism and delegated credentials are not requested.
         let major = unsafe {
             (gss.accept_sec_context)(
                 &mut minor,
@@ -157,15 +157,15 @@ impl Context {
         })
     }
 
-    /// What proves that `message` comes from us.
+    /// Computes the MIC of `message`.
     ///
     /// # Errors
-    /// The context is not complete, or has expired.
+    /// The context is incomplete or has expired.
     pub fn mic(&mut self, message: &[u8]) -> Result<Vec<u8>, Error> {
         self.handle.mic(message)
     }
 
-    /// Whether `mic` proves that `message` comes from the client.
+    /// Whether `mic` is the client's MIC of `message`.
     pub fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool {
         self.handle.verify(message, mic)
     }
@@ -179,10 +179,10 @@ mod tests {
     fn what_is_not_there_is_said() {
         match Keytab::open(Path::new("/nonexistent/keytab")) {
             Err(Error::Gss(said)) => assert!(!said.is_empty()),
-            // Where it is not installed it says what to install.
+            // Without the library the error says what to install.
             Err(Error::Library(said)) => assert!(said.contains("libgssapi")),
             Err(Error::Unexpected(what)) => panic!("{what}"),
-            // Some versions look at the file when the first ticket comes.
+            // Some versions read the file only when the first ticket arrives.
             Ok(keytab) => assert!(keytab.context().step(b"no ticket").is_err()),
         }
     }

@@ -1,7 +1,7 @@
-//! What both sides have of a context that is being set up: who it is with, its key, and MICs.
+//! The part of a security context that acceptor (`context`) and initiator (`initiator`) share: peer names, key and
+//! MICs.
 //!
-//! Spec: RFC 2744 5.15, 5.31 (MICs), 5.12 (inquiry). Owns: the library's context, deleted when dropped.
-//! Does not: set it up: a server accepts (see `context`), a client initiates (see `initiator`).
+//! Spec: RFC 2744 5.15, 5.31 (MICs), 5.12 (inquiry). Owns the library's context, which is deleted on drop.
 
 use std::ptr;
 
@@ -11,14 +11,14 @@ use crate::bindings::*;
 use crate::library::{Gss, buffer, empty, oid};
 use crate::{Error, Principal};
 
-/// A context of the library.
+/// A context allocated by the library.
 pub(crate) struct Handle {
     pub gss: &'static Gss,
-    /// Null at first; the library's own from the first token on.
+    /// Null at first; set by the library at the first token.
     pub context: gss_ctx_id_t,
 }
 
-// SAFETY: a context may be used by one thread after the other; all calls take `&mut self`.
+// SAFETY: a context may move between threads if only one uses it at a time; all calls take `&mut self`.
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -26,11 +26,11 @@ impl Handle {
         Handle { gss, context: ptr::null_mut() }
     }
 
-    /// Who initiated, and for which service.
+    /// The initiator, and the service that it authenticated to.
     pub fn names(&mut self) -> Result<(Principal, Principal), Error> {
         let gss = self.gss;
         let (mut minor, mut client, mut service) = (0, ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the context is complete; what is not asked for is null.
+        // SAFETY: the context is complete; results that we do not need are null.
         let major = unsafe {
             (gss.inquire_context)(
                 &mut minor,
@@ -52,7 +52,7 @@ impl Handle {
         Ok((read(client?)?, read(service?)?))
     }
 
-    /// The key that both sides share, as long as its kind has it.
+    /// The session key; its length depends on the encryption type.
     pub fn key(&mut self) -> Result<Zeroizing<Vec<u8>>, Error> {
         let gss = self.gss;
         let (mut minor, mut set) = (0, ptr::null_mut());
@@ -61,17 +61,17 @@ impl Handle {
         let major = unsafe { (gss.inquire_by_oid)(&mut minor, self.context, &which, &mut set) };
         let key = gss.take_first(set).map(Zeroizing::new);
         match major & GSS_ERROR_MASK {
-            0 => key.filter(|key| key.len() >= 16).ok_or(Error::Unexpected("a key of less than 16 bytes")),
+            0 => key.filter(|key| key.len() >= 16).ok_or(Error::Unexpected("a key shorter than 16 bytes")),
             _ => Err(gss.error(major, minor)),
         }
     }
 
-    /// What proves that `message` comes from us.
+    /// Computes the MIC of `message`.
     pub fn mic(&mut self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let gss = self.gss;
         let mut minor = 0;
         let mut output = empty();
-        // SAFETY: everything pointed to lives through the call.
+        // SAFETY: everything pointed to outlives the call.
         let major = unsafe {
             (gss.get_mic)(&mut minor, self.context, GSS_C_QOP_DEFAULT, &buffer(message), &mut output)
         };
@@ -79,15 +79,15 @@ impl Handle {
         if major & GSS_ERROR_MASK == 0 { Ok(mic) } else { Err(gss.error(major, minor)) }
     }
 
-    /// Whether `mic` proves that `message` comes from the other side.
+    /// Whether `mic` is the peer's MIC of `message`.
     pub fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool {
         let gss = self.gss;
         let mut minor = 0;
-        // SAFETY: everything pointed to lives through the call; the quality is not asked for.
+        // SAFETY: everything pointed to outlives the call; the quality of protection is not requested.
         let major = unsafe {
             (gss.verify_mic)(&mut minor, self.context, &buffer(message), &buffer(mic), ptr::null_mut())
         };
-        // Also no longer in order, or a second time, is wrong here.
+        // Supplementary bits (out of sequence, duplicate) count as failures here.
         major == GSS_S_COMPLETE
     }
 }
@@ -95,7 +95,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let mut minor = 0;
-        // SAFETY: null, or made by the library and deleted once; no token is wanted.
+        // SAFETY: null, or made by the library and deleted once; no output token is requested.
         unsafe { (self.gss.delete_sec_context)(&mut minor, &mut self.context, ptr::null_mut()) };
     }
 }

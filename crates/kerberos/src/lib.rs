@@ -1,9 +1,9 @@
-//! Kerberos by the system's GSSAPI: tickets that clients show, checked against a keytab, and our own ticket, shown to a server.
+//! Kerberos through the system's GSSAPI: checks clients' tickets against a keytab, and presents our ticket to a server.
 //!
-//! Spec: RFC 4120, RFC 4121 (the mechanism), RFC 2744 (the calls), [MS-KILE]. The library is MIT's `libgssapi_krb5.so.2`,
-//! found when it is needed: Weft runs without it, and needs none of it to be built.
-//! Owns: the keytab's credential, and contexts. One of the rooms of `unsafe`, because it calls C.
-//! Does not: know SPNEGO or SMB, nor write tickets: there is a KDC for that. Nor map principals to users.
+//! Spec: RFC 4120, RFC 4121 (the mechanism), RFC 2744 (the calls), [MS-KILE]. The library is MIT's
+//! `libgssapi_krb5.so.2`, loaded on first use: Weft builds and runs without it. Owns the keytab's credential and the
+//! contexts. This crate contains `unsafe` because it calls C. It knows neither SPNEGO nor SMB, issues no tickets (the
+//! KDC does) and does not map principals to users.
 
 mod bindings;
 mod context;
@@ -16,16 +16,16 @@ pub use context::{Context, Keytab, Step};
 pub use initiator::{Initiator, Progress};
 pub use principal::Principal;
 
-/// Why a client was not let in, or nobody can be.
+/// Why authentication failed or is impossible.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The library is not installed.
     #[error("{0}: Kerberos needs MIT's GSSAPI (on Debian: apt install libgssapi-krb5-2)")]
     Library(String),
-    /// The library said no.
+    /// A GSSAPI call failed.
     #[error("{0}")]
     Gss(String),
-    /// The library said something that it does not say.
-    #[error("unexpected answer of GSSAPI: {0}")]
+    /// The library returned something that the specification does not allow.
+    #[error("unexpected result from GSSAPI: {0}")]
     Unexpected(&'static str),
 }

@@ -1,7 +1,7 @@
-//! The library, once it is loaded: its calls as functions, and what it gives as Rust values.
+//! The loaded library: its calls as functions, and its results as Rust values.
 //!
-//! Spec: RFC 2744 5. Owns: the library, for the rest of the process: contexts and names outlive nothing else.
-//! Does not: keep what the library allocates: it is copied and given back at once.
+//! Spec: RFC 2744 5. The library stays loaded for the rest of the process, so contexts and names never outlive it.
+//! Memory that the library allocates is copied and released at once.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -14,7 +14,7 @@ use crate::bindings::*;
 
 const NAME: &str = "libgssapi_krb5.so.2";
 
-/// The calls.
+/// The library's entry points.
 pub struct Gss {
     pub acquire_cred_from: acquire_cred_from,
     pub accept_sec_context: accept_sec_context,
@@ -49,8 +49,8 @@ impl Gss {
             ($($field:ident: $symbol:literal),* $(,)?) => {
                 Gss {
                     $(
-                        // SAFETY: the types in `bindings` are those of the header for this symbol, and the library is
-                        // kept beside the pointer.
+                        // SAFETY: the types in `bindings` match the header's declaration of this symbol, and the
+                        // library is kept alive beside the pointer.
                         $field: *unsafe { library.get($symbol) }.map_err(missing)?,
                     )*
                     _library: library,
@@ -76,7 +76,7 @@ impl Gss {
         })
     }
 
-    /// What a failed call said, in words.
+    /// The error of a failed call, with the library's text.
     pub fn error(&self, major: OM_uint32, minor: OM_uint32) -> Error {
         let mech = if minor == 0 { String::new() } else { self.words(minor, GSS_C_MECH_CODE) };
         let text = if mech.is_empty() { self.words(major, GSS_C_GSS_CODE) } else { mech };
@@ -87,29 +87,29 @@ impl Gss {
         let (mut minor, mut more) = (0, 0);
         let mut text = empty();
         let krb5 = oid(KRB5);
-        // SAFETY: all pointers are to locals that live through the call; the text is taken and given back below.
+        // SAFETY: all pointers are to locals that outlive the call; the text is copied and released below.
         let major = unsafe { (self.display_status)(&mut minor, status, kind, &krb5, &mut more, &mut text) };
         let words = self.take(text);
         if major & GSS_ERROR_MASK == 0 { String::from_utf8_lossy(&words).into_owned() } else { String::new() }
     }
 
-    /// Copies what the library allocated, and gives it back.
+    /// Copies a buffer that the library allocated, and releases it.
     pub fn take(&self, mut buffer: gss_buffer_desc) -> Vec<u8> {
         let bytes = bytes(&buffer).to_vec();
         let mut minor = 0;
-        // SAFETY: the library filled it or left it empty; both may be released, once, and nobody uses it afterwards.
+        // SAFETY: the library filled it or left it empty; either may be released, once, and nobody uses it afterwards.
         unsafe { (self.release_buffer)(&mut minor, &mut buffer) };
         bytes
     }
 
-    /// The first of a set of buffers.
+    /// Copies the first buffer of a set, and releases the set.
     pub fn take_first(&self, mut set: *mut gss_buffer_set_desc) -> Option<Vec<u8>> {
         let mut first = None;
-        // SAFETY: null or a set that the library made, which lives until it is released below.
+        // SAFETY: null, or a set that the library made, which lives until it is released below.
         if let Some(known) = unsafe { set.as_ref() }
             && known.count > 0
         {
-            // SAFETY: `count` elements lie there, so there is a first.
+            // SAFETY: `elements` points to `count` buffers, so a non-null one has a first.
             first = unsafe { known.elements.as_ref() }.map(|buffer| bytes(buffer).to_vec());
         }
         let mut minor = 0;
@@ -118,11 +118,11 @@ impl Gss {
         first
     }
 
-    /// A name in words, which is given back.
+    /// Converts a name to text, and releases it.
     pub fn take_name(&self, mut name: gss_name_t) -> Result<String, Error> {
         let mut minor = 0;
         let mut text = empty();
-        // SAFETY: a name that the library made; the type of the name is not asked for.
+        // SAFETY: the library made the name; the name type is not requested.
         let major = unsafe { (self.display_name)(&mut minor, name, &mut text, ptr::null_mut()) };
         let words = self.take(text);
         let mut ignored = 0;
@@ -131,21 +131,21 @@ impl Gss {
         if major & GSS_ERROR_MASK != 0 {
             return Err(self.error(major, minor));
         }
-        String::from_utf8(words).map_err(|_| Error::Unexpected("a name that is not UTF-8"))
+        String::from_utf8(words).map_err(|_| Error::Unexpected("a name that is not valid UTF-8"))
     }
 }
 
-/// Bytes of ours, for the length of a call; the library does not write to them.
+/// Lends our bytes to the library for one call; the library does not write to them.
 pub fn buffer(bytes: &[u8]) -> gss_buffer_desc {
     gss_buffer_desc { length: bytes.len(), value: bytes.as_ptr().cast_mut().cast() }
 }
 
-/// For the library to fill.
+/// A buffer for the library to fill.
 pub fn empty() -> gss_buffer_desc {
     gss_buffer_desc { length: 0, value: ptr::null_mut() }
 }
 
-/// An object identifier that lives for ever.
+/// An object identifier with static lifetime.
 pub fn oid(elements: &'static [u8]) -> gss_OID_desc {
     gss_OID_desc { length: elements.len() as OM_uint32, elements: elements.as_ptr().cast::<c_void>() }
 }
@@ -153,7 +153,7 @@ pub fn oid(elements: &'static [u8]) -> gss_OID_desc {
 fn bytes(buffer: &gss_buffer_desc) -> &[u8] {
     match buffer.value.is_null() || buffer.length == 0 {
         true => &[],
-        // SAFETY: the library says that so many bytes lie there, and they do until the buffer is released.
+        // SAFETY: the library reports that many bytes at this address, and they live until the buffer is released.
         false => unsafe { std::slice::from_raw_parts(buffer.value.cast::<u8>(), buffer.length) },
     }
 }

@@ -1,9 +1,9 @@
-//! The name of somebody in a realm.
+//! A Kerberos principal.
 //!
-//! Spec: RFC 1964 2.1.1, RFC 4120 6.2 (how it is written).
-//! Does not: take names with instances (`alice/admin`) or quoted characters for users.
+//! Spec: RFC 1964 2.1.1, RFC 4120 6.2 (text form). Names with instances (`alice/admin`) or quoted characters are not
+//! accepted as users.
 
-/// Who a ticket is of.
+/// The principal that a ticket was issued to or for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// The part before the realm, `alice` or `cifs/host`.
@@ -13,14 +13,14 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// Reads `name@REALM`; `None` for what has no realm, several, or quoted characters.
+    /// Parses `name@REALM`; `None` if there is no realm, more than one, or a quoted character.
     pub fn parse(text: &str) -> Option<Principal> {
         let (name, realm) = text.split_once('@')?;
         let plain = !text.contains('\\') && !realm.contains('@') && !name.is_empty() && !realm.is_empty();
         plain.then(|| Principal { name: name.to_owned(), realm: realm.to_owned() })
     }
 
-    /// Whether it is somebody by himself, not an instance or a service.
+    /// Whether this is a plain user name, not an instance or a service.
     pub fn is_plain(&self) -> bool {
         !self.name.contains('/')
     }

@@ -1,8 +1,8 @@
-//! How fast the engine of encrypted sessions is by itself: what seals at one end, beside what opens at the other.
+//! Measures the AEAD engine of encrypted sessions alone: one end seals while the other opens.
 //!
 //! `cargo run --release -p weft-smb --example aead [SECONDS [DEPTH [SIZE...]]]`: one thread seals and another opens,
-//! each on a processor of its own and with DEPTH buffers in turn, as the two ends of a connection do with so many
-//! requests. A line of JSON for each size, in bytes per second.
+//! each on its own processor and cycling through DEPTH buffers, like the two ends of a connection with that many
+//! requests in flight. Prints one line of JSON per size, in bytes per second.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use weft_smb::crypto::{Engine, Opener, Sealer};
 use weft_wire::smb2::negotiate::CipherId;
 
 const KEY: [u8; 16] = [0x5a; 16];
-/// How often the clock is looked at.
+/// Iterations between two clock reads.
 const BATCH: u32 = 16;
 
 fn main() {
@@ -29,7 +29,7 @@ fn main() {
     }
 }
 
-/// Bytes per second that are sealed and, at the same time, opened.
+/// Bytes per second sealed and, at the same time, opened.
 fn both(size: usize, depth: usize, duration: Duration) -> [f64; 2] {
     let begin = Barrier::new(2);
     std::thread::scope(|threads| {
@@ -64,7 +64,7 @@ fn both(size: usize, depth: usize, duration: Duration) -> [f64; 2] {
     })
 }
 
-/// Bytes per second of `work`, which is told how often it ran before.
+/// Bytes per second of `work`, which gets the iteration number.
 fn rate(size: usize, duration: Duration, mut work: impl FnMut(usize)) -> f64 {
     let begin = Instant::now();
     let mut done = 0;
@@ -77,13 +77,13 @@ fn rate(size: usize, duration: Duration, mut work: impl FnMut(usize)) -> f64 {
     (done * size) as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// Keeps this thread to the nth processor that the process may use, where it may use several.
+/// Pins this thread to the nth processor that the process may use, if it may use several.
 fn keep_to(nth: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(all) = sched_getaffinity(None) else { return };
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
     let mut one = CpuSet::new();
     one.set(allowed[nth % allowed.len()]);
-    // Without it the figures are those of wherever it runs.
+    // Without pinning the figures are still valid, only noisier.
     let _ = sched_setaffinity(None, &one);
 }

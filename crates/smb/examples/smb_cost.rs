@@ -1,7 +1,8 @@
-//! What a READ costs the SMB server over TCP: CPU time per operation, plain, signed and encrypted.
+//! Measures the CPU time that the SMB server spends per READ over TCP: plain, signed and encrypted.
 //!
-//! `cargo run --release -p weft-smb --example smb_cost [SECONDS [SIZE...]]`: a client thread keeps 32 READs of a file
-//! in memory under way; the server runs in the main thread. Compare with `nbss_cost`, which is the same without SMB.
+//! `cargo run --release -p weft-smb --example smb_cost [SECONDS [SIZE...]]`: a client thread keeps 32 READs of an
+//! in-memory file in flight; the server runs in the main thread. Compare with `nbss_cost`, which is the same without
+//! SMB.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -56,7 +57,7 @@ fn main() {
     }
 }
 
-/// Wall time, CPU time of the server's thread, operations.
+/// Wall time, CPU time of the server's thread, and operations.
 fn measure(size: usize, protection: Protection, duration: Duration) -> (Duration, Duration, u64) {
     let (addr_to, addr_from) = std::sync::mpsc::channel();
     let client = std::thread::spawn(move || {
@@ -127,11 +128,11 @@ async fn drive(addr: SocketAddr, size: usize, protection: Protection, duration: 
 fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // A machine with one CPU measures too, only differently.
+    // Pinning fails on a machine with one CPU; the measurement then shares it.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// CPU time of this thread. The log-on and the filling of the file are in it: a few milliseconds.
+/// CPU time of this thread. It includes log-on and filling the file: a few milliseconds.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

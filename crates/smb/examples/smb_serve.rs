@@ -1,4 +1,4 @@
-//! Serves one folder over SMB on TCP, for other people's clients:
+//! Serves one folder over SMB on TCP, to try other clients:
 //!
 //! ```text
 //! cargo run -p weft-smb --example smb_serve -- FOLDER PORT USER PASSWORD [--require-signing] [--require-encryption]

@@ -1,12 +1,12 @@
-//! Tables by numbers that this side has chosen: session, tree and message ids.
+//! [`IdMap`]: a hash map keyed by ids that this side assigns (session, tree and message ids). One multiplication
+//! hashes.
 //!
-//! What: [`IdMap`], a hash map whose hash is one multiplication. Spec: none.
-//! Does not: withstand keys chosen by a peer; a peer may look ids up, but enters none.
+//! It does not resist keys chosen by a peer: a peer may look ids up, but never inserts one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// See the module.
+/// See the module documentation.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Fibonacci hashing.

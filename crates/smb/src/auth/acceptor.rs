@@ -1,10 +1,10 @@
-//! The server's side of authentication.
+//! The server side of authentication.
 //!
-//! Spec: [MS-NLMP] 3.2.5.1, [MS-SPNG] 3.2.5, RFC 4178 5 (mechListMIC), RFC 4121 by way of [`weft_kerberos`].
-//! Owns: the messages so far, which the MIC covers. Does not: keep state after an error; a failed acceptor refuses
-//! every further token.
+//! Spec: [MS-NLMP] 3.2.5.1, [MS-SPNG] 3.2.5, RFC 4178 5 (mechListMIC), RFC 4121 through [`weft_kerberos`]. Owns the
+//! messages so far, which the MIC covers. An error ends the authentication: a failed acceptor refuses every further
+//! token.
 //!
-//! A client may send NTLM messages bare, as Linux does, or wrapped in SPNEGO; the answers are wrapped alike.
+//! A client may send NTLM messages bare, as Linux does, or wrapped in SPNEGO; the server answers in kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::keys::{self, Side};
 use super::tickets::{self, Contexts, Mechanism};
 use super::{AuthError, ServerNames, SessionKey, Target, Users};
 
-/// What the challenge may offer; the client's wishes narrow it.
+/// The flags that the challenge may offer; the client's flags narrow them.
 const OFFERED: Flags = Flags(
     Flags::REQUEST_TARGET.0
         | Flags::NEGOTIATE_SIGN.0
@@ -38,20 +38,20 @@ const OFFERED: Flags = Flags(
 
 /// The longest NEGOTIATE_MESSAGE: its fixed part, a domain and a workstation (2.2.1.1). It is kept for the MIC.
 const MAX_NEGOTIATE_BYTES: usize = 2048;
-/// The longest list of mechanisms, which is kept for the mechListMIC: clients offer up to five.
+/// The longest list of mechanisms; the list is kept for the mechListMIC. Clients offer up to five.
 const MAX_MECH_TYPES_BYTES: usize = 1024;
 
-/// A user who proved to be one.
+/// An authenticated user.
 pub struct Login {
     /// The name as configured.
     pub user: Arc<str>,
-    /// ExportedSessionKey, or the first 16 bytes of what Kerberos agreed on.
+    /// ExportedSessionKey, or the first 16 bytes of the Kerberos key.
     pub session_key: SessionKey,
-    /// All of it.
+    /// The full key; longer than `session_key` with Kerberos.
     pub full_key: Zeroizing<Vec<u8>>,
-    /// How long it counts; `None` for as long as the server likes.
+    /// How long the log-on is valid; `None` if it does not expire.
     pub lifetime: Option<Duration>,
-    /// Which server the client meant. A ticket is for a service in our keytab, hence for us.
+    /// The server that the client meant. A Kerberos ticket is issued for a service in our keytab, hence for us.
     pub target: Target,
 }
 
@@ -82,12 +82,12 @@ pub struct Acceptor {
     refused: Refused,
 }
 
-/// What the log may tell of a refusal; comes from the network.
+/// Details of a refusal, for the log; they come from the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Who a ticket is of.
+    /// The principal that the ticket was issued to.
     pub principal: Option<String>,
-    /// What the mechanism says.
+    /// The mechanism's own error text.
     pub detail: Option<String>,
 }
 
@@ -96,23 +96,23 @@ enum Wrapping {
     Unknown,
     Bare,
     Spnego {
-        /// What the mechListMIC covers.
+        /// The bytes that the mechListMIC covers.
         mech_types: Vec<u8>,
-        /// The client preferred another mechanism: without a MIC somebody may have removed it from the list
-        /// (RFC 4178 5).
+        /// The client preferred another mechanism: without a MIC an attacker may have removed it from the list (RFC
+        /// 4178 5).
         mic_required: bool,
     },
 }
 
 enum State {
     WaitNegotiate,
-    /// Kerberos, under the name by which the client knows it.
+    /// Kerberos, under the OID that the client used.
     Kerberos {
         context: Box<dyn Mechanism>,
         mech: ObjectIdentifier,
         named: bool,
     },
-    /// Kerberos has succeeded; the client has to prove that nobody took another mechanism out of its list.
+    /// Kerberos has succeeded; the client must still prove that nobody removed another mechanism from its list.
     WaitMic {
         context: Box<dyn Mechanism>,
         login: Login,
@@ -132,8 +132,8 @@ impl State {
 }
 
 impl Acceptor {
-    /// Starts. `name` is the server's NetBIOS-like name, `names` are those that clients may call it by; `server_challenge` must
-    /// be random.
+    /// Starts. `name` is the server's NetBIOS-like name, `names` are those by which clients may call it;
+    /// `server_challenge` must be random.
     pub fn new(
         users: Arc<Users>,
         name: Arc<str>,
@@ -145,7 +145,7 @@ impl Acceptor {
         Acceptor { users, tickets: None, name, names, server_challenge, wrapping, state, refused }
     }
 
-    /// The same; tickets for what is in the keytab are taken, too.
+    /// Also accepts tickets for the services in this keytab.
     pub fn with_keytab(self, keytab: Option<Arc<Keytab>>) -> Acceptor {
         self.with_contexts(keytab.map(tickets::of))
     }
@@ -154,13 +154,13 @@ impl Acceptor {
         Acceptor { tickets, ..self }
     }
 
-    /// The token of the NEGOTIATE response: which mechanisms there are.
+    /// The token of the NEGOTIATE response, which lists the mechanisms.
     pub fn hint(kerberos: bool) -> Vec<u8> {
         let all = [MS_KERBEROS, KERBEROS, NTLMSSP];
         NegTokenInit::new(if kerberos { &all } else { &all[2..] }, None).emit()
     }
 
-    /// Takes the client's next token. `now` is a FILETIME (100 ns since 1601). After an error every call fails.
+    /// Processes the client's next token. `now` is a FILETIME (100 ns since 1601). After an error every call fails.
     pub fn step(&mut self, token: &[u8], now: u64) -> Result<Step, AuthError> {
         let state = std::mem::replace(&mut self.state, State::Ended);
         if token.starts_with(SIGNATURE) {
@@ -181,7 +181,7 @@ impl Acceptor {
         }
     }
 
-    /// What to send to somebody who was let in without proving anything, after [`AuthError::Anonymous`].
+    /// The token for a client that is let in without proof, after [`AuthError::Anonymous`].
     pub fn unproven(&self) -> Vec<u8> {
         match self.wrapping {
             Wrapping::Spnego { .. } => {
@@ -191,12 +191,12 @@ impl Acceptor {
         }
     }
 
-    /// What the log may tell after an error.
+    /// Details for the log after an error.
     pub fn refused(&self) -> &Refused {
         &self.refused
     }
 
-    /// The user that the client's next token claims to prove, when it is the token that proves one.
+    /// The user that the client's next token claims to be, if that token carries the proof.
     pub fn claimed_user(&self, token: &[u8]) -> Option<String> {
         let State::WaitAuthenticate { .. } = self.state else { return None };
         let user = |ntlm: &[u8]| Authenticate::parse(ntlm).ok().map(|message| message.user.to_string());
@@ -211,9 +211,9 @@ impl Acceptor {
 
     fn first(&mut self, state: State, init: NegTokenInit, now: u64) -> Result<Step, AuthError> {
         if init.mech_types_der.len() > MAX_MECH_TYPES_BYTES {
-            return Err(AuthError::Unexpected("limit reached: bytes of a list of mechanisms"));
+            return Err(AuthError::Unexpected("limit reached: length of the mechanism list"));
         }
-        // The client's order counts. Kerberos under either of its names is one mechanism.
+        // The client's order decides. Kerberos under either of its OIDs is one mechanism.
         let is_kerberos = |mech: &ObjectIdentifier| [KERBEROS, MS_KERBEROS].contains(mech);
         let ours =
             |mech: &ObjectIdentifier| *mech == NTLMSSP || (self.tickets.is_some() && is_kerberos(mech));
@@ -260,7 +260,7 @@ impl Acceptor {
         }
     }
 
-    /// A token of Kerberos, or what proves the list of mechanisms.
+    /// Processes a Kerberos token, or the MIC of the mechanism list.
     fn ticket(&mut self, state: State, resp: NegTokenResp) -> Result<Step, AuthError> {
         let Wrapping::Spnego { mech_types, mic_required } = &self.wrapping else {
             return Err(AuthError::Unexpected("Kerberos without SPNEGO"));
@@ -287,7 +287,7 @@ impl Acceptor {
                         return Ok(Step::Continue(resp.emit()));
                     }
                     weft_kerberos::Step::Done { token, client, service, key, lifetime } => {
-                        // Of our own realm, and nobody's instance: other realms have users of the same names.
+                        // Only plain users of our own realm: other realms have users with the same names.
                         let known = (client.realm == service.realm && client.is_plain())
                             .then(|| self.users.find(&client.name))
                             .flatten();
@@ -303,7 +303,7 @@ impl Acceptor {
                     }
                 }
             }
-            _ => return Err(AuthError::Unexpected("a ticket out of order")),
+            _ => return Err(AuthError::Unexpected("a Kerberos token out of order")),
         };
         let proven = match &resp.mech_list_mic {
             Some(mic) if context.verify(mech_types, mic) => true,
@@ -315,7 +315,7 @@ impl Acceptor {
             return Err(AuthError::Unexpected("RFC 4178 5: mechListMIC is missing"));
         }
         let done = proven || !*mic_required;
-        // RFC 4178 5: ours goes out with what completes the mechanism, or in answer to theirs.
+        // RFC 4178 5: our MIC goes out with the token that completes the mechanism, or in answer to the client's.
         let mech_list_mic = match proven || *mic_required {
             true => Some(context.mic(mech_types).map_err(kerberos)?),
             false => None,
@@ -350,10 +350,10 @@ impl Acceptor {
 
     fn negotiate(&mut self, token: &[u8], now: u64) -> Result<Step, AuthError> {
         if token.len() > MAX_NEGOTIATE_BYTES {
-            return Err(AuthError::Unexpected("limit reached: bytes of a NEGOTIATE_MESSAGE"));
+            return Err(AuthError::Unexpected("limit reached: length of a NEGOTIATE_MESSAGE"));
         }
         let wanted = Negotiate::parse(token)?.flags;
-        // 2.2.2.5: Unicode goes before OEM names, which clients exist that have nothing else.
+        // 2.2.2.5: Unicode takes precedence over OEM names; some clients have only OEM.
         let charset = match () {
             () if wanted.contains(Flags::NEGOTIATE_UNICODE) => Flags::NEGOTIATE_UNICODE,
             () if wanted.contains(Flags::NEGOTIATE_OEM) => Flags::NEGOTIATE_OEM,
@@ -368,7 +368,7 @@ impl Acceptor {
         let name = utf16(&self.name);
         let time = now.to_le_bytes();
         let mut pairs = AvPairs::default();
-        // A server without a domain is its own: 2.2.2.1 wants both NetBIOS names.
+        // A server without a domain is its own domain: 2.2.2.1 requires both NetBIOS names.
         for id in [AvId::NbDomainName, AvId::NbComputerName, AvId::DnsDomainName, AvId::DnsComputerName] {
             pairs.set(id, &name);
         }
@@ -385,7 +385,7 @@ impl Acceptor {
         Ok(Step::Continue(match self.wrapping {
             Wrapping::Spnego { mic_required, .. } => NegTokenResp {
                 neg_state: Some(NegState::AcceptIncomplete),
-                // Named once, in our first token.
+                // Sent once, in our first token.
                 supported_mech: (!mic_required).then_some(NTLMSSP),
                 response_token: Some(challenge),
                 mech_list_mic: None,
@@ -412,10 +412,10 @@ impl Acceptor {
             return Err(AuthError::Obsolete);
         }
         let response = NtlmV2Response::parse(&message.nt_response)?;
-        // From here on the same work is done for every user, known or not, and every outcome is one status.
+        // From here on every user, known or not, costs the same work, and every failure has the same status.
         let found = self.users.find(&message.user);
         let secret = found.map_or(&self.users.nobody, |(_, secret)| secret);
-        // 3.2.5.1.2: clients exist that leave the domain out of the response key.
+        // 3.2.5.1.2: some clients leave the domain out of the response key.
         let keys = [message.domain.as_str(), ""].map(|domain| {
             let key = keys::response_key(secret, &message.user, domain);
             let proof = keys::proof(&key, &self.server_challenge, response.temp);
@@ -436,10 +436,10 @@ impl Acceptor {
         }
     }
 
-    /// 3.2.5.1.2: whom the proven response is for.
+    /// 3.2.5.1.2: the server that the proven response names.
     fn target(&self, response: &NtlmV2Response<'_>) -> Result<Target, AuthError> {
         let pairs = AvPairs::parse(response.av_pairs)?;
-        // 2.2.2.1: all zeros say that there is none. SMB has none, so any other was made for a service that has TLS below.
+        // 2.2.2.1: all zeros mean none. SMB has no TLS channel, so any other value was made for a service that does.
         if pairs.find(AvId::ChannelBindings).is_some_and(|hash| hash.iter().any(|byte| *byte != 0)) {
             return Err(AuthError::Bound);
         }
@@ -452,7 +452,7 @@ impl Acceptor {
         Ok(self.names.judge(&String::from_utf16_lossy(&units)))
     }
 
-    /// ExportedSessionKey: what the client sent encrypted, or the base key without key exchange.
+    /// ExportedSessionKey: the key that the client sent encrypted, or the base key without key exchange.
     fn exported_key(
         &self,
         message: &Authenticate,
@@ -489,7 +489,7 @@ impl Acceptor {
     }
 }
 
-/// Whether the MIC is right, where the proven response says that there is one.
+/// Whether the MIC is right, if the proven response announces one.
 fn integrity(
     message: &Authenticate,
     response: &NtlmV2Response<'_>,
@@ -499,7 +499,7 @@ fn integrity(
     if AvPairs::parse(response.av_pairs)?.flags() & AvFlags::MIC == 0 {
         return Ok(Choice::from(1));
     }
-    // Announced and then left out is as wrong as a wrong one.
+    // A MIC that is announced but missing counts as wrong.
     let Some(mic) = message.mic else { return Ok(Choice::from(0)) };
     Ok(keys::mic(session_key, negotiate, challenge, authenticate).ct_eq(&mic))
 }

@@ -1,21 +1,21 @@
-//! How long a log-on waits before its password is checked, so that passwords cannot be guessed by trying.
+//! Delays a log-on before its password is checked, so that passwords cannot be guessed by trial and error.
 //!
-//! Spec: none; [MS-SMB2] leaves it to the server.
-//! Owns: counts of failures per (user, source), per source and per user, at most [`MOST`] of each, forgotten after
-//! [`MEMORY`]. Does not: know whether a user exists, or sleep: the caller does.
+//! [MS-SMB2] leaves this to the server. Owns the failure counts per (user, source), per source and per user, at most
+//! [`MOST`] of each, forgotten after [`MEMORY`]. It does not know whether a user exists, and the caller does the
+//! sleeping.
 //!
 //! Failures are charged to the source that made them, so an attacker cannot lock a user out:
 //!
-//! | who tries | what it waits for |
+//! | attempt by | waits for |
 //! |---|---|
 //! | a user who has logged on from this source, without a failure since | nothing |
 //! | a source without failures | nothing; [`UNDER_ATTACK`] while others fail for this user. Never refused |
 //! | a source with failures | its turn: attempts of a source, and of a source for one user, run one after the other, at growing distances. Refused when the queue is longer than [`PATIENCE`] |
 //!
-//! The wait comes before the check, so hanging up early saves nothing, and between the end of the wait and the verdict
-//! nothing else runs on that core, so parallel connections gain nothing over one. Guessing from many addresses costs an address for
-//! each further guess: once a user has [`USER_FREE`] failures a source has one free guess for that user and then waits, and
-//! each guess occupies a connection for [`UNDER_ATTACK`].
+//! The wait precedes the check, so hanging up early saves nothing. Between the end of the wait and the verdict the core
+//! runs nothing else, so parallel connections gain nothing over one. A guess from a fresh address costs that address:
+//! once a user has [`USER_FREE`] failures, a source has one free guess for that user and then waits, and each guess
+//! occupies a connection for [`UNDER_ATTACK`].
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -26,28 +26,28 @@ use weft_machine::{Source, Time};
 
 use super::keys;
 
-/// Entries of each kind; of more, those that failed longest ago are forgotten. An entry has less than 100 bytes.
+/// Entries per table; beyond that, the entries with the oldest failure are evicted. An entry takes less than 100 bytes.
 const MOST: usize = 16_384;
-/// Failures of a user from one source that cost nothing: people mistype.
+/// Free failures of a user from one source: people mistype.
 const FREE: u32 = 4;
-/// Failures from one source, whoever they are for, that cost nothing: several people may share an address.
+/// Free failures from one source for all users together: several people may share an address.
 const SOURCE_FREE: u32 = 16;
-/// Failures for a user from all sources after which a single one from a source costs time.
+/// Failures for a user from all sources beyond which a single failure from a source costs time.
 const USER_FREE: u32 = 16;
-/// What a log-on from a source without failures waits for while a user has more than [`USER_FREE`] failures from others.
+/// The wait of a log-on from a source without failures while a user has more than [`USER_FREE`] failures from others.
 /// Short enough for people and clients, long enough that a guess costs a connection.
 const UNDER_ATTACK: Duration = Duration::from_secs(1);
-/// The wait after the first failure that costs; doubles with each further one.
+/// The wait after the first failure that is not free; it doubles with each further one.
 const FIRST: Duration = Duration::from_millis(500);
 /// The longest distance between two attempts.
 const LONGEST: Duration = Duration::from_secs(15);
-/// The longest wait of one attempt; those behind are refused unseen. Shorter than clients, and a connection that has
-/// not logged on, live.
+/// The longest wait of one attempt; attempts that would wait longer are refused unchecked. It is shorter than the
+/// timeouts of clients and of connections that have not logged on.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After so long without a failure it is forgotten.
+/// A failure is forgotten after this time without another.
 const MEMORY: Duration = Duration::from_secs(900);
 
-/// Too many attempts of this source are waiting already.
+/// Too many attempts from this source are already waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crowded;
 
@@ -55,7 +55,7 @@ pub struct Crowded;
 #[derive(Default)]
 pub struct Delays {
     tables: Mutex<Tables>,
-    /// Names come from the network and may be long: the tables keep keyed hashes of them.
+    /// Names come from the network and may be long, so the tables hold keyed hashes of them.
     names: RandomState,
 }
 
@@ -67,7 +67,7 @@ struct Tables {
     users: HashMap<UserKey, Failures>,
     sources: HashMap<Source, Failures>,
     pairs: HashMap<(UserKey, Source), Failures>,
-    /// Who has logged on from where without a failure since, and when last.
+    /// Users that have logged on from a source without a failure since, and when they last did.
     known: HashMap<(UserKey, Source), Time>,
 }
 
@@ -80,7 +80,7 @@ struct Failures {
 }
 
 impl Failures {
-    /// The time of one more attempt, where `free` failures cost nothing.
+    /// The time slot of one more attempt, if `free` failures cost nothing.
     fn slot(&mut self, free: u32, now: Time) -> Time {
         let at = self.next.max(now);
         self.next = after(at, self.distance(free));
@@ -99,7 +99,7 @@ impl Failures {
     }
 }
 
-/// Nothing here is close to the end of time (584 years).
+/// All times here are far from the end of `Time` (584 years).
 fn after(time: Time, by: Duration) -> Time {
     Time::from_nanos(time.as_nanos().saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
 }
@@ -115,7 +115,7 @@ impl Delays {
         let attacked = tables.is_attacked(pair.0, now);
         let mut at = if attacked { after(now, UNDER_ATTACK) } else { now };
         let free = if attacked { 0 } else { FREE };
-        // Both queues or none: who is refused takes no place.
+        // Both queues or neither: a refused attempt takes no place.
         let mut of_source = tables.sources.get(&source).copied().filter(|of| of.is_remembered(now));
         let mut of_pair = tables.pairs.get(&pair).copied().filter(|of| of.is_remembered(now));
         for (failures, free) in [(&mut of_source, SOURCE_FREE), (&mut of_pair, free)] {
@@ -136,7 +136,7 @@ impl Delays {
         Ok(wait)
     }
 
-    /// It was the wrong password, or there is no such user.
+    /// The password was wrong, or the user does not exist.
     pub fn failed(&self, user: &str, source: Source, now: Time) {
         let pair = (self.key(user), source);
         let tables = &mut *self.lock();
@@ -147,8 +147,9 @@ impl Delays {
         count(&mut tables.pairs, pair, free, now);
     }
 
-    /// It was the right one: this user's failures from this source are forgiven. Those of the source for other users are not,
-    /// or one password would buy guesses at all others; nor are those of other sources for this user.
+    /// The password was right: this user's failures from this source are forgiven. The source's failures for other
+    /// users are not, or one valid password would buy guesses at all others; nor are other sources' failures for this
+    /// user.
     pub fn succeeded(&self, user: &str, source: Source, now: Time) {
         let pair = (self.key(user), source);
         let tables = &mut *self.lock();
@@ -162,7 +163,7 @@ impl Delays {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // Each change leaves the tables whole.
+        // Every update leaves the tables consistent, so a poisoned lock is harmless.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -188,7 +189,7 @@ fn count<K: Clone + Eq + Hash>(table: &mut HashMap<K, Failures>, key: K, free: u
     failures.next = failures.next.max(after(now, failures.distance(free)));
 }
 
-/// Forgets what is old, and of what is left the oldest quarter, once the table is full.
+/// Once the table is full, evicts expired entries, and then the oldest quarter of the remainder.
 fn make_room<K: Clone + Eq + Hash, V>(table: &mut HashMap<K, V>, now: Time, last: impl Fn(&V) -> Time) {
     if table.len() < MOST {
         return;
@@ -248,17 +249,17 @@ mod tests {
         let waits: Vec<_> = (0..10).map(|_| delays.enter("eve", from(1), at(1014))).collect();
         assert_eq!(waits[..2], [Ok(Duration::from_secs(1)), Ok(Duration::from_secs(16))]);
         assert!(waits[2..].iter().all(|wait| *wait == Err(Crowded)));
-        // The refused ones have taken no place.
+        // Refused attempts have taken no place.
         assert_eq!(delays.enter("eve", from(1), at(1044)), Ok(UNDER_ATTACK));
     }
 
-    /// Twelve addresses that tried wrong passwords used to lock everybody out, at every address.
+    /// Twelve addresses that tried wrong passwords used to lock out every address.
     #[test]
     fn a_source_without_failures_is_never_refused() {
         let delays = Delays::default();
         for round in 0..100 {
             (0..5000).for_each(|n| delays.failed("alice", from(n), at(1000 + round)));
-            // Nor do attempts that wait delay each other.
+            // Waiting attempts do not delay each other either.
             for fresh in 0..50 {
                 let source = from(1_000_000 + 50 * round as u32 + fresh);
                 assert_eq!(delays.enter("alice", source, at(1000 + round)), Ok(UNDER_ATTACK));

@@ -1,7 +1,7 @@
-//! The client's side of authentication.
+//! The client side of authentication.
 //!
-//! Spec: [MS-NLMP] 3.1.5.1, [MS-SPNG] 3.1.5.
-//! Owns: the messages so far. Does not: fall back to anything weaker than NTLMv2 with a MIC.
+//! Spec: [MS-NLMP] 3.1.5.1, [MS-SPNG] 3.1.5. Owns the messages so far. Never falls back to anything weaker than NTLMv2
+//! with a MIC.
 //!
 //! ```text
 //! start() -> NegTokenInit(NEGOTIATE)      step(CHALLENGE) -> Some(AUTHENTICATE)      step(accept) -> None
@@ -32,14 +32,14 @@ const WANTED: Flags = Flags(
         | Flags::NEGOTIATE_56.0,
 );
 
-/// Who we are.
+/// The client's identity.
 #[derive(Clone)]
 pub struct Credentials {
     /// User name.
     pub user: String,
     /// Domain; empty for a local user of the server.
     pub domain: String,
-    /// The proof.
+    /// The password's hash.
     pub secret: Secret,
 }
 
@@ -84,7 +84,7 @@ impl Initiator {
         (initiator, token)
     }
 
-    /// Takes the server's next token. `Some` is to be sent; `None` means that we are done. `now` is a FILETIME.
+    /// Processes the server's next token. Send the token in `Some`; `None` means success. `now` is a FILETIME.
     pub fn step(&mut self, token: &[u8], now: u64) -> Result<Option<Vec<u8>>, AuthError> {
         match std::mem::replace(&mut self.state, State::Failed) {
             State::WaitChallenge { negotiate } => self.challenged(token, &negotiate, now).map(Some),
@@ -93,8 +93,8 @@ impl Initiator {
         }
     }
 
-    /// ExportedSessionKey. Meaningful once [`Initiator::step`] has given the last token; the server has proven that
-    /// it knows the password only when a message signed with keys derived from this was verified.
+    /// ExportedSessionKey. Meaningful once [`Initiator::step`] has returned the last token. The server has proven that
+    /// it knows the password only once a message signed with keys derived from this one has been verified.
     pub fn session_key(&self) -> &[u8; 16] {
         &self.nonces.session_key
     }
@@ -107,7 +107,7 @@ impl Initiator {
         let raw = resp.response_token.ok_or(AuthError::Unexpected("no responseToken"))?;
         let challenge = Challenge::parse(&raw)?;
         let flags = challenge.flags.intersection(WANTED);
-        // Without these the session key would not be ours, or not protected by all of its bits.
+        // Without these flags the session key would not be ours, or not protected by all of its bits.
         let needed = Flags::NEGOTIATE_UNICODE
             .union(Flags::NEGOTIATE_EXTENDED_SESSIONSECURITY)
             .union(Flags::NEGOTIATE_KEY_EXCH)
@@ -137,7 +137,7 @@ impl Initiator {
         nt_response.extend(temp);
         let message = Authenticate {
             flags,
-            // 3.1.5.1.2: zeros when the challenge has a timestamp; we send LMv2 to nobody.
+            // 3.1.5.1.2: zeros if the challenge has a timestamp; we never send LMv2.
             lm_response: vec![0; 24],
             nt_response,
             domain: domain.clone(),
@@ -162,11 +162,11 @@ impl Initiator {
     }
 
     fn accepted(&mut self, token: &[u8], flags: Flags) -> Result<(), AuthError> {
-        // Some servers have nothing more to say.
+        // Some servers send no final token.
         if !token.is_empty() {
             let resp = NegTokenResp::parse(token)?;
             if resp.neg_state.is_some_and(|state| state != NegState::AcceptCompleted) {
-                return Err(AuthError::Unexpected("the server does not complete"));
+                return Err(AuthError::Unexpected("the server did not complete the negotiation"));
             }
             // Optional, because we offered one mechanism only (RFC 4178 5).
             if let Some(mic) = resp.mech_list_mic {

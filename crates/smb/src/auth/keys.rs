@@ -1,7 +1,7 @@
 //! The arithmetic of NTLMv2: response keys, proofs, session keys, integrity codes.
 //!
 //! Spec: [MS-NLMP] 3.3.2 (NTLMv2), 3.4.4.2 (MAC), 3.4.5 (SIGNKEY, SEALKEY), 3.1.5.1.2 (MIC).
-//! Does not: compare; callers do that in constant time.
+//! Callers compare the results, in constant time.
 
 use md4::Md4;
 use md5::{Digest, Md5};
@@ -17,7 +17,7 @@ pub(super) fn nt_hash(password: &str) -> [u8; 16] {
     Md4::digest(&*unicode).into()
 }
 
-/// Uppercase as Windows compares names: one character for one character.
+/// Uppercases as Windows does when it compares names: one character maps to one character.
 pub(super) fn upper(name: &str) -> String {
     name.chars()
         .map(|c| {
@@ -52,7 +52,7 @@ pub(super) fn rc4k(key: &[u8; 16], data: &[u8; 16]) -> SessionKey {
     out
 }
 
-/// The MIC of the three messages; that of the third is taken with zeros in its MIC field.
+/// The MIC of the three messages; the third is hashed with zeros in its MIC field.
 pub(super) fn mic(
     session_key: &[u8; 16],
     negotiate: &[u8],
@@ -64,14 +64,14 @@ pub(super) fn mic(
     hmac_md5(session_key, &[negotiate, challenge, before, &[0; 16], after])
 }
 
-/// Which side made a mechListMIC.
+/// The side that computes a mechListMIC.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
     Client,
     Server,
 }
 
-/// GSS_GetMIC with sequence number 0: the mechListMIC of SPNEGO (3.4.8, 3.4.4.2). Each side makes exactly one, so
+/// GSS_GetMIC with sequence number 0: the mechListMIC of SPNEGO (3.4.8, 3.4.4.2). Each side computes exactly one, so
 /// the RC4 stream is at its start.
 pub(super) fn mech_list_mic(session_key: &[u8; 16], flags: Flags, side: Side, mech_types: &[u8]) -> [u8; 16] {
     let (sign, seal): (&[u8], &[u8]) = match side {
@@ -87,7 +87,7 @@ pub(super) fn mech_list_mic(session_key: &[u8; 16], flags: Flags, side: Side, me
     let sign_key = Zeroizing::new(md5(&[session_key, sign]));
     let mut checksum = hmac_md5(&sign_key, &[&0u32.to_le_bytes(), mech_types]);
     if flags.contains(Flags::NEGOTIATE_KEY_EXCH) {
-        // SEALKEY weakens the key to what was negotiated.
+        // SEALKEY weakens the key to the negotiated strength.
         let strength = match () {
             () if flags.contains(Flags::NEGOTIATE_128) => 16,
             () if flags.contains(Flags::NEGOTIATE_56) => 7,
@@ -109,14 +109,14 @@ fn md5(parts: &[&[u8]]) -> [u8; 16] {
     hash.finalize().into()
 }
 
-/// RFC 2104 over MD5, for keys of one block at most.
+/// RFC 2104 with MD5, for keys of at most one block.
 pub(super) fn hmac_md5(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 16] {
     let mut pad = [0x36u8; 64];
     pad.iter_mut().zip(key).for_each(|(p, k)| *p ^= k);
     let mut inner = Md5::new();
     inner.update(pad);
     parts.iter().for_each(|part| inner.update(part));
-    // From the inner pad to the outer one.
+    // Turns the inner pad into the outer one.
     pad.iter_mut().for_each(|p| *p ^= 0x36 ^ 0x5c);
     let mut outer = Md5::new();
     outer.update(pad);

@@ -1,9 +1,7 @@
-//! Authentication inside SPNEGO: NTLMv2 and Kerberos, on both sides. NTLMv1, LM, guest and anonymous
-//! are refused.
+//! Authentication inside SPNEGO: NTLMv2 and Kerberos, on both sides. NTLMv1, LM, guest and anonymous are refused.
 //!
-//! Spec: [MS-NLMP] 3, [MS-SPNG] 3, RFC 4178 3.
-//! Owns: the users and their secrets, wiped when dropped and never printed. Does not: ask a clock or a random number
-//! generator: the caller passes time and nonces in. Does not know SMB.
+//! Spec: [MS-NLMP] 3, [MS-SPNG] 3, RFC 4178 3. Owns the users and their secrets, which are wiped on drop and never
+//! printed. The caller passes time and nonces in. This module knows nothing of SMB.
 
 mod acceptor;
 mod delay;
@@ -29,7 +27,7 @@ pub use weft_kerberos::Keytab;
 /// The 16 bytes that both sides share after authentication; wiped when dropped.
 pub type SessionKey = Zeroizing<[u8; 16]>;
 
-/// What proves a user: the NT hash of the password. As good as the password for logging on, hence no Debug.
+/// A user's secret: the NT hash of the password. It is as good as the password for logging on, hence no Debug.
 #[derive(Clone, ZeroizeOnDrop)]
 pub struct Secret([u8; 16]);
 
@@ -45,20 +43,20 @@ impl Secret {
     }
 }
 
-/// Why authentication did not succeed. The texts say nothing that helps to guess passwords.
+/// Why authentication failed. The texts do not help to guess passwords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// A token that its specification does not allow.
+    /// A token that NTLM's specification does not allow.
     #[error("{0}")]
     Ntlm(#[from] ntlm::Malformed),
     /// A token that its specification does not allow.
     #[error("{0}")]
     Spnego(#[from] spnego::Malformed),
-    /// A well-formed token that has no place here (order, contradiction).
+    /// A well-formed token that is not allowed here (wrong order, contradiction).
     #[error("unexpected authentication token: {0}")]
     Unexpected(&'static str),
-    /// Nothing that both sides speak.
-    #[error("no common mechanism: NTLMv2 is spoken here, and Kerberos where there is a keytab")]
+    /// The two sides have no mechanism in common.
+    #[error("no common mechanism: this side supports NTLMv2, and Kerberos if it has a keytab")]
     NoMechanism,
     /// Anonymous or guest.
     #[error("anonymous access is not allowed")]
@@ -66,29 +64,29 @@ pub enum AuthError {
     /// NTLMv1 or LM.
     #[error("the client answered with NTLMv1, which is not accepted")]
     Obsolete,
-    /// Unknown user, wrong password, or a message integrity code that does not fit.
+    /// Unknown user, wrong password, or wrong message integrity code.
     #[error("unknown user or wrong password")]
     LogonFailure,
-    /// The response is bound to a TLS channel, which SMB has not: it was made for another service.
-    #[error("the client's response is bound to a channel of another service (NTLM relay)")]
+    /// The response is bound to a TLS channel. SMB has none, so the response was made for another service.
+    #[error("the client's response is bound to another service's TLS channel (NTLM relay)")]
     Bound,
-    /// Kerberos does not accept the ticket.
+    /// Kerberos rejected the ticket.
     #[error("the Kerberos ticket was not accepted")]
     Ticket,
-    /// The ticket is valid, but its user is none of ours.
-    #[error("the Kerberos ticket is of nobody who may log on here")]
+    /// The ticket is valid, but its user is not one of ours.
+    #[error("the Kerberos ticket is valid, but its user may not log on here")]
     Stranger,
 }
 
-/// Who may log on. Names are compared without regard to case ([MS-NLMP] 3.2.5.1.2).
+/// The users that may log on. Names are compared case-insensitively ([MS-NLMP] 3.2.5.1.2).
 pub struct Users {
     by_name: HashMap<String, (Arc<str>, Secret)>,
-    /// Stands in for the secret of a user who does not exist, so that the same work is done.
+    /// Replaces the secret of an unknown user, so that the work is the same.
     nobody: Secret,
 }
 
 impl Users {
-    /// A store of these users; of two with the same name the later counts.
+    /// A table of these users; a later entry replaces an earlier one with the same name.
     pub fn new<'a>(users: impl IntoIterator<Item = (&'a str, Secret)>) -> Users {
         let by_name =
             users.into_iter().map(|(name, secret)| (keys::upper(name), (Arc::from(name), secret))).collect();

@@ -1,28 +1,28 @@
-//! Which server a client meant when it proved its password, so that the proof is of no use at another one.
+//! Checks which server a client meant when it proved its password, so that the proof cannot be relayed to another one.
 //!
-//! Spec: [MS-NLMP] 2.2.2.1 (MsvAvTargetName, MsvAvChannelBindings, MsvAvFlags), 3.2.5.1.2.
-//! Owns: the names of this server. Does not: resolve names; an attacker would choose what is looked up.
+//! Spec: [MS-NLMP] 2.2.2.1 (MsvAvTargetName, MsvAvChannelBindings, MsvAvFlags), 3.2.5.1.2. Owns the names of this
+//! server. It never resolves names: an attacker would choose what is looked up.
 //!
-//! A client that knows whom it calls puts a service principal name into its NTLMv2 response, `cifs/nas.example.org`, and the
-//! password proves it. Somebody in the middle who passes the response on to this server cannot change the name. What
-//! clients write there is what their user typed: a short name, a qualified one, an address, `localhost`, or an alias that
-//! this host does not know, which is what `weft serve --server-name` is for.
+//! A client puts a service principal name such as `cifs/nas.example.org` into its NTLMv2 response, and the password
+//! protects it. A man in the middle who relays the response to this server cannot change the name. Clients write the
+//! name that their user typed: a short name, a qualified one, an address, `localhost`, or an alias that this host does
+//! not know, which is why `weft serve --server-name` exists.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The largest part of a service principal name that is kept for the log.
+/// The longest prefix of a service principal name that is kept for the log.
 const MOST_CHARS: usize = 255;
-/// How Windows writes IPv6 addresses where a colon cannot stand.
+/// How Windows writes IPv6 addresses where colons are not allowed.
 const IPV6_LITERAL: &str = ".ipv6-literal.net";
 
-/// Whom the client says it logs on to.
+/// The server that the client says it logs on to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// It does not say, or not from a source that it trusts.
+    /// The client does not say, or took the name from a source that it does not trust.
     Unstated,
     /// This server.
     Ours,
-    /// Somebody else: the name as the client wrote it.
+    /// Another server: the name as the client wrote it.
     Other(String),
 }
 
@@ -30,12 +30,12 @@ pub enum Target {
 pub struct ServerNames {
     /// In lower case.
     names: Vec<String>,
-    /// The addresses of this host, asked each time because they come and go.
+    /// The addresses of this host, queried each time because they change.
     addresses: Box<dyn Fn() -> Vec<IpAddr> + Send + Sync>,
 }
 
 impl ServerNames {
-    /// These names and addresses, and what every host is to itself.
+    /// These names and addresses, plus the ones that every host has for itself.
     pub fn new<'a>(
         names: impl IntoIterator<Item = &'a str>,
         addresses: impl Fn() -> Vec<IpAddr> + Send + Sync + 'static,
@@ -44,7 +44,7 @@ impl ServerNames {
         ServerNames { names: names.collect(), addresses: Box::new(addresses) }
     }
 
-    /// Judges a service principal name, `class/host`, `class/host:port` or `class/host/service`.
+    /// Classifies a service principal name, `class/host`, `class/host:port` or `class/host/service`.
     pub(super) fn judge(&self, name: &str) -> Target {
         let name = name.trim_end_matches('\0');
         if name.is_empty() {
@@ -66,13 +66,13 @@ impl ServerNames {
             let named = || self.names.iter().any(|name| self::address(name) == Some(address));
             return address.is_loopback() || named() || listed();
         }
-        // A name with a port, as some clients write it.
+        // Some clients append a port to the name.
         let bare = match host.split_once(':') {
             Some((bare, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => bare,
             _ => host,
         };
         let called = canonical(bare);
-        // NetBIOS cuts names after 15 characters.
+        // NetBIOS truncates names to 15 characters.
         self.names.iter().any(|name| *name == called || name.get(..15).is_some_and(|short| short == called))
     }
 }
@@ -81,8 +81,8 @@ fn canonical(name: &str) -> String {
     name.trim().trim_end_matches('.').to_lowercase()
 }
 
-/// The address that a host is written as: `10.0.0.1`, `10.0.0.1:445`, `fe80::1%eth0`, `[::1]`, `[::1]:445` or
-/// `fe80--1s2.ipv6-literal.net`.
+/// Parses the address of a host that is written as one: `10.0.0.1`, `10.0.0.1:445`, `fe80::1%eth0`, `[::1]`,
+/// `[::1]:445` or `fe80--1s2.ipv6-literal.net`.
 fn address(host: &str) -> Option<IpAddr> {
     let lower = host.to_ascii_lowercase();
     let unbracketed = lower.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(inner, _)| inner);

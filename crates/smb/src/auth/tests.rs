@@ -1,4 +1,4 @@
-//! Known answers of [MS-NLMP] 4.2.4, both sides against each other, and what an attacker would try.
+//! Known answers of [MS-NLMP] 4.2.4, both sides against each other, and attacks.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ fn ntlmv2_of_the_specification() {
     assert_eq!(*keys::rc4k(&base, &[0x55; 16]), key("c5dad2544fc979909 4ce1ce90bc9d03e"), "4.2.4.2.3");
 }
 
-/// 4.2.4.4 seals its plaintext first and its checksum with the stream that is left; a mechListMIC is the first use of
-/// the stream. So the checksum before sealing is compared, and the seal key by the sealed plaintext.
+/// 4.2.4.4 seals its plaintext first and its checksum with the rest of the stream; a mechListMIC is the first use of
+/// the stream. So this compares the checksum before sealing, and checks the seal key through the sealed plaintext.
 #[test]
 fn session_security_of_the_specification() {
     use rc4::{KeyInit, StreamCipher};
@@ -102,7 +102,7 @@ fn refused(step: Result<Step, AuthError>) -> AuthError {
     }
 }
 
-/// Both sides up to the client's last token.
+/// Runs both sides up to the client's last token.
 fn up_to_authenticate(user: &str, password: &str) -> (Acceptor, Initiator, Vec<u8>) {
     let mut acceptor = acceptor();
     let (mut initiator, token) = initiator(user, password);
@@ -156,7 +156,7 @@ fn the_proof_says_which_server_it_is_for() {
     }
 }
 
-/// A response whose AV pairs are `pairs` behind those of the challenge, with a right proof and no MIC.
+/// A response whose AV pairs are `pairs` after those of the challenge, with a correct proof and no MIC.
 fn proven_with(pairs: &[(weft_wire::ntlm::AvId, &[u8])]) -> Result<Target, AuthError> {
     let mut acceptor = acceptor();
     let challenge = next(acceptor.step(&Negotiate { flags: Flags(0xe208_8297) }.emit(), NOW));
@@ -222,8 +222,8 @@ fn nobody_can_log_on_as_nobody() {
     assert_eq!(refused(acceptor.step(&token, NOW)), AuthError::LogonFailure);
 }
 
-/// Takes the client's last token apart, lets `change` tamper with the NTLM message, and puts it together again
-/// (without mechListMIC unless `keep_mic`).
+/// Takes the client's last token apart, lets `change` tamper with the NTLM message, and reassembles it (without the
+/// mechListMIC unless `keep_mic`).
 fn tampered(keep_mic: bool, change: impl FnOnce(&mut Vec<u8>)) -> Result<Step, AuthError> {
     let (mut acceptor, _, token) = up_to_authenticate("alice", "secret");
     let mut resp = NegTokenResp::parse(&token).unwrap();
@@ -241,7 +241,7 @@ fn a_wrong_mic_is_refused() {
     assert_eq!(refused(tampered(false, |m| m[MIC].fill(0))), AuthError::LogonFailure);
 }
 
-/// The MIC field cut out, all offsets moved: the proven AV pairs still announce it.
+/// The MIC field is cut out and all offsets moved: the proven AV pairs still announce it.
 #[test]
 fn a_stripped_mic_is_refused() {
     let error = refused(tampered(false, |m| {
@@ -255,7 +255,7 @@ fn a_stripped_mic_is_refused() {
     assert_eq!(error, AuthError::LogonFailure);
 }
 
-/// The announcement taken away as well: it is covered by NTProofStr.
+/// The announcement is removed too: NTProofStr covers it.
 #[test]
 fn the_announcement_of_the_mic_is_proven() {
     let error = refused(tampered(false, |m| {
@@ -296,7 +296,7 @@ fn a_right_mic_without_the_password_is_refused() {
     assert_eq!(refused(acceptor.step(&message, NOW)), AuthError::LogonFailure);
 }
 
-/// The answer to one challenge is worthless for the next.
+/// The response to one challenge is worthless for the next.
 #[test]
 fn a_replayed_authenticate_is_refused() {
     let (_, _, token) = up_to_authenticate("alice", "secret");
@@ -328,7 +328,7 @@ fn bare_ntlm_is_answered_bare() {
     assert_eq!((token.len(), *login.session_key), (0, *initiator.session_key()));
 }
 
-/// As the package v9u-smb2 for Node.js logs on: without Unicode, and without a MIC.
+/// The package v9u-smb2 for Node.js logs on like this: without Unicode and without a MIC.
 #[test]
 fn a_client_of_oem_names_alone_is_answered_in_them() {
     let flags = Flags::NEGOTIATE_OEM.union(Flags::REQUEST_TARGET).union(Flags::NEGOTIATE_NTLM);
@@ -360,7 +360,7 @@ fn a_client_of_oem_names_alone_is_answered_in_them() {
     assert!(matches!(refused(acceptor().step(&neither, NOW)), AuthError::Unexpected(_)));
 }
 
-/// A client that prefers Kerberos is led to NTLM, and must then show that nobody shortened its list.
+/// A client that prefers Kerberos is led to NTLM, and must then prove that nobody shortened its list.
 #[test]
 fn a_client_that_prefers_kerberos_must_send_a_mech_list_mic() {
     for with_mic in [true, false] {
@@ -422,7 +422,7 @@ fn a_client_without_ntlm_is_refused() {
     assert_eq!(refused(acceptor().step(&init.emit(), NOW)), AuthError::NoMechanism);
 }
 
-/// A server that leaves key exchange or signing out of its challenge gets nothing.
+/// A server whose challenge lacks key exchange or signing gets nothing.
 #[test]
 fn the_client_refuses_a_weakened_challenge() {
     for weakness in [Flags::NEGOTIATE_KEY_EXCH, Flags::NEGOTIATE_SIGN, Flags::NEGOTIATE_128] {
@@ -436,7 +436,7 @@ fn the_client_refuses_a_weakened_challenge() {
     }
 }
 
-/// Every truncation of every token, and every flipped byte, is an error and never a panic, on both sides.
+/// Every truncation of every token and every flipped byte yields an error, never a panic, on both sides.
 #[test]
 fn damaged_tokens_are_errors() {
     let mut acceptor = acceptor();
@@ -462,7 +462,7 @@ fn damaged_tokens_are_errors() {
     }
 }
 
-/// A mechanism whose token is who somebody says to be, and whose MICs are sums.
+/// A mechanism whose token is the claimed name, and whose MICs are sums.
 struct Trusting;
 
 impl tickets::Mechanism for Trusting {
@@ -502,7 +502,7 @@ fn a_ticket_is_taken_at_once_from_who_prefers_it() {
         assert_eq!(answer.response_token.as_deref(), Some(&b"and I am I"[..]));
         assert_eq!((&*login.user, *login.session_key, login.full_key.len()), ("alice", [7; 16], 32));
     }
-    // Who prefers NTLM gets that, also where there are tickets.
+    // A client that prefers NTLM gets NTLM, even if tickets are accepted.
     let (_, first) = initiator("alice", "secret");
     next(with_tickets().step(&first, NOW));
 }
@@ -524,7 +524,7 @@ fn a_ticket_proves_a_name_and_the_name_must_be_a_user_of_ours() {
     assert_eq!(refused(acceptor().step(&token, NOW)), AuthError::NoMechanism, "without a keytab");
 }
 
-/// Somebody who took another mechanism out of a client's list, or put one in, is found out (RFC 4178 5).
+/// Removing a mechanism from a client's list, or adding one, is detected (RFC 4178 5).
 #[test]
 fn a_ticket_that_was_not_preferred_needs_a_mech_list_mic() {
     let other = spnego::SPNEGO;
@@ -539,7 +539,7 @@ fn a_ticket_that_was_not_preferred_needs_a_mech_list_mic() {
         NegTokenResp { response_token, mech_list_mic: mic, ..NegTokenResp::default() }.emit()
     };
     let theirs = |list: &[u8]| [&[1], list].concat();
-    // Ours goes out with the end of the mechanism, theirs comes next.
+    // Our MIC goes out with the mechanism's last token, the client's comes next.
     let mut acceptor = with_tickets();
     let list = begin(&mut acceptor);
     let answer = next(acceptor.step(&resp(Some("alice@R"), None), NOW));
@@ -547,13 +547,13 @@ fn a_ticket_that_was_not_preferred_needs_a_mech_list_mic() {
     assert_eq!(answer.neg_state, Some(NegState::AcceptIncomplete));
     assert_eq!(answer.mech_list_mic, Some([&[0], &list[..]].concat()));
     assert!(matches!(acceptor.step(&resp(None, Some(theirs(&list))), NOW), Ok(Step::Done(..))));
-    // Both at once.
+    // Both in one exchange.
     let mut acceptor = with_tickets();
     let list = begin(&mut acceptor);
     let step = acceptor.step(&resp(Some("alice@R"), Some(theirs(&list))), NOW);
     let Ok(Step::Done(answer, _)) = step else { panic!("refused") };
     assert!(NegTokenResp::parse(&answer).unwrap().mech_list_mic.is_some());
-    // A wrong one, and none at all.
+    // A wrong MIC, and none.
     for wrong in [Some(theirs(b"another list")), None] {
         let mut acceptor = with_tickets();
         begin(&mut acceptor);

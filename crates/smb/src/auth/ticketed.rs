@@ -1,10 +1,10 @@
-//! The client's side of authentication by a Kerberos ticket.
+//! The client side of authentication with a Kerberos ticket.
 //!
-//! Spec: [MS-SPNG] 3.1.5, RFC 4178 4.2, RFC 4121. Owns: the context.
-//! Does not: fall back to a password: who asks for Kerberos gets Kerberos, or an error that says why not.
+//! Spec: [MS-SPNG] 3.1.5, RFC 4178 4.2, RFC 4121. Owns the context. It never falls back to a password: a caller that
+//! asks for Kerberos gets Kerberos, or an error that says why not.
 //!
 //! ```text
-//! start() -> NegTokenInit(AP-REQ)      step(AP-REP) -> None      or, where the server wants it: Some(mechListMIC) first
+//! start() -> NegTokenInit(AP-REQ)      step(AP-REP) -> None      or, if the server requires it: Some(mechListMIC) first
 //! ```
 
 use weft_kerberos::{Error, Initiator, Progress};
@@ -13,13 +13,13 @@ use zeroize::Zeroizing;
 
 use super::AuthError;
 
-/// Why a ticket did not do.
+/// Why authentication with a ticket failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TicketError {
-    /// No ticket, no library, or a server that is not who it should be.
+    /// There is no ticket or no library, or the server failed to prove its identity.
     #[error("{0}")]
     Kerberos(#[from] Error),
-    /// The server's token has no place here.
+    /// The server's token is not allowed here.
     #[error("{0}")]
     Auth(#[from] AuthError),
 }
@@ -38,19 +38,19 @@ pub struct Ticketed {
 }
 
 impl Ticketed {
-    /// Starts; the second value is the first token. `host` is the server's name as the KDC knows it. May ask the KDC, so it
-    /// may take seconds.
+    /// Starts; the second value is the first token. `host` is the server's name as the KDC knows it. This may ask the
+    /// KDC, which can take seconds.
     pub fn start(host: &str) -> Result<(Ticketed, Vec<u8>), TicketError> {
         let mut context = Initiator::new("cifs", host)?;
         let Progress::Continue(token) = context.step(b"")? else {
-            return Err(AuthError::Unexpected("a ticket that needs no answer").into());
+            return Err(AuthError::Unexpected("Kerberos completed without the server's answer").into());
         };
         let init = NegTokenInit::new(&[KERBEROS], Some(token));
         let token = init.emit();
         Ok((Ticketed { context, mech_types: init.mech_types_der, key: None }, token))
     }
 
-    /// Takes the server's next token. `Some` is to be sent; `None` means that we are done.
+    /// Processes the server's next token. Send the token in `Some`; `None` means success.
     pub fn step(&mut self, token: &[u8]) -> Result<Option<Vec<u8>>, TicketError> {
         let said = NegTokenResp::parse(token)?;
         if said.supported_mech.is_some_and(|mech| mech != KERBEROS) {
@@ -65,7 +65,7 @@ impl Ticketed {
                     answer = Some(token).filter(|token| !token.is_empty());
                 }
             },
-            (None, None) => return Err(AuthError::Unexpected("no proof of the server").into()),
+            (None, None) => return Err(AuthError::Unexpected("the server did not prove its identity").into()),
             (Some(_), _) => {}
         }
         if let Some(mic) = said.mech_list_mic
@@ -79,11 +79,11 @@ impl Ticketed {
                 let mic = self.context.mic(&self.mech_types)?;
                 Ok(Some(response(answer, Some(mic))))
             }
-            Some(_) => Err(AuthError::Unexpected("the server does not complete").into()),
+            Some(_) => Err(AuthError::Unexpected("the server did not complete the negotiation").into()),
         }
     }
 
-    /// The key of the session, once [`Ticketed::step`] has given `None`: 16 bytes or more.
+    /// The session key, 16 bytes or more, once [`Ticketed::step`] has returned `None`.
     pub fn key(&self) -> Option<&[u8]> {
         self.key.as_ref().map(|key| &key[..])
     }

@@ -1,7 +1,7 @@
-//! A mechanism beside NTLM, as SPNEGO sees it: tokens go in and out until it knows who the client is.
+//! A SPNEGO mechanism other than NTLM: it exchanges tokens until the client is authenticated.
 //!
-//! Spec: RFC 4178 3.2, 5. Does not: look into tokens. Kerberos is the one such mechanism; tests have
-//! another, so that what SPNEGO does with it is tried where there is no realm.
+//! Spec: RFC 4178 3.2, 5. SPNEGO does not look into the tokens. Kerberos is the only such mechanism; the trait exists
+//! so that tests can exercise SPNEGO with another one, without a realm.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use weft_kerberos::{Context, Error, Keytab, Step};
 
 /// One client's context.
 pub(super) trait Mechanism {
-    /// Takes the client's next token.
+    /// Processes the client's next token.
     fn step(&mut self, token: &[u8]) -> Result<Step, Error>;
-    /// What proves that `message` comes from us.
+    /// Computes the MIC of `message`.
     fn mic(&mut self, message: &[u8]) -> Result<Vec<u8>, Error>;
-    /// Whether `mic` proves that `message` comes from the client.
+    /// Whether `mic` is the client's MIC of `message`.
     fn verify(&mut self, message: &[u8], mic: &[u8]) -> bool;
 }
 
@@ -29,10 +29,10 @@ impl Mechanism for Context {
     }
 }
 
-/// Where contexts come from.
+/// Creates the contexts.
 pub(super) type Contexts = Arc<dyn Fn() -> Box<dyn Mechanism>>;
 
-/// Those of a keytab.
+/// Creates contexts from a keytab.
 pub(super) fn of(keytab: Arc<Keytab>) -> Contexts {
     Arc::new(move || Box::new(keytab.context()))
 }

@@ -1,12 +1,13 @@
-//! The connections of a session: which one a request takes, and what becomes of requests when one is lost.
+//! The connections of a session: selects one for each request, and handles the loss of one.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1.7 (selecting), 3.2.4.2.2 (alternate connections), 3.2.7.1 (loss), 3.2.5.12 (replay).
-//! Owns: the connections, ChannelSequence. Does not: make connections or find addresses; nor replay by itself: whoever
-//! made a request makes it again when [`Connections::goes_on`] says that this makes sense.
+//! Spec: [MS-SMB2] 3.2.4.1.7 (selecting), 3.2.4.2.2 (alternate connections), 3.2.7.1 (loss), 3.2.5.12 (replay). Owns
+//! the connections and ChannelSequence. It neither makes connections nor finds addresses, and does not replay by
+//! itself: the caller repeats its request if [`Connections::goes_on`] says that this makes sense.
 //!
-//! Payload goes by RDMA where a connection has it, and among equals to the one with the least underway. When one is
-//! lost, ChannelSequence rises before anything is sent again: a write that the server still holds of the lost connection
-//! comes too late from then on, and a replay of one that it is carrying out is refused until that has ended.
+//! Payload prefers connections with RDMA, and among equals the one with the fewest bytes in flight. When a connection
+//! is lost, ChannelSequence rises before anything is sent again. The server then rejects writes from the lost
+//! connection that it has not started, and refuses the replay of a write that it is carrying out until that one has
+//! ended.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Add;
@@ -19,15 +20,15 @@ use super::error::Error;
 use super::link::Link;
 use super::negotiate::Negotiated;
 
-/// One connection that is bound to the session.
+/// A connection that is bound to the session.
 pub(super) struct Connection {
     pub link: Link,
     pub negotiated: Rc<Negotiated>,
-    /// Payload bytes of requests that are not answered.
+    /// Payload bytes of unanswered requests.
     underway: Cell<usize>,
 }
 
-/// Payload that counts as underway until this is dropped.
+/// Payload that counts as in flight until this is dropped.
 pub(super) struct Underway<'a>(&'a Connection, usize);
 
 impl Connection {
@@ -35,7 +36,7 @@ impl Connection {
         Rc::new(Connection { link, negotiated, underway: Cell::new(0) })
     }
 
-    /// Counts payload of a request that is about to be sent.
+    /// Counts the payload of a request that is about to be sent.
     pub fn carry(&self, len: usize) -> Underway<'_> {
         self.underway.set(self.underway.get().saturating_add(len));
         Underway(self, len)
@@ -48,12 +49,12 @@ impl Drop for Underway<'_> {
     }
 }
 
-/// All connections of one session; never none.
+/// All connections of one session; never empty.
 pub(super) struct Connections {
     live: RefCell<Vec<Rc<Connection>>>,
-    /// ChannelSequence, as every request carries it.
+    /// ChannelSequence, which every request carries.
     sequence: Rc<Cell<u16>>,
-    /// What moved over connections that are gone.
+    /// Traffic of connections that are gone.
     retired: Cell<Traffic>,
     lost: Cell<u32>,
 }
@@ -70,13 +71,13 @@ impl Connections {
         }
     }
 
-    /// Adds one that was bound.
+    /// Adds a bound connection.
     pub fn add(&self, connection: Rc<Connection>) {
         connection.link.set_sequence(self.sequence.clone());
         self.live.borrow_mut().push(connection);
     }
 
-    /// Those that live, oldest first; when the last one is lost it stays, to say why.
+    /// The live connections, oldest first. The last one stays in the list even when lost, because it holds the error.
     pub fn live(&self) -> Vec<Rc<Connection>> {
         self.live.borrow().clone()
     }
@@ -85,17 +86,17 @@ impl Connections {
         self.live.borrow().len()
     }
 
-    /// How many were lost so far.
+    /// Number of connections lost so far.
     pub fn lost(&self) -> u32 {
         self.lost.get()
     }
 
-    /// For requests without payload: the oldest that lives.
+    /// A connection for requests without payload: the oldest live one.
     pub fn any(&self) -> Rc<Connection> {
         self.pick(|_| 0)
     }
 
-    /// For payload: of those that rank highest, the one with the least underway.
+    /// A connection for payload: among those with the highest rank, the one with the fewest bytes in flight.
     pub fn pick(&self, rank: impl Fn(&Connection) -> u32) -> Rc<Connection> {
         self.forget_ended();
         let live = self.live.borrow();
@@ -107,7 +108,7 @@ impl Connections {
         live.iter().reduce(better).expect("the last connection stays").clone()
     }
 
-    /// Whether a request that failed like this is to be made again, by another connection.
+    /// Whether a request that failed with this error should be repeated over another connection.
     pub fn goes_on(&self, connection: &Rc<Connection>, error: &Error) -> bool {
         if !error.is_loss() {
             return false;
@@ -116,13 +117,13 @@ impl Connections {
         self.live.borrow().iter().any(|other| !Rc::ptr_eq(other, connection) && !other.link.is_ended())
     }
 
-    /// Whether an answer says that the request is to be made again, a little later: its original is still being carried
-    /// out (3.2.5.12).
+    /// Whether the server asks for the request to be repeated a little later, because its original is still being
+    /// carried out (3.2.5.12).
     pub fn is_too_early(&self, error: &Error) -> bool {
         error.status() == Some(NtStatus::FILE_NOT_AVAILABLE) && (self.lost.get() > 0 || self.len() > 1)
     }
 
-    /// 3.2.7.1.
+    /// Drops connections that have ended (3.2.7.1).
     fn forget_ended(&self) {
         let live = &mut *self.live.borrow_mut();
         while live.len() > 1 {
@@ -135,13 +136,13 @@ impl Connections {
             tracing::warn!(
                 peer = %channel.peer(),
                 medium = channel.medium(),
-                "a connection of the session is lost; {} left",
+                "the session lost a connection; {} left",
                 live.len()
             );
         }
     }
 
-    /// What moved over all of them.
+    /// The traffic of all connections, including those that are gone.
     pub fn traffic(&self) -> Traffic {
         let live = self.live.borrow();
         live.iter().map(|connection| connection.link.channel().traffic()).fold(self.retired.get(), Add::add)

@@ -1,7 +1,7 @@
-//! Copies from one open file to another, by the server itself where it can.
+//! Copies from one open file to another, on the server if it can.
 //!
-//! Spec: [MS-SMB2] 2.2.31.1, 2.2.32.1, 2.2.32.3 and 3.3.5.15.6 (server-side copy). Does not: copy anything
-//! but content, or set the target's length.
+//! Spec: [MS-SMB2] 2.2.31.1, 2.2.32.1, 2.2.32.3 and 3.3.5.15.6 (server-side copy). Only content is copied; the target's
+//! length stays as it is.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -13,14 +13,14 @@ use super::error::Error;
 use super::file::File;
 use super::tree::OpenOptions;
 
-/// One piece of a copy, and how many a request may name: what Windows allows, and so everybody (3.3.3).
+/// Size of one chunk, and chunks per request: Windows' limits, which every server supports (3.3.3).
 const CHUNK_BYTES: u32 = 1 << 20;
 const CHUNKS: usize = 16;
-/// Requests outstanding while bytes pass through us.
+/// Requests in flight while the bytes pass through us.
 const QUEUE_DEPTH: usize = 8;
 
 impl File {
-    /// Copies the first `len` bytes of `source`, which is open for reading in the same session.
+    /// Copies the first `len` bytes of `source`, which must be open for reading in the same session.
     ///
     /// # Errors
     /// As [`File::read`] and [`File::write`].
@@ -50,14 +50,14 @@ impl File {
             };
             done = match done.checked_add(copied).filter(|done| copied > 0 && *done <= len) {
                 Some(done) => done,
-                None => return Err(Error::Violation("SRV_COPYCHUNK: another count than was asked for")),
+                None => return Err(Error::Violation("SRV_COPYCHUNK: the count differs from the request")),
             };
         }
         Ok(())
     }
 
-    /// Gives the file at `to`, in the same share, its content and its time of last write. That file keeps everything else:
-    /// its identity, links, owner, ACL, attributes and streams. The server copies by itself where it can.
+    /// Replaces the content and the time of last write of the file at `to`, in the same share. That file keeps
+    /// everything else: its identity, links, owner, ACL, attributes and streams. The server copies by itself if it can.
     ///
     /// # Errors
     /// As [`File::copy_from`] and [`super::Tree::open`].
@@ -81,7 +81,7 @@ impl File {
     }
 }
 
-/// The server does not copy, or not by as much at a time.
+/// The server does not support server-side copy, or not chunks of this size.
 fn cannot(e: &Error) -> bool {
     matches!(
         e.status(),

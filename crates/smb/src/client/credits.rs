@@ -1,10 +1,10 @@
-//! Credits: how many requests the server lets us have outstanding, and who waits for them.
+//! Credits: how many requests the server lets us have in flight, and the queue of requests that wait for credits.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1.2 (requesting), 3.2.4.1.5 (charge), 3.2.5.1.4 (granting).
-//! Owns: the count and the queue of waiters, first come first served. Does not: number messages.
+//! Spec: [MS-SMB2] 3.2.4.1.2 (requesting), 3.2.4.1.5 (charge), 3.2.5.1.4 (granting). Owns the count and the queue,
+//! first come first served.
 //!
-//! `available + permitted + in flight` is the window. A waiter at the front that asks for more than the whole window
-//! gets what there is as soon as nothing is outstanding, and makes its request smaller.
+//! `available + permitted + in flight` is the window. If the first waiter asks for more than the whole window, it gets
+//! all of it as soon as nothing is in flight, and shrinks its request.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -23,20 +23,20 @@ pub(super) struct Credits {
     available: u32,
     /// Credits given to callers who have not yet sent.
     permitted: u32,
-    /// Credits of requests that are not answered.
+    /// Credits of unanswered requests.
     in_flight: u32,
-    /// How many we would like to hold.
+    /// The number of credits to aim for.
     target: u32,
     queue: VecDeque<Waiter>,
     granted: Vec<(u64, u16)>,
     next_id: u64,
-    /// How often somebody had to wait.
+    /// How often a request had to wait.
     starved: u64,
 }
 
-/// A place in the queue; 0 for none.
+/// Identifies a waiter in the queue; 0 means not queued.
 #[derive(Default)]
-pub(super) struct Place(u64);
+pub(super) struct WaiterId(u64);
 
 impl Credits {
     /// A new connection has one credit, for NEGOTIATE (3.2.4.1.2).
@@ -53,55 +53,55 @@ impl Credits {
         }
     }
 
-    /// Takes `charge` credits, fewer when the window is smaller than that, or waits. `Err`: none will ever come.
+    /// Takes `charge` credits, fewer if the window is smaller than that, or waits. `Err` if no more will ever come.
     pub fn poll_take(
         &mut self,
         cx: &mut Context<'_>,
         charge: u16,
-        place: &mut Place,
+        waiter: &mut WaiterId,
     ) -> Poll<Result<u16, Error>> {
-        if place.0 == 0 {
+        if waiter.0 == 0 {
             if self.queue.is_empty() && self.available >= u32::from(charge) {
                 return Poll::Ready(Ok(self.permit(charge)));
             }
-            place.0 = self.next_id;
+            waiter.0 = self.next_id;
             self.next_id = self.next_id.wrapping_add(1);
             self.starved = self.starved.saturating_add(1);
-            self.queue.push_back(Waiter { id: place.0, charge, waker: cx.waker().clone() });
+            self.queue.push_back(Waiter { id: waiter.0, charge, waker: cx.waker().clone() });
             self.distribute();
         }
-        if let Some(i) = self.granted.iter().position(|(id, _)| *id == place.0) {
-            *place = Place::default();
+        if let Some(i) = self.granted.iter().position(|(id, _)| *id == waiter.0) {
+            *waiter = WaiterId::default();
             return Poll::Ready(Ok(self.granted.swap_remove(i).1));
         }
         if self.all() == 0 {
             return Poll::Ready(Err(Error::Violation("no credits granted")));
         }
-        if let Some(waiter) = self.queue.iter_mut().find(|w| w.id == place.0) {
-            waiter.waker.clone_from(cx.waker());
+        if let Some(entry) = self.queue.iter_mut().find(|w| w.id == waiter.0) {
+            entry.waker.clone_from(cx.waker());
         }
         Poll::Pending
     }
 
     /// Leaves the queue.
-    pub fn leave(&mut self, place: &Place) {
-        if let Some(i) = self.granted.iter().position(|(id, _)| *id == place.0) {
+    pub fn leave(&mut self, waiter: &WaiterId) {
+        if let Some(i) = self.granted.iter().position(|(id, _)| *id == waiter.0) {
             let (_, charge) = self.granted.swap_remove(i);
             self.give_back(charge);
-        } else if place.0 != 0 {
-            self.queue.retain(|w| w.id != place.0);
+        } else if waiter.0 != 0 {
+            self.queue.retain(|w| w.id != waiter.0);
             self.distribute();
         }
     }
 
-    /// Takes what a caller does not use after all.
+    /// Returns credits that a caller does not use.
     pub fn give_back(&mut self, charge: u16) {
         self.permitted = self.permitted.saturating_sub(u32::from(charge));
         self.available = self.available.saturating_add(u32::from(charge));
         self.distribute();
     }
 
-    /// A permitted request goes out; says how many credits to ask for with it.
+    /// Counts a permitted request as sent; returns how many credits it should ask for.
     pub fn sent(&mut self, charge: u16) -> u16 {
         self.permitted = self.permitted.saturating_sub(u32::from(charge));
         self.in_flight = self.in_flight.saturating_add(u32::from(charge));
@@ -109,31 +109,32 @@ impl Credits {
         u16::try_from(wanted).unwrap_or(u16::MAX)
     }
 
-    /// A response came: `charge` credits of its request are gone (0 after an interim response), `granted` are new.
+    /// Counts a response: the `charge` credits of its request are spent (0 after an interim response), `granted` are
+    /// new.
     pub fn received(&mut self, charge: u16, granted: u16) {
         self.in_flight = self.in_flight.saturating_sub(u32::from(charge));
-        // A server that grants without end makes the window no larger than message ids are distant.
+        // The bound is the range of message ids: a server that grants without end must not exceed it.
         const MOST: u32 = 1 << 16;
         self.available = self.available.saturating_add(u32::from(granted)).min(MOST);
         self.distribute();
     }
 
-    /// How often a request did not get its credits at once.
+    /// How often a request had to wait for its credits.
     pub fn starved(&self) -> u64 {
         self.starved
     }
 
-    /// The window in credits, at least 1: what a large request may be charged without waiting for ever.
+    /// The window in credits, at least 1: the largest charge that can ever be granted.
     pub fn window(&self) -> u32 {
         self.all().max(1)
     }
 
-    /// Credits that we hold or have spent on what is unanswered.
+    /// Credits that we hold or have spent on unanswered requests.
     fn all(&self) -> u32 {
         self.available.saturating_add(self.permitted).saturating_add(self.in_flight)
     }
 
-    /// Wakes everybody, because the connection has ended.
+    /// Wakes every waiter because the connection has ended.
     pub fn wake_all(&mut self) {
         self.queue.drain(..).for_each(|w| w.waker.wake());
     }
@@ -149,7 +150,7 @@ impl Credits {
             let idle = self.permitted == 0 && self.in_flight == 0;
             let charge = match self.available {
                 0 if idle => {
-                    // They poll again and find out that nothing will come.
+                    // They poll again and learn that the connection has ended.
                     return self.queue.iter().for_each(|w| w.waker.wake_by_ref());
                 }
                 available if available >= u32::from(front.charge) => front.charge,
@@ -173,10 +174,10 @@ mod tests {
         Context::from_waker(Waker::noop())
     }
 
-    fn take(credits: &mut Credits, charge: u16) -> (Place, Poll<Result<u16, Error>>) {
-        let mut place = Place::default();
-        let poll = credits.poll_take(&mut cx(), charge, &mut place);
-        (place, poll)
+    fn take(credits: &mut Credits, charge: u16) -> (WaiterId, Poll<Result<u16, Error>>) {
+        let mut waiter = WaiterId::default();
+        let poll = credits.poll_take(&mut cx(), charge, &mut waiter);
+        (waiter, poll)
     }
 
     #[test]
@@ -184,11 +185,11 @@ mod tests {
         let mut credits = Credits::new(10);
         assert!(matches!(take(&mut credits, 1).1, Poll::Ready(Ok(1))));
         assert_eq!(credits.sent(1), 10, "one spent, nine more wanted");
-        let (mut place, waiting) = take(&mut credits, 1);
+        let (mut waiter, waiting) = take(&mut credits, 1);
         assert!(waiting.is_pending());
         assert_eq!(credits.starved(), 1);
         credits.received(1, 10);
-        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Ok(1))));
+        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut waiter), Poll::Ready(Ok(1))));
         assert_eq!(credits.sent(1), 1);
         assert_eq!(credits.window(), 10);
     }
@@ -220,10 +221,10 @@ mod tests {
         let mut credits = Credits::new(4);
         assert!(matches!(take(&mut credits, 16).1, Poll::Ready(Ok(1))));
         credits.sent(1);
-        let (mut place, poll) = take(&mut credits, 16);
+        let (mut waiter, poll) = take(&mut credits, 16);
         assert!(poll.is_pending());
         credits.received(1, 4);
-        assert!(matches!(credits.poll_take(&mut cx(), 16, &mut place), Poll::Ready(Ok(4))));
+        assert!(matches!(credits.poll_take(&mut cx(), 16, &mut waiter), Poll::Ready(Ok(4))));
     }
 
     #[test]
@@ -231,10 +232,13 @@ mod tests {
         let mut credits = Credits::new(4);
         assert!(take(&mut credits, 1).1.is_ready());
         credits.sent(1);
-        let (mut place, poll) = take(&mut credits, 1);
+        let (mut waiter, poll) = take(&mut credits, 1);
         assert!(poll.is_pending());
         credits.received(1, 0);
-        assert!(matches!(credits.poll_take(&mut cx(), 1, &mut place), Poll::Ready(Err(Error::Violation(_)))));
+        assert!(matches!(
+            credits.poll_take(&mut cx(), 1, &mut waiter),
+            Poll::Ready(Err(Error::Violation(_)))
+        ));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Where a path of a DFS namespace leads.
+//! DFS referrals: resolves a path of a DFS namespace.
 //!
-//! Spec: [MS-DFSC] 3.1.5.4, 3.1.5.4.5 (links); [MS-SMB2] 3.2.4.20.3 (asking). Owns: nothing: referrals are not remembered.
-//! Does not: connect to where it leads, nor ask domain controllers: what the server itself tells is enough for
-//! stand-alone namespaces and for the links of others.
+//! Spec: [MS-DFSC] 3.1.5.4, 3.1.5.4.5 (links); [MS-SMB2] 3.2.4.20.3 (requests). Referrals are not cached. It neither
+//! connects to the targets nor asks domain controllers: the server's own referrals are enough for stand-alone
+//! namespaces and for the links of others.
 
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::dfs::{NEWEST, Request, Response};
@@ -11,19 +11,19 @@ use weft_wire::smb2::ioctl::CtlCode;
 use super::error::Error;
 use super::session::Session;
 
-/// A link on the way of a path.
+/// A link in a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referral {
-    /// The names of the path, within its share, up to the link and with it; `/` between them.
+    /// The path within its share up to and including the link; `/` separates the names.
     pub link: String,
-    /// Where it leads, best first; at least one.
+    /// Its targets, best first; at least one.
     pub targets: Vec<Target>,
 }
 
-/// A place where a link leads.
+/// A target of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Server, as the namespace names it.
+    /// Server name, as the namespace gives it.
     pub host: String,
     /// Share.
     pub share: String,
@@ -40,10 +40,10 @@ impl Target {
 }
 
 impl Session {
-    /// The link that `path` of `share` goes through, if the server knows of one.
+    /// The link that `path` in `share` goes through, if the server knows one.
     ///
     /// # Errors
-    /// What any request can fail with; [`Error::Violation`] for an answer about another path.
+    /// Those of any request; [`Error::Violation`] for an answer about another path.
     pub async fn referral(&self, share: &str, path: &str) -> Result<Option<Referral>, Error> {
         let inner = path.split(['/', '\\']).filter(|name| !name.is_empty()).collect::<Vec<_>>().join("\\");
         let front = format!(r"\{}\{share}", self.host());
@@ -52,7 +52,7 @@ impl Session {
         Request { max_level: NEWEST, path: whole.clone() }.emit(&mut input);
         let output = match self.ioctl(CtlCode::DFS_GET_REFERRALS, input.into()).await {
             Ok(output) => output,
-            // No link there, no such namespace, or a server without any.
+            // No link there, no such namespace, or no DFS on the server.
             Err(e) if e.status().is_some_and(knows_none) => return Ok(None),
             Err(e) => return Err(e),
         };
@@ -67,14 +67,14 @@ impl Session {
         let targets: Vec<Target> =
             answer.targets.iter().filter_map(|target| Target::parse(&target.address)).collect();
         if targets.is_empty() || link.is_empty() {
-            return Err(Error::Violation("DFS: a referral that leads nowhere"));
+            return Err(Error::Violation("DFS: a referral without targets"));
         }
         Ok(Some(Referral { link, targets }))
     }
 }
 
 fn knows_none(status: NtStatus) -> bool {
-    /// STATUS_FS_DRIVER_REQUIRED: there is no DFS.
+    /// STATUS_FS_DRIVER_REQUIRED: the server has no DFS.
     const NO_DFS: NtStatus = NtStatus(0xC000_019C);
     [
         NtStatus::NOT_FOUND,
@@ -87,13 +87,13 @@ fn knows_none(status: NtStatus) -> bool {
     .contains(&status)
 }
 
-/// The first `bytes` of a path as UTF-16 has them; `None` where that is not between two names.
+/// The first `bytes` of a path, counted in UTF-16; `None` unless they end between two names.
 fn consumed(path: &str, bytes: u16) -> Option<&str> {
     let mut left = usize::from(bytes);
     for (at, c) in path.char_indices().chain([(path.len(), '\\')]) {
         if left == 0 {
             let (front, _) = path.split_at(at);
-            // At a separator, or behind one.
+            // At a separator, or right after one.
             return (c == '\\' || front.ends_with('\\')).then_some(front);
         }
         left = left.checked_sub(c.len_utf16().saturating_mul(2))?;

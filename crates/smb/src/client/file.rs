@@ -1,12 +1,12 @@
-//! An open file: reading, writing, and everything by handle.
+//! An open file: reads, writes, and other operations by handle.
 //!
 //! Spec: [MS-SMB2] 3.2.4.5 (closing), 3.2.4.6 (reading), 3.2.4.7 (writing), 3.2.4.10 (attributes), 3.2.5.11, 3.2.5.12.
-//! Owns: the handle, closed when the last clone is gone; exposed memory, taken back before it is shown to anybody.
-//! Does not: cache, read ahead or write behind: keep several calls outstanding instead.
+//! Owns the handle, which is closed when the last clone is dropped, and exposed memory, which is revoked before anyone
+//! sees it. There is no cache, read-ahead or write-behind: keep several calls in flight instead.
 //!
-//! Buffers: a READ's bytes are those that the transport received, or the exposed buffer that the server filled. Only a
-//! READ that is longer than the server allows in one request is put together by copying. A WRITE's bytes leave from
-//! the caller's buffer over TCP; by RDMA from a pool buffer: [`File::write_buf`] takes one, [`File::write`] copies.
+//! A READ returns the buffer that the transport received, or the exposed buffer that the server filled. Only a READ
+//! that is longer than the server allows in one request is assembled by copying. Over TCP a WRITE is sent from the
+//! caller's buffer; by RDMA from a pool buffer: [`File::write_buf`] takes one, [`File::write`] copies.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -57,9 +57,9 @@ impl Drop for FileCore {
     }
 }
 
-/// An open file. Cloning shares the handle; many calls may be outstanding at once.
+/// An open file. Cloning shares the handle; many calls may be in flight at once.
 ///
-/// Dropping a call before it has ended cancels it at the server.
+/// Dropping a call before it completes cancels it at the server.
 #[derive(Clone)]
 pub struct File(Rc<FileCore>);
 
@@ -76,7 +76,7 @@ impl File {
         self.0.id
     }
 
-    /// What the file was when it was opened.
+    /// The file's metadata when it was opened.
     pub fn opened_as(&self) -> Stat {
         self.0.opened_as
     }
@@ -92,8 +92,8 @@ impl File {
         check_end(offset, len)?;
         let one = self.read_size(len);
         if len <= one {
-            // Without the set of futures below: it has whoever polls it called once more than there is news, and 32 of these
-            // at a time would get their turns, and leave, two by two.
+            // Bypasses the set of futures below, which polls once more than there are events: with 32 of these calls in
+            // flight, they would be scheduled and sent in pairs.
             return self.read_all(offset, len).await;
         }
         let mut parts = FuturesUnordered::new();
@@ -104,8 +104,8 @@ impl File {
                 Ok::<_, Error>((at, part))
             });
         }
-        let mut whole = self.whole(len).await;
-        // Where the file ends: at the first part that is shorter than asked for.
+        let mut whole = self.alloc_buf(len).await;
+        // End of the file: the first part that is shorter than requested.
         let mut end = len;
         while let Some((at, part)) = parts.try_next().await? {
             let to = at.saturating_add(part.len());
@@ -118,13 +118,13 @@ impl File {
         Ok(whole.freeze())
     }
 
-    async fn whole(&self, len: usize) -> Buf {
+    async fn alloc_buf(&self, len: usize) -> Buf {
         let mut whole = self.0.tree.core.pool().alloc(len).await;
         whole.set_len(len);
         whole
     }
 
-    /// Reads until `len` bytes are there or the file ends.
+    /// Reads until `len` bytes have arrived or the file ends.
     async fn read_all(&self, offset: u64, len: usize) -> Result<Bytes, Error> {
         if len == 0 {
             return Ok(Bytes::new());
@@ -133,7 +133,7 @@ impl File {
         if first.len() < asked || first.len() >= len {
             return Ok(first);
         }
-        let mut whole = self.whole(len).await;
+        let mut whole = self.alloc_buf(len).await;
         buf::copy(whole.get_mut(..first.len()).ok_or(TOO_MUCH)?, &first);
         let mut done = first.len();
         while done < len {
@@ -150,8 +150,8 @@ impl File {
         Ok(whole.freeze())
     }
 
-    /// One READ, by whatever connection lives; the second value is how much it asked for. A server may give less of that
-    /// only where the file ends.
+    /// One READ over any live connection; the second value is the requested length. A server returns less than that
+    /// only at the end of the file.
     async fn read_part(&self, offset: u64, len: usize) -> Result<(Bytes, usize), Error> {
         let connections = &self.0.tree.core.connections;
         loop {
@@ -178,7 +178,7 @@ impl File {
         let len = len.min(usize::from(permit.charge) * CREDIT_BYTES);
         let region = match by_rdma {
             true => {
-                let buf = self.whole(len).await;
+                let buf = self.alloc_buf(len).await;
                 Some(Region::expose(connection.link.channel(), buf, Access::RemoteFill)?)
             }
             false => None,
@@ -201,7 +201,7 @@ impl File {
         let mut pending = connection.link.send(permit, call)?;
         pending.region = region;
         let reply = (&mut pending).await;
-        // In any case before anything else is looked at: from here on the server cannot reach the memory.
+        // First of all: from here on the server cannot reach the memory.
         let filled = pending.region.take().map(Region::revoke);
         let reply = reply?;
         match reply.header.status {
@@ -224,7 +224,7 @@ impl File {
                 Ok((protector.restore(response.transform, filled).await?, len))
             }
             _ if response.data.len() > len || moved > 0 => Err(TOO_MUCH),
-            // What was to go by RDMA may come in the message, as much of it as that holds.
+            // The server may send requested RDMA payload in the message instead, as much as fits.
             Some(_) if !response.data.is_empty() => {
                 let asked = response.data.len();
                 Ok((response.data, asked))
@@ -238,7 +238,7 @@ impl File {
         self.write_split(offset, data, false).await
     }
 
-    /// `replay`: some of it may have reached the server by a connection that is lost.
+    /// `replay`: part of it may have reached the server over a connection that is lost.
     async fn write_split(&self, offset: u64, data: Bytes, replay: bool) -> Result<(), Error> {
         check_end(offset, data.len())?;
         let one = self.write_size(data.len());
@@ -275,7 +275,7 @@ impl File {
         }
     }
 
-    /// One WRITE of the front of `data`; how much it was.
+    /// Sends one WRITE with the front of `data`; returns its length.
     async fn write_by(
         &self,
         connection: &Rc<Connection>,
@@ -292,7 +292,7 @@ impl File {
         let len = len.min(usize::from(permit.charge) * CREDIT_BYTES);
         let part = data.slice(..len);
         if by_rdma {
-            let mut buf = self.whole(len).await;
+            let mut buf = self.alloc_buf(len).await;
             buf::copy(&mut buf, &part);
             self.write_region(connection, permit, offset, buf, replay).await.map_err(|(e, _)| e)?;
         } else {
@@ -301,9 +301,9 @@ impl File {
         Ok(len)
     }
 
-    /// Writes all of `data` at `offset` without copying it, and gives it back. On an error it is gone.
+    /// Writes all of `data` at `offset` without copying it, and returns the buffer. On an error the buffer is lost.
     ///
-    /// A buffer longer than one WRITE may be (see [`super::Session::io_sizes`]) is split as [`File::write`] does it. On an
+    /// A buffer that is longer than one WRITE (see [`super::Session::io_sizes`]) is split as in [`File::write`]. On an
     /// encrypted session the server reads an encrypted copy.
     pub async fn write_buf(&self, offset: u64, mut data: Buf) -> Result<Buf, Error> {
         check_end(offset, data.len())?;
@@ -333,20 +333,20 @@ impl File {
             };
             replay = true;
         }
-        // Lent to the transport as shared bytes; ours again when it has let go of them.
+        // Shared with the transport; ours again once the transport has dropped its reference.
         let lent = Lent(Arc::new(data));
         self.write_split(offset, Bytes::from_owner(Lent(lent.0.clone())), replay).await?;
         match Arc::try_unwrap(lent.0) {
             Ok(buf) => Ok(buf),
             Err(held) => {
-                let mut copy = self.whole(len).await;
+                let mut copy = self.alloc_buf(len).await;
                 buf::copy(&mut copy, &held);
                 Ok(copy)
             }
         }
     }
 
-    /// One WRITE by RDMA; gives the buffer back, also with an error unless that is what was wrong.
+    /// One WRITE by RDMA; returns the buffer even on an error, unless exposing it is what failed.
     async fn write_region(
         &self,
         connection: &Rc<Connection>,
@@ -377,7 +377,7 @@ impl File {
         }
     }
 
-    /// Shows `data` to the server while it writes; gives it back.
+    /// Exposes `data` to the server during the write and returns it.
     async fn write_exposed(
         &self,
         connection: &Rc<Connection>,
@@ -454,7 +454,7 @@ impl File {
         core.io_bytes(&connection, connection.negotiated.max_write, by_rdma)
     }
 
-    /// Makes what was written durable.
+    /// Makes all written data durable.
     pub async fn flush(&self) -> Result<(), Error> {
         let request = flush::Request { file: self.0.id };
         let message = self.call(Command::Flush, |out| request.emit(out)).await?;
@@ -469,7 +469,7 @@ impl File {
         let lost = self.0.tree.core.connections.lost();
         match self.call(Command::Close, |out| request.emit(out)).await {
             Ok(message) => close::Response::parse(&message).map(drop).map_err(Error::from),
-            // Carried out by a connection that was lost before it could tell.
+            // The CLOSE was carried out over a connection that was lost before the answer arrived.
             Err(e)
                 if e.status() == Some(NtStatus::FILE_CLOSED)
                     && self.0.tree.core.connections.lost() > lost =>
@@ -480,7 +480,7 @@ impl File {
         }
     }
 
-    /// What the file is now.
+    /// The file's current metadata.
     pub async fn stat(&self) -> Result<Stat, Error> {
         let info = query_info(self, InfoType::FILE, FileClass::NETWORK_OPEN.0, 0).await?;
         let info = fscc::file::NetworkOpen::parse(&info)?;
@@ -496,13 +496,13 @@ impl File {
         })
     }
 
-    /// Truncates or extends.
+    /// Truncates or extends the file.
     pub async fn set_len(&self, len: u64) -> Result<(), Error> {
         let info = fscc::file::EndOfFile { end_of_file: len };
         self.set_info(FileClass::END_OF_FILE, |out| info.emit(out)).await
     }
 
-    /// Sets the times that are given.
+    /// Sets the given times.
     pub async fn set_times(
         &self,
         accessed: Option<Filetime>,
@@ -516,34 +516,34 @@ impl File {
         self.set_info(FileClass::BASIC, |out| info.emit(out)).await
     }
 
-    /// Whose it is, and who may do what.
+    /// The owner and the access control list.
     pub async fn security(&self) -> Result<SecurityDescriptor, Error> {
         let what = SecurityInformation::OWNER | SecurityInformation::DACL;
         let found = query_info(self, InfoType::SECURITY, 0, what.0).await?;
         Ok(SecurityDescriptor::parse(&found)?)
     }
 
-    /// Lets those do what these say; it must be open for WRITE_DAC.
+    /// Replaces the access control list; the file must be open with WRITE_DAC.
     pub async fn set_dacl(&self, descriptor: &SecurityDescriptor) -> Result<(), Error> {
         let dacl = SecurityDescriptor { owner: None, group: None, ..descriptor.clone() };
         self.set(InfoType::SECURITY, 0, SecurityInformation::DACL.0, dacl.to_bytes()).await
     }
 
-    /// Renames or moves it within the share; it must be open for deleting. Without `replace` an existing target fails with
-    /// STATUS_OBJECT_NAME_COLLISION.
+    /// Renames or moves the file within the share; it must be open with DELETE access. Without `replace` an existing
+    /// target fails with STATUS_OBJECT_NAME_COLLISION.
     pub async fn rename(&self, to: &str, replace: bool) -> Result<(), Error> {
         let name = wire_path(to)?;
         let rename = fscc::file::Rename { replace_if_exists: replace, root_directory: 0, name };
         self.set_info(FileClass::RENAME, |out| rename.emit(out)).await
     }
 
-    /// Removes its name when the last handle is closed; it must be open for deleting.
+    /// Removes the file's name when the last handle closes; it must be open with DELETE access.
     pub async fn remove(&self) -> Result<(), Error> {
         let disposition = fscc::file::Disposition { delete_pending: true };
         self.set_info(FileClass::DISPOSITION, |out| disposition.emit(out)).await
     }
 
-    /// The share that it is in.
+    /// Its share.
     pub(super) fn tree(&self) -> Tree {
         Tree::of(self.0.tree.clone())
     }
@@ -639,9 +639,9 @@ fn check_end(offset: u64, len: usize) -> Result<(), Error> {
 
 fn written(reply: Reply, len: usize) -> Result<(), Error> {
     let response = write::Response::parse(&reply.success()?)?;
-    // Servers write all or fail; anything else would need a retry that no server's tests cover.
+    // Servers write everything or fail; a retry after a short write would be code that no server exercises.
     match response.count as usize == len {
         true => Ok(()),
-        false => Err(Error::Violation("WRITE: another count than was sent")),
+        false => Err(Error::Violation("WRITE: the count differs from the bytes sent")),
     }
 }

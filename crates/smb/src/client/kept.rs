@@ -1,9 +1,9 @@
-//! Files that are opened to be kept: the server holds them for a client whose connections are lost.
+//! Durable handles: the server keeps the file open for a client that loses its connections.
 //!
-//! Spec: [MS-SMB2] 3.2.4.3.4, 3.2.4.3.5 (durable), 3.2.4.3.8 (leases), 3.2.4.4 (getting one back).
-//! Owns: what proves whose a handle is, and its lease. Does not: reconnect; see [`super::Session::again`].
+//! Spec: [MS-SMB2] 3.2.4.3.4, 3.2.4.3.5 (durable), 3.2.4.3.8 (leases), 3.2.4.4 (reconnecting a handle). Owns the create
+//! GUID, which identifies the handle's owner, and the lease. See [`super::Session::again`] for reconnecting.
 //!
-//! On a share that is continuously available the handle is persistent (3.2.4.3.5): it outlasts the server, too.
+//! On a continuously available share the handle is persistent (3.2.4.3.5): it also survives a restart of the server.
 
 use std::rc::Rc;
 
@@ -19,17 +19,17 @@ use super::file::File;
 use super::leases::Leases;
 use super::tree::{OpenOptions, Tree, wire_path};
 
-/// What a file was opened by, to be opened by again.
+/// The parameters of the open, needed to reconnect the handle.
 pub(super) struct Kept {
     name: String,
     options: OpenOptions,
     create_guid: Guid,
     lease: Guid,
-    /// Whether the server keeps it.
+    /// Whether the server granted a durable handle.
     durable: bool,
-    /// Whether it does so beyond its own end: a flag of the context, when the handle was asked for and when it is asked back.
+    /// Whether the handle is persistent: the flag of the context, both in the request and in the reconnect.
     persistent: bool,
-    /// File and volume, as the server numbers them.
+    /// File and volume ids, as the server assigns them.
     on_disk: Option<(u64, u64)>,
     leases: Rc<Leases>,
 }
@@ -41,8 +41,8 @@ impl Drop for Kept {
 }
 
 impl Tree {
-    /// Opens or creates a file that the server is to keep for a while when all connections are lost: see [`Tree::reopen`].
-    /// It need not; [`File::is_kept`] says whether it will.
+    /// Opens or creates a file and asks the server to keep the handle for a while if all connections are lost: see
+    /// [`Tree::reopen`]. The server may decline; [`File::is_kept`] says whether it did.
     ///
     /// # Errors
     /// As [`Tree::open`].
@@ -82,12 +82,12 @@ impl Tree {
         Ok(self.opened(response, Some(kept)))
     }
 
-    /// Gets a file back that was opened by [`Tree::open_kept`] in a session that is lost, in the same share of the session
-    /// that took its place. It is the same handle: what it had locked it has locked.
+    /// Reconnects a file that was opened with [`Tree::open_kept`] in a session that is lost, on the same share of the
+    /// session that replaced it. It is the same handle and still holds its locks.
     ///
     /// # Errors
-    /// [`Error::Status`] with STATUS_OBJECT_NAME_NOT_FOUND when the server does not have it any more: it was restarted,
-    /// or somebody else wanted the file; [`Error::Misuse`] when it was never kept.
+    /// [`Error::Status`] with STATUS_OBJECT_NAME_NOT_FOUND if the server no longer has the handle, because it was
+    /// restarted or another client wanted the file; [`Error::Misuse`] if the handle was never durable.
     pub async fn reopen(&self, lost: &File) -> Result<File, Error> {
         let before = lost.kept().filter(|kept| kept.durable);
         let before = before.ok_or(Error::Misuse("the server does not keep this handle"))?;
@@ -110,12 +110,12 @@ impl Tree {
             false => RequestContext::DurableReconnect(lost.id()),
         };
         let contexts = vec![reconnect, self.lease_of(&kept)];
-        // The handle is not opened again, but nothing shall be emptied either where a server takes this for an open.
+        // A reconnect ignores the disposition, but if a server takes this for a new open it must not truncate the file.
         let response = self.create(&kept, CreateDisposition::Open, contexts).await?;
         Ok(self.opened(response, Some(kept)))
     }
 
-    /// A share in nothing but the right to keep the handle, and to read ahead, which goes with it.
+    /// A lease with only handle caching and read caching; the former requires the latter.
     fn lease_of(&self, kept: &Kept) -> RequestContext {
         let v2 = (self.dialect() >= Dialect::V3_0).then_some(LeaseV2 { parent_key: [0; 16], epoch: 0 });
         let state = LeaseState::READ_CACHING | LeaseState::HANDLE_CACHING;
@@ -138,7 +138,7 @@ impl Tree {
             ..kept.options.request(kept.name.clone(), contexts)
         };
         let call = self.call(Command::Create, |out| request.emit(out));
-        // Before: a break may overtake the answer.
+        // Entered before the request is sent, because a break may overtake the answer.
         kept.leases.enter(kept.lease, call.tree, call.protection);
         let message = self.core().call(call).await?.success()?;
         Ok(create::Response::parse(&message)?)
@@ -150,18 +150,18 @@ fn flags(persistent: bool) -> DurableFlags {
 }
 
 impl File {
-    /// Whether the server keeps it even where it is itself started again.
+    /// Whether the server keeps the handle even across its own restart.
     pub fn is_persistent(&self) -> bool {
         self.kept().is_some_and(|kept| kept.persistent)
     }
 
-    /// Whether the server keeps it for a while when all connections are lost.
+    /// Whether the server keeps the handle for a while if all connections are lost.
     pub fn is_kept(&self) -> bool {
         self.kept().is_some_and(|kept| kept.durable)
     }
 
-    /// Whether both are the same file, by the numbers that the server has for them; `None` where it tells none, or one was
-    /// not opened by [`Tree::open_kept`].
+    /// Whether both handles refer to the same file, by the server's ids; `None` if the server sends none, or one of
+    /// them was not opened with [`Tree::open_kept`].
     pub fn is_same_file(&self, other: &File) -> Option<bool> {
         let on_disk = |file: &File| file.kept().and_then(|kept| kept.on_disk);
         Some(on_disk(self)? == on_disk(other)?)

@@ -1,7 +1,7 @@
-//! The leases of a session: what lets its handles outlive its connections, and how they are given back.
+//! The leases of a session, which let its handles outlive its connections, and the answers to their breaks.
 //!
-//! Spec: [MS-SMB2] 3.2.4.3.8 (requesting), 3.2.5.19.2 (breaks).
-//! Owns: which keys are in use, and in which tree. Does not: cache anything by a lease: a break is acknowledged as it comes.
+//! Spec: [MS-SMB2] 3.2.4.3.8 (requesting), 3.2.5.19.2 (breaks). Owns the keys in use, each with its tree. Nothing is
+//! cached under a lease: every break is acknowledged at once.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,23 +12,23 @@ use weft_wire::smb2::{Command, Guid};
 
 use super::link::{Call, Protection};
 
-/// Keys, each with the tree of its file and how requests in that are protected.
+/// The lease keys, each with the tree of its file and the protection of requests in that tree.
 #[derive(Default)]
 pub(super) struct Leases(RefCell<HashMap<Guid, (u32, Protection)>>);
 
 impl Leases {
-    /// A lease of this key is about to be asked for.
+    /// Registers a key that is about to be requested.
     pub fn enter(&self, key: Guid, tree: u32, protection: Protection) {
         self.0.borrow_mut().insert(key, (tree, protection));
     }
 
-    /// It is no more.
+    /// Removes a key.
     pub fn leave(&self, key: &Guid) {
         self.0.borrow_mut().remove(key);
     }
 
-    /// What answers a break, if it is of ours and wants an answer. Breaks are not signed (3.3.4.7): what a forged one does is
-    /// that the server refuses the answer.
+    /// The acknowledgement of a break, if the lease is ours and the break requires one. Breaks are unsigned (3.3.4.7);
+    /// the only effect of a forged one is that the server refuses the acknowledgement.
     pub fn broken(&self, message: &Bytes) -> Option<Call> {
         let Ok(Notification::Lease { flags, key, new, .. }) = Notification::parse(message) else {
             return None;

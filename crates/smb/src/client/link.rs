@@ -1,13 +1,13 @@
-//! One connection: requests go out numbered, protected and paid for; responses find their waiters.
+//! One connection: numbers, protects and sends requests within their credits, and hands responses to their waiters.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1 (sending), 3.2.5.1 (receiving), 3.2.5.19 (breaks), 3.2.4.24 (cancelling).
-//! Owns: the channel, the table of outstanding requests, the credits, the keys (see `protect`). A task per connection receives and
-//! hands each response straight to its waiter: one task switch for the receiver, one for the waiter. (Letting the
-//! waiters receive for each other saves the first, but a waiter that is not polled would then stop all others.)
-//! Does not: know what the commands mean.
+//! Spec: [MS-SMB2] 3.2.4.1 (sending), 3.2.5.1 (receiving), 3.2.5.19 (breaks), 3.2.4.24 (cancelling). Owns the channel,
+//! the table of outstanding requests, the credits and the keys (see `protect`). One task per connection receives and
+//! hands each response straight to its waiter: one task switch for the receiver, one for the waiter. (If waiters
+//! received for each other, the first switch would be saved, but a waiter that is not polled would stall the others.)
+//! It does not interpret the commands.
 //!
-//! Errors: a response that breaks a rule or fails its signature ends the connection for all ([MS-SMB2] 3.2.5.1.3
-//! allows it, and nothing that follows could be trusted).
+//! A response that violates the protocol or fails its signature ends the connection for every request ([MS-SMB2]
+//! 3.2.5.1.3 allows this, and nothing that follows could be trusted).
 
 mod protect;
 
@@ -31,14 +31,14 @@ use weft_wire::smb2::{Command, HEADER_LEN, Header, Id, Malformed, NtStatus, canc
 
 pub(super) use protect::{Protection, Security};
 
-use super::credits::{Credits, Place};
+use super::credits::{Credits, WaiterId};
 use super::error::Error;
 use super::leases::Leases;
 use super::region::Region;
 use crate::compression::Agreed;
 use crate::ids::IdMap;
 
-/// A request, all but its numbers.
+/// A request without its message id and credits.
 #[derive(Clone)]
 pub(super) struct Call {
     pub command: Command,
@@ -46,18 +46,18 @@ pub(super) struct Call {
     pub protection: Protection,
     /// [`HEADER_LEN`] bytes to be filled in, then the body.
     pub message: Vec<u8>,
-    /// What follows the body: a WRITE's data.
+    /// The bytes that follow the body: the data of a WRITE.
     pub payload: Bytes,
-    /// It was sent before, by a connection that is lost.
+    /// The request was sent before, over a connection that is lost.
     pub replay: bool,
-    /// Credits that it costs: one for each 64 KiB that it carries or asks for.
+    /// Credits that it costs: one per 64 KiB that it carries or asks for.
     pub charge: u16,
 }
 
 impl Call {
     /// A call whose body `emit` appends.
     pub fn new(command: Command, tree: u32, protection: Protection, emit: impl FnOnce(&mut Vec<u8>)) -> Call {
-        // Header, the largest body of the hot path, channel information and a few descriptors.
+        // Header, the largest body on the hot path, channel information and a few descriptors.
         const ROOM: usize = 192;
         let mut message = Vec::with_capacity(ROOM);
         message.resize(HEADER_LEN, 0);
@@ -87,7 +87,7 @@ struct Slot {
     command: Command,
     protection: Protection,
     tree: u32,
-    /// Credits that it holds; 0 once an interim response has taken and given them (3.2.5.1.5).
+    /// Credits that it holds; 0 once an interim response has returned them (3.2.5.1.5).
     charge: u16,
     state: SlotState,
     async_id: Option<u64>,
@@ -96,8 +96,8 @@ struct Slot {
 enum SlotState {
     Waiting(Option<Waker>),
     Done(Reply),
-    /// Nobody waits any more; the response still carries credits. Until it comes the server may use the memory that
-    /// it was offered: taking it back earlier would end the connection under the server's RDMA operation.
+    /// Nobody waits, but the response still carries credits. Until it arrives the server may use the exposed memory:
+    /// revoking earlier would end the connection under the server's RDMA operation.
     Abandoned(#[allow(dead_code, reason = "held for its drop")] Option<Region>),
 }
 
@@ -105,9 +105,9 @@ struct State {
     pending: IdMap<u64, Slot>,
     credits: Credits,
     next_message_id: u64,
-    /// Ids that were left out for a while; see [`Link::skip`].
+    /// Reserved MessageIds; see [`Link::skip`].
     skipped: Vec<u64>,
-    /// Whether those may be used.
+    /// Whether they are still reserved.
     skipping: bool,
     multi_credit: bool,
     security: Option<Rc<Security>>,
@@ -117,9 +117,9 @@ struct State {
     sequence: Option<Rc<Cell<u16>>>,
     /// The leases of the session.
     leases: Option<Rc<Leases>>,
-    /// Breaks of them that are not acknowledged.
+    /// Breaks that are not acknowledged yet.
     broken: Vec<Call>,
-    /// Until then nobody is told again that the server is at work.
+    /// No second warning that the server is working is logged before this time.
     told_until: Option<Time>,
     /// Why the connection has ended.
     ended: Option<Error>,
@@ -140,10 +140,10 @@ struct Shared {
     state: RefCell<State>,
 }
 
-/// The right to send one request of this charge.
+/// The right to send one request with this charge.
 pub(super) struct Permit {
     shared: Rc<Shared>,
-    /// At most what was asked for; 0 once used.
+    /// At most the requested charge; 0 once used.
     pub charge: u16,
 }
 
@@ -156,7 +156,7 @@ impl Drop for Permit {
 }
 
 impl Link {
-    /// Takes over a channel on which nothing was sent yet.
+    /// Takes over a fresh channel.
     pub fn new(channel: Rc<dyn Channel>, pool: Pool, credits: u16, timeout: Duration) -> Link {
         let shared = Rc::new(Shared {
             channel,
@@ -187,17 +187,17 @@ impl Link {
         &self.shared.channel
     }
 
-    /// The dialect has requests of several credits from now on.
+    /// Requests may cost several credits from now on.
     pub fn set_multi_credit(&self) {
         self.shared.state.borrow_mut().multi_credit = true;
     }
 
-    /// The session is established: from now on its keys protect.
+    /// The session is established: its keys protect messages from now on.
     pub fn set_security(&self, security: Rc<Security>) {
         self.shared.state.borrow_mut().security = Some(security);
     }
 
-    /// Messages may be compressed from now on, those of the server and WRITEs of ours.
+    /// Messages may be compressed from now on: the server's, and our WRITEs.
     pub fn set_compression(&self, compression: Option<Rc<Agreed>>) {
         self.shared.state.borrow_mut().compression = compression;
     }
@@ -208,7 +208,7 @@ impl Link {
         security.ok_or(Error::Misuse("protection before a session is established"))
     }
 
-    /// Requests carry this ChannelSequence from now on; only in 3.x, where the field means that.
+    /// Requests carry this ChannelSequence from now on; only in 3.x, which defines the field.
     pub fn set_sequence(&self, sequence: Rc<Cell<u16>>) {
         self.shared.state.borrow_mut().sequence = Some(sequence);
     }
@@ -218,13 +218,14 @@ impl Link {
         self.shared.state.borrow_mut().leases = Some(leases);
     }
 
-    /// Gives the server up sooner, because there are other connections, but asks it for a sign of life before.
+    /// Shortens the time until the server is given up, because there are other connections, and probes it before that.
     pub fn set_patience(&self, limit: Duration, probe: Protection) {
         *self.watchdog.borrow_mut() = rt::spawn(watch(self.shared.clone(), limit, Some(probe)));
     }
 
-    /// Leaves out so many MessageIds, as far as the server has granted them, until [`Link::end_skipping`]: requests to bind
-    /// are signed by one key on all connections, and with AES-GMAC the id is the nonce, which must not come twice.
+    /// Reserves this many MessageIds, as far as the server has granted them, until [`Link::end_skipping`]. Binding
+    /// requests are signed with the same key on every connection, and with AES-GMAC the id is the nonce, which must not
+    /// repeat.
     pub fn skip(&self, ids: u32) {
         let state = &mut *self.shared.state.borrow_mut();
         let ids = u64::from(ids.min(state.credits.window().saturating_sub(2)));
@@ -234,7 +235,7 @@ impl Link {
         state.skipping = true;
     }
 
-    /// What was left out is used from now on.
+    /// Releases the reserved ids for use.
     pub fn end_skipping(&self) {
         self.shared.state.borrow_mut().skipping = false;
     }
@@ -249,12 +250,12 @@ impl Link {
         self.shared.state.borrow().credits.starved()
     }
 
-    /// Credits in all, at least 1.
+    /// Total credits, at least 1.
     pub fn window(&self) -> u32 {
         self.shared.state.borrow().credits.window()
     }
 
-    /// Waits for credits: `charge` of them, fewer when the server gives fewer.
+    /// Waits for `charge` credits; returns fewer if the server grants fewer.
     pub async fn permit(&self, charge: u16) -> Result<Permit, Error> {
         permit(&self.shared, charge).await
     }
@@ -268,14 +269,14 @@ impl Link {
         self.send(permit, call)?.await
     }
 
-    /// Sends a request now. The future gives its response; dropping it cancels the request.
+    /// Sends a request now. The future resolves to its response; dropping it cancels the request.
     pub fn send(&self, permit: Permit, call: Call) -> Result<Pending, Error> {
         let (message_id, outgoing) = self.compose(permit, call, 0)?;
         Ok(self.launch(message_id, outgoing))
     }
 
-    /// The same; also gives what was sent, which preauthentication integrity needs. `session_id` counts only while no
-    /// session is established. Not of use for encrypted messages.
+    /// Like [`Link::send`]; also returns the message that was sent, which preauthentication integrity needs.
+    /// `session_id` is used only until the session is established. Not for encrypted messages.
     pub fn send_recorded(
         &self,
         permit: Permit,
@@ -306,13 +307,13 @@ impl Link {
 
 async fn permit(shared: &Rc<Shared>, charge: u16) -> Result<Permit, Error> {
     /// Leaves the queue when the caller gives up.
-    struct Queued<'a>(&'a Rc<Shared>, Place);
+    struct Queued<'a>(&'a Rc<Shared>, WaiterId);
     impl Drop for Queued<'_> {
         fn drop(&mut self) {
             self.0.state.borrow_mut().credits.leave(&self.1);
         }
     }
-    let mut queued = Queued(shared, Place::default());
+    let mut queued = Queued(shared, WaiterId::default());
     let charge = poll_fn(|cx| {
         let state = &mut *shared.state.borrow_mut();
         match &state.ended {
@@ -324,17 +325,17 @@ async fn permit(shared: &Rc<Shared>, charge: u16) -> Result<Permit, Error> {
     Ok(Permit { shared: shared.clone(), charge })
 }
 
-/// Tells the server that a lease is given back as it wants it (3.2.5.19.2): nothing is cached by it. Others wait for that,
-/// so it waits for a credit.
+/// Acknowledges a lease break (3.2.5.19.2): nothing is cached under the lease. Others wait for the acknowledgement, so
+/// this waits for a credit.
 async fn acknowledge(shared: Rc<Shared>, call: Call) {
     let sent = permit(&shared, 1).await.and_then(|permit| shared.compose(permit, call, 0));
     match sent {
         Ok((message_id, outgoing)) => launch(&shared, message_id, outgoing).forget(),
-        Err(e) => tracing::debug!("a lease break is not acknowledged: {e}"),
+        Err(e) => tracing::debug!("cannot acknowledge a lease break: {e}"),
     }
 }
 
-/// Sends a request for whose response nobody waits, if a credit is free (handles that are dropped, signs of life).
+/// Sends a request and ignores its response, if a credit is free (for dropped handles and probes).
 fn send_and_forget(shared: &Rc<Shared>, call: Call) {
     let permit = {
         let state = &mut *shared.state.borrow_mut();
@@ -342,10 +343,10 @@ fn send_and_forget(shared: &Rc<Shared>, call: Call) {
             return;
         }
         let mut cx = Context::from_waker(Waker::noop());
-        let mut place = Place::default();
-        match state.credits.poll_take(&mut cx, 1, &mut place) {
+        let mut waiter = WaiterId::default();
+        match state.credits.poll_take(&mut cx, 1, &mut waiter) {
             Poll::Ready(Ok(charge)) => Permit { shared: shared.clone(), charge },
-            _ => return state.credits.leave(&place),
+            _ => return state.credits.leave(&waiter),
         }
     };
     if let Ok((message_id, outgoing)) = shared.compose(permit, call, 0) {
@@ -354,9 +355,9 @@ fn send_and_forget(shared: &Rc<Shared>, call: Call) {
 }
 
 fn launch(shared: &Rc<Shared>, message_id: u64, outgoing: Outgoing) -> Pending {
-    // What the medium takes later, or never, nobody waits for: the receiver sees the end of the channel.
+    // If the send completes later or never, nobody waits for it: the receiver notices the end of the channel.
     if let Some(Err(e)) = shared.channel.send(outgoing).now_or_never() {
-        // It may have left in part: nothing that follows on this connection makes sense.
+        // The message may have left in part, so the connection is unusable.
         shared.end(e.into());
     }
     Pending { shared: shared.clone(), message_id, region: None, at_work: None }
@@ -369,7 +370,7 @@ impl Drop for Link {
 }
 
 impl Shared {
-    /// Gives a request its numbers and its protection; from now on its response is awaited.
+    /// Assigns the request its numbers and its protection; its response is expected from now on.
     fn compose(&self, mut permit: Permit, call: Call, session_id: u64) -> Result<(u64, Outgoing), Error> {
         let charge = std::mem::take(&mut permit.charge);
         let Call { command, tree, protection, mut message, payload, replay, charge: _ } = call;
@@ -420,14 +421,14 @@ impl Shared {
         ) {
             Ok(outgoing) => Ok((message_id, outgoing)),
             Err(e) => {
-                // Its number is used up and will never be seen by the server, whose window then closes.
+                // The request's number is used up without reaching the server, so the server's window would stall.
                 self.end(e.clone());
                 Err(e)
             }
         }
     }
 
-    /// Ends the connection for everybody.
+    /// Ends the connection for every request.
     fn end(&self, error: Error) {
         let state = &mut *self.state.borrow_mut();
         if state.ended.is_some() {
@@ -447,7 +448,7 @@ impl Shared {
         self.channel.close();
     }
 
-    /// Takes a frame.
+    /// Processes a frame.
     fn handle(self: &Rc<Self>, frame: Bytes) -> Result<(), Error> {
         let state = &mut *self.state.borrow_mut();
         state.received = state.received.wrapping_add(1);
@@ -472,7 +473,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes one response.
+    /// Processes one response.
     fn response(&mut self, message: Bytes, sealed: bool) -> Result<(), Error> {
         let header = Header::parse(&message)?;
         if !header.is_response() {
@@ -485,7 +486,7 @@ impl State {
             return Ok(());
         }
         let Some(slot) = self.pending.get_mut(&header.message_id) else {
-            // 3.2.5.1.2: to be discarded.
+            // 3.2.5.1.2: such a response is discarded.
             tracing::debug!(message_id = header.message_id, "response to no request");
             return Ok(());
         };
@@ -497,7 +498,7 @@ impl State {
         self.credits.received(std::mem::take(&mut slot.charge), header.credits);
         if interim {
             slot.async_id = header.async_id();
-            // Its limit begins.
+            // Wake the waiter so that it starts the time limit for the server's work.
             if let SlotState::Waiting(Some(waker)) = &slot.state {
                 waker.wake_by_ref();
             }
@@ -527,8 +528,9 @@ async fn receive(shared: Rc<Shared>) {
             Ok(None) => break Error::Closed,
             Err(e) => break e.into(),
         };
-        // What those who are woken ask for next leaves as it is asked for: the server begins with the first while the others
-        // are on their way. (Holding it back until all have asked saves system calls, and has both ends wait by turns.)
+        // Woken waiters send their next requests at once: the server starts on the first while the others are under
+        // way. (Holding them back until all have asked would save system calls, but the two ends would then work by
+        // turns.)
         let mut next = Some(first);
         let failed = loop {
             let Some(message) = next else { break None };
@@ -544,18 +546,18 @@ async fn receive(shared: Rc<Shared>) {
     shared.end(error);
 }
 
-/// How often in its limit a silent server is looked at: it is told of after one such step.
+/// Checks of a silent server per limit; the first silent step is logged.
 const WATCH_STEPS: u32 = 12;
 
-/// The server has said that it is at work on a request: this long it is not told.
+/// How long the server may be working on a request before that is logged.
 const WORK_UNTOLD: Duration = Duration::from_secs(5);
-/// How long work may take that waits for other clients, to open a file or to rename it: a client that does not answer the break
-/// of its lease loses it after 35 s (3.3.2.5), and there may be a few such, one after the other.
+/// Time limit for requests that wait for other clients, such as an open or a rename: a client that does not acknowledge
+/// a lease break loses the lease after 35 s (3.3.2.5), and there may be several, one after the other.
 const SHARED_WORK_LIMIT: Duration = Duration::from_secs(120);
-/// How long work on content may take: a disk may have gigabytes to write before a FLUSH is done.
+/// Time limit for requests on content: before a FLUSH completes, a disk may have gigabytes to write.
 const CONTENT_WORK_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long the server may be at work on a request; `None` for what waits for others by its nature.
+/// How long the server may work on a request; `None` for commands that wait for others by nature.
 fn work_limit(command: Command) -> Option<Duration> {
     match command {
         Command::ChangeNotify | Command::Lock => None,
@@ -564,7 +566,7 @@ fn work_limit(command: Command) -> Option<Duration> {
     }
 }
 
-/// Returns when the server has been at work for too long; tells the user before.
+/// Completes when the server has been working for too long; logs a warning before.
 async fn overdue(shared: Rc<Shared>, command: Command, limit: Duration) {
     rt::sleep(WORK_UNTOLD).await;
     let (now, left) = (rt::now(), limit.saturating_sub(WORK_UNTOLD));
@@ -576,7 +578,7 @@ async fn overdue(shared: Rc<Shared>, command: Command, limit: Duration) {
         }
         first
     };
-    // Requests of one kind that wait together are told once.
+    // One warning for all requests of the same kind that wait together.
     if first {
         let why = match command {
             Command::Create | Command::SetInfo => " (other clients may have the file open)",
@@ -587,13 +589,13 @@ async fn overdue(shared: Rc<Shared>, command: Command, limit: Duration) {
     rt::sleep(left).await;
 }
 
-/// Ends a connection whose server owes an answer and says nothing. Costs nothing per request. Requests that the
-/// server has answered "pending" have limits of their own, see [`work_limit`].
+/// Ends the connection if the server owes an answer and is silent. Costs nothing per request. Requests that the server
+/// has answered "pending" have limits of their own, see [`work_limit`].
 ///
-/// With a `probe` the server is asked for a sign of life, an ECHO under this protection, before it is given up.
+/// With a `probe`, an ECHO with this protection asks the server for a sign of life before it is given up.
 async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
     let step = limit.checked_div(WATCH_STEPS).unwrap_or(limit);
-    // What had been received when it fell silent, and how many steps ago that was.
+    // How many steps ago the server fell silent, and the message count at that time.
     let mut silent: Option<(u32, u64)> = None;
     loop {
         rt::sleep(step).await;
@@ -606,7 +608,7 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
             _ if !owed => None,
             Some((n, before)) if before == received => Some((n.saturating_add(1), received)),
             _ => {
-                // What it is asked for may take long; this does not.
+                // The outstanding requests may take long; an ECHO does not.
                 if let Some(protection) = probe {
                     let call = Call::new(Command::Echo, 0, protection, |out| echo::Request.emit(out));
                     send_and_forget(&shared, call);
@@ -622,7 +624,8 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
                     Silence::Server => Error::TimedOut,
                 });
             }
-            // Where others carry the session on, nobody waits. A log-on has a limit of its caller's, who tells it.
+            // If other connections carry the session, nobody waits. The caller of a log-on has its own limit and
+            // reports it.
             Some((1, _)) if probe.is_none() && logged_on => {
                 let left = limit.saturating_sub(step).as_secs();
                 tracing::warn!("{}; waiting for {left} s at most", why());
@@ -632,25 +635,25 @@ async fn watch(shared: Rc<Shared>, limit: Duration, probe: Option<Protection>) {
     }
 }
 
-/// A request that was sent; its response.
+/// The response to a request that was sent.
 pub(super) struct Pending {
     shared: Rc<Shared>,
     message_id: u64,
-    /// Memory that the request offers to the server; to be taken back by whoever gets the response.
+    /// Memory that the request exposes to the server; whoever takes the response revokes it.
     pub region: Option<Region>,
-    /// Runs while the server is at work, where that has a limit.
+    /// Runs while the server is working, if that has a time limit.
     at_work: Option<(Duration, LocalBoxFuture<'static, ()>)>,
 }
 
 impl Pending {
-    /// Lets the request take its course.
+    /// Lets the request complete without a waiter.
     pub fn forget(self) {
         if let Some(slot) = self.shared.state.borrow_mut().pending.get_mut(&self.message_id) {
             slot.state = SlotState::Abandoned(None);
         }
     }
 
-    /// The server is at work: an error once that has taken too long. Whoever drops this then cancels the request.
+    /// The server is working: returns an error once that has taken too long. Dropping this then cancels the request.
     fn poll_work(&mut self, command: Command, cx: &mut Context<'_>) -> Poll<Result<Reply, Error>> {
         let Some(limit) = work_limit(command) else { return Poll::Pending };
         let begin = || (limit, overdue(self.shared.clone(), command, limit).boxed_local());
@@ -696,7 +699,7 @@ impl Future for Pending {
 }
 
 impl Drop for Pending {
-    /// Whoever drops a request that is not answered does not want it any more: CANCEL (3.2.4.24).
+    /// Dropping an unanswered request cancels it: CANCEL (3.2.4.24).
     fn drop(&mut self) {
         let shared = self.shared.clone();
         let (protection, tree, async_id, security) = {

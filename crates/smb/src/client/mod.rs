@@ -1,9 +1,8 @@
 //! An SMB client, dialects 2.1 to 3.1.1, over any [`weft_transport::Channel`]: [`Session`], [`Tree`], [`File`].
 //!
-//! Spec: [MS-SMB2] 3.2.
-//! Owns: the connections of one session. Does not: find servers, reconnect, follow DFS links (it tells where they lead), cache,
-//! take oplocks or leases.
-//! Runs on one core: clones share by `Rc`. Needs a running [`weft_machine::rt`] loop.
+//! Spec: [MS-SMB2] 3.2. Owns the connections of one session. It does not discover servers, reconnect, follow DFS links
+//! (it only resolves them), cache, or take oplocks. Runs on one core: clones share state through `Rc`. Needs a running
+//! [`weft_machine::rt`] loop.
 
 mod connections;
 mod copy;

@@ -1,7 +1,6 @@
-//! Agreeing on dialect, limits and algorithms.
+//! Negotiates the dialect, limits and algorithms.
 //!
 //! Spec: [MS-SMB2] 3.2.4.2.2.2 (request), 3.2.5.2 (response), 3.2.5.5 (validation in 3.0 and 3.0.2).
-//! Owns: what was agreed. Does not: authenticate.
 
 use std::rc::Rc;
 
@@ -20,7 +19,7 @@ use super::options::{Options, Wish};
 use crate::compression::Agreed;
 use crate::crypto::{Preauth, Profile};
 
-/// Less than this per READ or WRITE makes no sense; every server has it.
+/// A server that allows less than this per READ or WRITE is refused; none does.
 const MIN_IO_BYTES: u32 = 4096;
 
 /// What NEGOTIATE settled.
@@ -32,20 +31,20 @@ pub(super) struct Negotiated {
     pub max_transact: u32,
     pub max_read: u32,
     pub max_write: u32,
-    /// Requests of several credits.
+    /// Whether requests may cost several credits.
     pub multi_credit: bool,
-    /// What both sides can do to payload that moves by RDMA.
+    /// The transforms of RDMA payload that both sides support.
     pub transforms: Vec<RdmaTransformId>,
     /// How messages may be compressed.
     pub compression: Option<Rc<Agreed>>,
-    /// The chain after both messages.
+    /// The preauthentication hash after both messages.
     pub preauth: Preauth,
-    /// What we sent, for validation.
+    /// Our request, for validation.
     request: Request,
 }
 
 impl Negotiated {
-    /// Whether both sides sign everything.
+    /// Whether one of the sides requires everything to be signed.
     pub fn signing_required(&self) -> bool {
         self.request.security_mode.contains(SecurityMode::SIGNING_REQUIRED)
             || self.server_security_mode.contains(SecurityMode::SIGNING_REQUIRED)
@@ -62,8 +61,8 @@ impl Negotiated {
             && self.server_capabilities.contains(Capabilities::MULTI_CHANNEL)
     }
 
-    /// 3.2.5.2: what another connection to the same server must have in common with the first. The algorithm of signing is
-    /// each connection's own.
+    /// 3.2.5.2: whether another connection to the same server agrees with the first where it must. Each connection has
+    /// its own signing algorithm.
     pub fn agrees(&self, first: &Negotiated) -> bool {
         self.server_guid == first.server_guid
             && self.profile.dialect == first.profile.dialect
@@ -72,12 +71,12 @@ impl Negotiated {
             && self.server_security_mode == first.server_security_mode
     }
 
-    /// Our mode, which SESSION_SETUP repeats.
+    /// Our security mode, which SESSION_SETUP repeats.
     pub fn security_mode(&self) -> SecurityMode {
         self.request.security_mode
     }
 
-    /// Input of FSCTL_VALIDATE_NEGOTIATE_INFO: what we sent.
+    /// Input of FSCTL_VALIDATE_NEGOTIATE_INFO: the fields that we sent.
     pub fn validation(&self) -> Bytes {
         let mut out = Vec::new();
         ValidateNegotiateRequest {
@@ -90,7 +89,7 @@ impl Negotiated {
         out.into()
     }
 
-    /// Whether the server's answer to it is what it answered to NEGOTIATE.
+    /// Checks that the validation response matches the NEGOTIATE response.
     pub fn validate(&self, output: &[u8]) -> Result<(), Error> {
         let said = ValidateNegotiateResponse {
             capabilities: self.server_capabilities,
@@ -117,7 +116,7 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
     if dialects.iter().any(|dialect| *dialect >= Dialect::V3_0) {
         capabilities |= Capabilities::MULTI_CHANNEL | Capabilities::PERSISTENT_HANDLES;
     }
-    // In 3.0 and 3.0.2 the bit means AES-128-CCM. In 3.1.1 the context says it all, but Samba answers that only to
+    // In 3.0 and 3.0.2 the bit means AES-128-CCM. In 3.1.1 the context says everything, but Samba answers it only for
     // clients that set the bit as well.
     if options.ciphers.contains(&CipherId::AES_128_CCM) && last >= Dialect::V3_0
         || !options.ciphers.is_empty() && last == Dialect::V3_1_1
@@ -151,8 +150,7 @@ fn request(options: &Options, rdma: bool, guid: Option<Guid>) -> Result<Request,
     Ok(Request { security_mode, capabilities, client_guid, dialects, contexts })
 }
 
-/// Sends NEGOTIATE and judges the answer.
-/// `guid` is ours where the server knows us already.
+/// Sends NEGOTIATE and checks the response. `guid` is our ClientGuid if the server knows us already.
 pub(super) async fn negotiate(
     link: &Link,
     options: &Options,
@@ -174,10 +172,10 @@ pub(super) async fn negotiate(
     }
 }
 
-/// `ccm`: whether the cipher of 3.0 and 3.0.2 is one of ours.
+/// Checks a response. `ccm`: whether we offer the cipher of 3.0 and 3.0.2.
 fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Result<Negotiated, Error> {
     let response = Response::parse(message)?;
-    // Also refuses the wildcard, which is no answer to an SMB2 negotiate.
+    // Also refuses the wildcard, which does not answer an SMB2 NEGOTIATE.
     if !request.dialects.contains(&response.dialect) {
         return Err(Denial::Dialect.into());
     }
@@ -213,7 +211,7 @@ fn judge(request: Request, ccm: bool, message: &Bytes, preauth: Preauth) -> Resu
     })
 }
 
-/// 3.2.5.2: what the server chose of the transforms that we offered.
+/// 3.2.5.2: the RDMA transforms that the server chose from our offer.
 fn rdma_transforms(request: &Request, response: &Response) -> Result<Vec<RdmaTransformId>, Error> {
     let lists = |contexts: &[Context]| -> Vec<Vec<u16>> {
         let list = |context: &Context| match context {
@@ -230,11 +228,11 @@ fn rdma_transforms(request: &Request, response: &Response) -> Result<Vec<RdmaTra
             Ok(ids.iter().copied().map(RdmaTransformId).collect())
         }
         [_] => Err(Error::Violation("NEGOTIATE: an RDMA transform that was not offered")),
-        _ => Err(Error::Violation("NEGOTIATE: a context twice")),
+        _ => Err(Error::Violation("NEGOTIATE: a duplicate context")),
     }
 }
 
-/// 3.2.5.2: what the server chose of the algorithms that we offered to compress by.
+/// 3.2.5.2: the compression algorithms that the server chose from our offer.
 fn compressed(request: &Request, response: &Response) -> Result<Option<Rc<Agreed>>, Error> {
     let lists = |contexts: &[Context]| -> Vec<(u32, Vec<u16>)> {
         let list = |context: &Context| match context {
@@ -246,25 +244,25 @@ fn compressed(request: &Request, response: &Response) -> Result<Option<Rc<Agreed
     let (offered, chosen) = (lists(&request.contexts), lists(&response.contexts));
     match (&offered[..], &chosen[..]) {
         (_, []) => Ok(None),
-        // NONE, or nothing at all, as earlier Windows has it: nothing in common.
+        // NONE, or an empty list from earlier Windows: no common algorithm.
         (_, [(_, algorithms)]) if matches!(algorithms[..], [] | [0]) => Ok(None),
         ([(_, ours)], [(flags, algorithms)])
             if algorithms.iter().all(|algorithm| ours.contains(algorithm)) =>
         {
             Ok(Agreed::of(*flags, algorithms).map(Rc::new))
         }
-        (_, [_]) => Err(Error::Violation("NEGOTIATE: a compression that was not offered")),
-        _ => Err(Error::Violation("NEGOTIATE: a context twice")),
+        (_, [_]) => Err(Error::Violation("NEGOTIATE: a compression algorithm that was not offered")),
+        _ => Err(Error::Violation("NEGOTIATE: a duplicate context")),
     }
 }
 
-/// 3.2.5.2: one of each kind, and only what we offered.
+/// 3.2.5.2: the server must choose one algorithm of each kind, from our offer.
 fn algorithms(request: &Request, response: &Response) -> Result<(Option<CipherId>, SigningId), Error> {
-    /// Each context at most once.
+    /// Stores a context that may occur only once.
     fn once<'a, T>(slot: &mut Option<&'a [T]>, list: &'a [T]) -> Result<(), Error> {
         match slot.replace(list) {
             None => Ok(()),
-            Some(_) => Err(Error::Violation("NEGOTIATE: a context twice")),
+            Some(_) => Err(Error::Violation("NEGOTIATE: a duplicate context")),
         }
     }
     let offered = |wanted: fn(&Context) -> bool| request.contexts.iter().find(|c| wanted(c));
@@ -278,25 +276,25 @@ fn algorithms(request: &Request, response: &Response) -> Result<(Option<CipherId
         }
     }
     if hash != Some(&[HashId::SHA512]) {
-        return Err(Error::Violation("NEGOTIATE: not one hash of preauthentication integrity"));
+        return Err(Error::Violation("NEGOTIATE: not exactly one preauthentication hash"));
     }
     let cipher = match cipher {
-        // 0: none in common.
+        // 0: no common cipher.
         None | Some([CipherId(0)]) => None,
         Some([one]) => match offered(|c| matches!(c, Context::Encryption(_))) {
             Some(Context::Encryption(ours)) if ours.contains(one) => Some(*one),
             _ => return Err(Error::Violation("NEGOTIATE: a cipher that was not offered")),
         },
-        Some(_) => return Err(Error::Violation("NEGOTIATE: not one cipher")),
+        Some(_) => return Err(Error::Violation("NEGOTIATE: not exactly one cipher")),
     };
     let signing = match signing {
-        // Servers before Windows Server 2022 do not know the context.
+        // Servers before Windows Server 2022 do not send the context.
         None => SigningId::AES_CMAC,
         Some([one]) => match offered(|c| matches!(c, Context::Signing(_))) {
             Some(Context::Signing(ours)) if ours.contains(one) => *one,
             _ => return Err(Error::Violation("NEGOTIATE: a signing algorithm that was not offered")),
         },
-        Some(_) => return Err(Error::Violation("NEGOTIATE: not one signing algorithm")),
+        Some(_) => return Err(Error::Violation("NEGOTIATE: not exactly one signing algorithm")),
     };
     Ok((cipher, signing))
 }

@@ -1,6 +1,6 @@
-//! What a client wants of a connection.
+//! A client's connection options.
 //!
-//! Owns: the secret, wiped when dropped. Does not: parse command lines.
+//! Owns the secret, which is wiped on drop.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,64 +11,64 @@ use weft_wire::smb2::{Dialect, Guid};
 
 use crate::auth::Secret;
 
-/// How much a protection is wanted.
+/// How strongly a protection is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Wish {
-    /// When the server insists.
+    /// If the server requires it.
     #[default]
     IfRequired,
-    /// In any case; without it the connection fails.
+    /// Always; if the server does not support it, the connection fails.
     Required,
 }
 
-/// Who we are and how we talk.
+/// The client's identity and preferences.
 #[derive(Clone)]
 pub struct Options {
-    /// The server's name as the user gave it: part of share paths and of authentication.
+    /// The server's name as the user gave it; it becomes part of share paths and of authentication.
     pub host: String,
-    /// The server that has to answer, by its ServerGuid ([MS-SMB2] 2.2.4): any other is refused before anybody logs on. For
-    /// connections whose address may belong to another server, as names of sockets do.
+    /// The expected ServerGuid ([MS-SMB2] 2.2.4): any other server is refused before the log-on. For connections whose
+    /// address may belong to another server, as socket names may.
     pub server: Option<Guid>,
     /// User name.
     pub user: String,
-    /// What proves the user.
+    /// The password's hash.
     pub secret: Secret,
-    /// Log on by a Kerberos ticket for `cifs/host` from the user's credential cache; then `user`, `secret` and `domain`
-    /// count for nothing.
+    /// Log on with a Kerberos ticket for `cifs/host` from the user's credential cache; `user`, `secret` and `domain`
+    /// are then ignored.
     pub kerberos: bool,
-    /// Domain; empty for a user of the server itself.
+    /// Domain; empty for a local user of the server.
     pub domain: String,
-    /// Signing of all messages. TREE_CONNECT and negotiate validation are signed in any case. While it is in force RDMA
-    /// channels are used only with a server that signs what moves by RDMA too (RDMA transforms).
+    /// Signing of all messages. TREE_CONNECT and negotiate validation are always signed. While it is in force, RDMA
+    /// channels are used only if the server also signs RDMA payload (RDMA transforms).
     pub signing: Wish,
-    /// Encryption of all messages. While it is in force RDMA channels are used only with a server that encrypts what
-    /// moves by RDMA too.
+    /// Encryption of all messages. While it is in force, RDMA channels are used only if the server also encrypts RDMA
+    /// payload.
     pub encryption: Wish,
-    /// Dialects to offer. In 2.1 the server need not show that it knows the password, and a changed NEGOTIATE is not noticed:
-    /// whoever is in between decides that it is spoken. So it is not among them unless somebody wants it.
+    /// Dialects to offer. In 2.1 the server need not prove that it knows the password, and a changed NEGOTIATE goes
+    /// unnoticed, so a man in the middle could force it. It is therefore offered only on request.
     pub dialects: RangeInclusive<Dialect>,
-    /// Ciphers to offer, best first. AES-128-CCM is the only one of dialects 3.0 and 3.0.2.
+    /// Ciphers to offer, best first. AES-128-CCM is the only one in dialects 3.0 and 3.0.2.
     pub ciphers: Vec<CipherId>,
     /// Signing algorithms to offer, best first.
     pub signing_algorithms: Vec<SigningId>,
-    /// Offer to sign and encrypt what moves by RDMA.
+    /// Offer to sign and encrypt RDMA payload.
     pub rdma_transforms: bool,
-    /// Offer to compress, and ask for it, on connections without RDMA.
+    /// Offer compression, and request compressed responses, on connections without RDMA.
     pub compression: bool,
-    /// Where payload buffers come from; for SMB Direct the pool that the channel registers from.
+    /// The pool for payload buffers; for SMB Direct the pool that the channel registers.
     pub pool: Pool,
-    /// Credits to hold: at most this many requests (of 64 KiB each) are outstanding.
+    /// Credits to hold: at most this many requests (of 64 KiB each) are in flight.
     pub credits: u16,
-    /// READs and WRITEs longer than this use the RDMA channel where there is one.
+    /// READs and WRITEs longer than this use the RDMA channel if there is one.
     pub rdma_threshold: usize,
-    /// How long the server may be silent while it owes an answer.
+    /// How long the server may stay silent while it owes an answer.
     pub timeout: Duration,
-    /// The same while the session has other connections, by which requests then go again.
+    /// The same while the session has other connections, over which requests are then repeated.
     pub failover: Duration,
 }
 
 impl Options {
-    /// Reasonable choices for this user of this host.
+    /// Reasonable defaults for this user on this host.
     pub fn new(host: &str, user: &str, password: &str, pool: Pool) -> Options {
         Options {
             host: host.to_owned(),

@@ -1,8 +1,7 @@
-//! Payload that moves by RDMA on a protected session: signed or encrypted like the messages, or it does not move so.
+//! RDMA payload on a protected session: it is signed or encrypted like the messages, or does not move by RDMA at all.
 //!
-//! Spec: [MS-SMB2] 2.2.43, 3.2.4.7 (writing), 3.2.5.11 (reading).
-//! Does not: choose: NEGOTIATE has. A server that leaves out what was agreed on breaks a rule, whatever
-//! the payload is.
+//! Spec: [MS-SMB2] 2.2.43, 3.2.4.7 (writing), 3.2.5.11 (reading). NEGOTIATE has chosen the transform. A server that
+//! omits it violates the protocol, whatever the payload is.
 
 use bytes::Bytes;
 use weft_machine::{Buf, Pool, buf};
@@ -15,7 +14,7 @@ use crate::crypto::Sender;
 
 const NO_KEYS: Error = Error::Misuse("protection before a session is established");
 
-/// What is done to payload, by the keys of the session.
+/// Transforms payload with the session's keys.
 pub(super) struct Protector<'a> {
     pub kind: RdmaTransformId,
     pub security: &'a Security,
@@ -23,7 +22,7 @@ pub(super) struct Protector<'a> {
 }
 
 impl Protector<'_> {
-    /// Protects a WRITE's payload: how, and the encrypted copy that is to be shown to the server instead of `data`.
+    /// Protects the payload of a WRITE: returns the transform, and the encrypted copy to expose instead of `data`.
     pub async fn protect(&self, data: &Buf) -> Result<(Crypto, Option<Buf>), Error> {
         if self.kind == RdmaTransformId::SIGNING {
             let (nonce, signature) = self.security.keys.signing.sign_payload(Sender::Client, &[data]);
@@ -39,11 +38,11 @@ impl Protector<'_> {
         Ok((Crypto { kind: self.kind, signature, nonce }, Some(sealed)))
     }
 
-    /// A READ's payload as the server meant it.
+    /// Verifies or decrypts the payload of a READ.
     pub async fn restore(&self, crypto: Option<Crypto>, received: Buf) -> Result<Bytes, Error> {
         let crypto = crypto
             .filter(|crypto| crypto.kind == self.kind)
-            .ok_or(Error::Violation("READ: payload by RDMA without the protection that was agreed on"))?;
+            .ok_or(Error::Violation("READ: RDMA payload without the negotiated protection"))?;
         if self.kind == RdmaTransformId::SIGNING {
             let key = &self.security.keys.signing;
             return match key.verify_payload(&crypto.nonce, &crypto.signature, &received) {
@@ -61,7 +60,7 @@ impl Protector<'_> {
     }
 }
 
-/// The channel information of a WRITE whose payload is protected.
+/// The channel information of a WRITE with protected payload.
 pub(super) fn transformed(channel: Channel, crypto: Crypto) -> Channel {
     match channel {
         Channel::RdmaV1(descriptors) => {

@@ -1,8 +1,8 @@
-//! Memory that is open to the server during one READ or WRITE.
+//! Memory that is exposed to the server during one READ or WRITE.
 //!
-//! Spec: [MS-SMB2] 3.2.4.6, 3.2.4.7 (registering), 3.2.5.11, 3.2.5.12 (deregistering before the bytes are used).
-//! Owns: the exposed buffer; taken back by [`Region::revoke`], or when dropped. Does not: trust that the server
-//! invalidated it (SMB2_CHANNEL_RDMA_V1_INVALIDATE): it is revoked here in any case.
+//! Spec: [MS-SMB2] 3.2.4.6, 3.2.4.7 (registering), 3.2.5.11, 3.2.5.12 (deregistering before the bytes are used). Owns
+//! the exposed buffer until [`Region::revoke`] or drop. It is revoked locally in any case, even if the server was asked
+//! to invalidate it (SMB2_CHANNEL_RDMA_V1_INVALIDATE).
 
 use std::rc::Rc;
 
@@ -13,21 +13,21 @@ use weft_wire::smb2::channel::{Channel, Descriptor, Descriptors};
 
 use super::error::Error;
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Region {
     transport: Rc<dyn Transport>,
     exposed: Option<Exposed>,
 }
 
 impl Region {
-    /// Opens `buf` to the server.
+    /// Exposes `buf` to the server.
     pub fn expose(transport: &Rc<dyn Transport>, buf: Buf, access: Access) -> Result<Region, Error> {
         let exposed = Some(transport.expose(buf, access)?);
         Ok(Region { transport: transport.clone(), exposed })
     }
 
-    /// What tells the server where it is. From 3.0.2 on the server may invalidate it with its answer, where the provider
-    /// lets it.
+    /// The channel descriptor for the request. From 3.0.2 on the server may invalidate the region with its answer, if
+    /// the provider supports that.
     pub fn channel(&self, dialect: Dialect) -> Channel {
         let segments = self.exposed.iter().flat_map(|e| &e.segments);
         let descriptors: Descriptors =
@@ -39,10 +39,11 @@ impl Region {
         }
     }
 
-    /// Takes the buffer back: from here on the server cannot reach it.
+    /// Revokes the region and returns its buffer: from here on the server cannot reach it.
     pub fn revoke(mut self) -> Result<Buf, Error> {
         let exposed = self.exposed.take().and_then(|exposed| self.transport.revoke(exposed));
-        // Only a region that was never there, or was taken before, has no buffer; a connection that ended gives it.
+        // Only a region that never existed or was revoked before has no buffer; a connection that has ended still
+        // returns it.
         exposed.ok_or(Error::Closed)
     }
 }

@@ -1,8 +1,8 @@
-//! A session: one log-on over one or more connections, and the shares entered through it.
+//! A session: one log-on over one or more connections, and the shares connected through it.
 //!
 //! Spec: [MS-SMB2] 3.2.4.2 (connecting), 3.2.4.20 (IOCTL), 3.2.4.23 (logging off), 3.2.5.5 (tree connect, validation).
-//! Owns: the connections, shared with its trees and files; the last of them closes them.
-//! Does not: reconnect by itself; [`Session::again`] and [`Tree::reopen`] are what it takes.
+//! Owns the connections, shared with its trees and files; dropping the last of them closes the connections. It does not
+//! reconnect by itself: see [`Session::again`] and [`Tree::reopen`].
 
 use std::cell::Cell;
 use std::fmt;
@@ -28,40 +28,40 @@ use super::options::{Options, Wish};
 use super::setup::{authenticate, bind};
 use super::tree::Tree;
 
-/// Bytes of a credit ([MS-SMB2] 3.1.5.2).
+/// Payload bytes per credit ([MS-SMB2] 3.1.5.2).
 pub(super) const CREDIT_BYTES: usize = 64 << 10;
-/// What a message needs beside its payload: transform header, header, the largest fixed part of a body.
+/// Bytes of a message besides its payload: transform header, header, the largest fixed part of a body.
 const OVERHEAD: usize = 256;
-/// Requests that binding a connection takes with NTLM: their MessageIds are used by no other binding.
+/// Requests that one binding takes with NTLM: no two bindings may use the same MessageIds.
 const LEGS: u32 = 2;
-/// Largest output of an IOCTL that we ask for: one credit.
+/// Largest IOCTL output that we ask for: one credit.
 const IOCTL_OUTPUT: u32 = 64 << 10;
 
-/// What session, trees and files share.
+/// State shared by session, trees and files.
 pub(super) struct Core {
     pub connections: Connections,
     /// What the first connection negotiated; the others agree with it.
     pub negotiated: Rc<Negotiated>,
     pub options: Options,
-    /// The keys of the session, which bind further connections.
+    /// The session's keys, needed to bind further connections.
     security: Rc<Security>,
-    /// Everything is encrypted, because we want it or the server does.
+    /// Whether everything is encrypted, because we or the server require it.
     pub sealed: bool,
-    /// Everything is signed.
+    /// Whether everything is signed.
     pub signed: bool,
-    /// How often a connection was bound, or was to be.
+    /// Number of bindings attempted.
     bindings: Cell<u32>,
-    /// A tree for IOCTLs that need none in particular; 0 for none yet.
+    /// A tree for IOCTLs that need no particular one; 0 for none yet.
     any_tree: Cell<u32>,
-    /// What its kept handles are leased by.
+    /// The leases of its durable handles.
     pub leases: Rc<Leases>,
     validated: Cell<bool>,
-    /// It was logged off: trees and files have ended with it, and nothing is encrypted by its keys any more.
+    /// The session was logged off: its trees and files have ended too, and nothing is encrypted with its keys any more.
     ended: Cell<bool>,
 }
 
 impl Core {
-    /// How requests of a tree are protected that may itself insist on encryption.
+    /// The protection of requests in a tree, which may itself require encryption.
     pub fn protection(&self, sealed_tree: bool) -> Protection {
         match () {
             () if self.sealed || sealed_tree => Protection::Sealed,
@@ -70,14 +70,14 @@ impl Core {
         }
     }
 
-    /// Sends a request for whose response nobody waits, of what is dropped, unless it has ended with the session.
+    /// Sends a request and ignores its response, for handles that are dropped; does nothing after a log-off.
     pub fn let_go(&self, call: Call) {
         if !self.ended.get() {
             self.connections.any().link.send_and_forget(call);
         }
     }
 
-    /// Like [`Core::protection`], for requests that are signed in any case.
+    /// Like [`Core::protection`], for requests that are always signed.
     fn at_least_signed(&self) -> Protection {
         match self.protection(false) {
             Protection::None => Protection::Signed,
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    /// How many bytes a READ may ask for, or a WRITE carry, in one request on this connection.
+    /// How many bytes one READ may ask for, or one WRITE carry, on this connection.
     pub fn io_bytes(&self, connection: &Connection, server: u32, by_rdma: bool) -> usize {
         let limits = connection.link.channel().limits();
         let carried = match limits.max_rdma {
@@ -99,17 +99,17 @@ impl Core {
         (server as usize).min(carried).min(paid).clamp(1, weft_machine::buf::MAX_BUF)
     }
 
-    /// Where buffers come from.
+    /// The buffer pool.
     pub fn pool(&self) -> &Pool {
         &self.options.pool
     }
 
-    /// The connection for payload: one with RDMA where there is one.
+    /// The connection for payload: one with RDMA if there is one.
     pub fn pick(&self, sealed_tree: bool) -> Rc<Connection> {
         self.connections.pick(|connection| u32::from(self.rdma_by(connection, sealed_tree)))
     }
 
-    /// One request without payload; made again by another connection when its own is lost.
+    /// Sends one request without payload; repeats it over another connection if its own is lost.
     pub async fn call(&self, mut call: Call) -> Result<Reply, Error> {
         let mut again = Again::new(&self.options);
         loop {
@@ -134,7 +134,7 @@ impl Core {
         request: &ioctl::Request,
     ) -> Result<Bytes, Error> {
         let mut call = Call::new(Command::Ioctl, tree, protection, |out| request.emit(out));
-        // 3.2.4.1.5: a request of several credits is for those who agreed on such.
+        // 3.2.4.1.5: a request may cost several credits only if that was negotiated.
         let bytes = request.input.len().max(request.max_output_response as usize);
         if self.connections.any().negotiated.multi_credit {
             call.charge = u16::try_from(bytes.div_ceil(CREDIT_BYTES).max(1)).unwrap_or(u16::MAX);
@@ -143,8 +143,8 @@ impl Core {
         Ok(ioctl::Response::parse(&message)?.output)
     }
 
-    /// 3.2.5.5: in 3.0 and 3.0.2, whose NEGOTIATE nothing else protects, the server repeats under signature what it
-    /// answered.
+    /// 3.2.5.5: nothing else protects NEGOTIATE in 3.0 and 3.0.2, so the server repeats its NEGOTIATE response in a
+    /// signed message.
     async fn validate(&self, tree: u32) -> Result<(), Error> {
         if !self.validated.get() {
             self.validate_on(&self.connections.any(), tree).await?;
@@ -170,8 +170,8 @@ impl Core {
         let reply = connection.link.call(call).await?;
         let output = match reply.success() {
             Ok(message) => ioctl::Response::parse(&message)?.output,
-            // 3.2.5.14.12: a signed refusal comes from a server that does not know the request; anything unsigned was
-            // refused before it came here.
+            // 3.2.5.14.12: a signed refusal means that the server does not know the request; unsigned responses were
+            // rejected earlier.
             Err(e) if e.status().is_some_and(|s| s != NtStatus::ACCESS_DENIED) => return Ok(()),
             Err(e) => return Err(e),
         };
@@ -179,7 +179,7 @@ impl Core {
     }
 }
 
-/// A log-on at a server. Cloning shares it; the last clone, tree and file closes its connections.
+/// A log-on at a server. Cloning shares it; the connections close when the last clone, tree and file is dropped.
 ///
 /// ```no_run
 /// # async fn example(channel: std::rc::Rc<dyn weft_transport::Channel>, pool: weft_machine::Pool)
@@ -199,29 +199,29 @@ impl Core {
 pub struct Session(Rc<Core>);
 
 impl Session {
-    /// Negotiates and logs on over a channel on which nothing was sent yet.
+    /// Negotiates and logs on over a fresh channel.
     ///
     /// # Errors
-    /// [`Error::Status`] with STATUS_LOGON_FAILURE for a wrong user name or password; [`Error::Denied`] when what
-    /// `options` insists on is not to be had.
+    /// [`Error::Status`] with STATUS_LOGON_FAILURE for a wrong user name or password; [`Error::Denied`] if the server
+    /// does not support what `options` requires.
     pub async fn connect(channel: Rc<dyn Channel>, options: Options) -> Result<Session, Error> {
         Session::log_on(channel, options, None).await
     }
 
-    /// Logs on as the same client and user, in place of this session, whose connections are all lost: over a channel on
-    /// which nothing was sent yet. Files that were opened to be kept are had again by [`Tree::reopen`].
+    /// Replaces this session, whose connections are all lost: logs on as the same client and user over a fresh channel.
+    /// Use [`Tree::reopen`] to reconnect its durable handles.
     ///
     /// # Errors
     /// As [`Session::connect`].
     pub async fn again(&self, channel: Rc<dyn Channel>) -> Result<Session, Error> {
         let lost = (self.0.negotiated.client_guid(), self.0.security.session_id);
         let mut options = self.0.options.clone();
-        // A server that was restarted may have another ServerGuid.
+        // A restarted server may have another ServerGuid.
         options.server = None;
         Session::log_on(channel, options, Some(lost)).await
     }
 
-    /// `lost`: ClientGuid and SessionId of what this takes the place of.
+    /// `lost`: ClientGuid and SessionId of the session that this one replaces.
     async fn log_on(
         channel: Rc<dyn Channel>,
         options: Options,
@@ -266,13 +266,13 @@ impl Session {
         self.0.negotiated.multichannel()
     }
 
-    /// Binds one more connection to the session, over a channel on which nothing was sent yet. Payload takes the
-    /// connections with RDMA, if there are any, and among those the one with the least underway; a connection that is
-    /// lost is left out from then on, and what it had not answered is asked again by another one.
+    /// Binds one more connection to the session, over a fresh channel. Payload prefers connections with RDMA, and among
+    /// those the one with the fewest bytes in flight. A lost connection is no longer used, and its unanswered requests
+    /// are repeated over another one.
     ///
     /// # Errors
-    /// [`Error::Misuse`] when the server or the dialect has no multichannel; [`Error::Violation`] when another server
-    /// answers there. The session goes on as it was.
+    /// [`Error::Misuse`] if the server or the dialect has no multichannel; [`Error::Violation`] if another server
+    /// answers. The session itself is unaffected.
     pub async fn add(&self, channel: Rc<dyn Channel>) -> Result<(), Error> {
         let core = &self.0;
         if !self.is_multichannel() {
@@ -282,7 +282,7 @@ impl Session {
         let link = Link::new(channel, options.pool.clone(), options.credits, options.timeout);
         let negotiated = negotiate(&link, options, Some(core.negotiated.client_guid())).await?;
         if !negotiated.agrees(&core.negotiated) {
-            return Err(Error::Violation("another server answers there, or the same one otherwise"));
+            return Err(Error::Violation("another server answers there, or it negotiates differently"));
         }
         link.set_compression(negotiated.compression.clone());
         if negotiated.multi_credit {
@@ -305,7 +305,7 @@ impl Session {
         Ok(())
     }
 
-    /// The connections of the session that live, oldest first.
+    /// The live connections of the session, oldest first.
     pub fn carriers(&self) -> Vec<Carrier> {
         let carrier = |connection: Rc<Connection>| {
             let channel = connection.link.channel();
@@ -320,22 +320,22 @@ impl Session {
         self.0.connections.live().into_iter().filter(|c| !c.link.is_ended()).map(carrier).collect()
     }
 
-    /// How many connections were lost, with others left to go on.
+    /// Number of connections lost while others remained.
     pub fn lost_connections(&self) -> u32 {
         self.0.connections.lost()
     }
 
-    /// Enters a share.
+    /// Connects to a share.
     pub async fn tree(&self, share: &str) -> Result<Tree, Error> {
         if share.is_empty() || share.contains(['\\', '/', '\0']) {
-            return Err(Error::Misuse("a share's name is one word, without slashes"));
+            return Err(Error::Misuse("a share name contains no slashes"));
         }
         let core = &self.0;
         let request = tree_connect::Request {
             flags: RequestFlags::NONE,
             path: format!(r"\\{}\{share}", core.options.host),
         };
-        // 3.2.4.1.1: in 3.1.1 this request is signed even where others are not.
+        // 3.2.4.1.1: in 3.1.1 this request is signed even if others are not.
         let protection = match core.negotiated.profile.dialect >= Dialect::V3_1_1 {
             true => core.at_least_signed(),
             false => core.protection(false),
@@ -359,12 +359,12 @@ impl Session {
         &self.0.options.host
     }
 
-    /// A control code that concerns no file. Enters `IPC$` if no share was entered yet.
+    /// Sends a control code that concerns no file. Connects to `IPC$` if no share was connected yet.
     pub async fn ioctl(&self, code: CtlCode, input: Bytes) -> Result<Bytes, Error> {
         let core = &self.0;
         let tree = match core.any_tree.get() {
             0 => {
-                // Kept for the session's life: the id is all that is needed of it.
+                // Kept for the session's lifetime: only its id is needed.
                 let tree = self.tree("IPC$").await?;
                 tree.keep()
             }
@@ -381,13 +381,13 @@ impl Session {
         core.ioctl(tree, core.protection(false), &request).await
     }
 
-    /// The server's interfaces, for choosing among them.
+    /// The server's interfaces, to choose further connections from.
     pub async fn interfaces(&self) -> Result<Vec<NetworkInterface>, Error> {
         let output = self.ioctl(CtlCode::QUERY_NETWORK_INTERFACE_INFO, Bytes::new()).await?;
         Ok(NetworkInterface::parse_list(&output)?)
     }
 
-    /// Where a Weft server listens besides here. Other servers do not know the question and fail it with
+    /// The other addresses at which a Weft server listens. Other servers do not know the request and fail it with
     /// STATUS_INVALID_DEVICE_REQUEST or STATUS_NOT_SUPPORTED.
     pub async fn endpoints(&self) -> Result<Vec<Endpoint>, Error> {
         let output = self.ioctl(CtlCode::WEFT_ENDPOINTS, Bytes::new()).await?;
@@ -395,7 +395,7 @@ impl Session {
         Ok(text.lines().filter_map(Endpoint::parse).collect())
     }
 
-    /// One round trip that does nothing.
+    /// Makes one empty round trip.
     pub async fn echo(&self) -> Result<(), Error> {
         let call = Call::new(Command::Echo, 0, self.0.protection(false), |out| echo::Request.emit(out));
         let message = self.0.call(call).await?.success()?;
@@ -403,7 +403,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the session: the server closes what is open.
+    /// Ends the session; the server closes its open files.
     pub async fn logoff(&self) -> Result<(), Error> {
         let call = Call::new(Command::Logoff, 0, self.0.protection(false), |out| logoff::Request.emit(out));
         let message = self.0.connections.any().link.call(call).await?.success()?;
@@ -412,7 +412,7 @@ impl Session {
         Ok(())
     }
 
-    /// What was agreed on.
+    /// What was negotiated.
     pub fn describe(&self) -> Description {
         let core = &self.0;
         let connection = core.pick(false);
@@ -431,17 +431,17 @@ impl Session {
         }
     }
 
-    /// What moved so far, by RDMA and by messages, over all connections.
+    /// Traffic so far, by RDMA and in messages, over all connections.
     pub fn traffic(&self) -> Traffic {
         self.0.connections.traffic()
     }
 
-    /// How often a request waited for credits, on the connections that live.
+    /// How often a request waited for credits, on the live connections.
     pub fn credits_starved(&self) -> u64 {
         self.0.connections.live().iter().map(|connection| connection.link.starved()).sum()
     }
 
-    /// Largest READ and largest WRITE that go out as one request, in bytes. Longer ones are split.
+    /// Sizes of the largest READ and WRITE that go out as one request, in bytes. Longer ones are split.
     pub fn io_sizes(&self) -> (usize, usize) {
         let (core, connection) = (&self.0, self.0.pick(false));
         let (negotiated, rdma) = (&connection.negotiated, core.rdma_by(&connection, false));
@@ -453,8 +453,8 @@ impl Session {
 }
 
 impl Core {
-    /// Whether payload may travel by RDMA on this connection: where messages are signed or encrypted only if it can be
-    /// so too, which NEGOTIATE says (RDMA transforms).
+    /// Whether payload may move by RDMA on this connection. If messages are signed or encrypted, the payload must be
+    /// too, which requires a negotiated RDMA transform.
     pub fn rdma_by(&self, connection: &Connection, sealed_tree: bool) -> bool {
         let protected = match self.transform(sealed_tree) {
             Some(kind) => connection.negotiated.transforms.contains(&kind),
@@ -465,7 +465,7 @@ impl Core {
             && connection.link.channel().limits().max_rdma.is_some()
     }
 
-    /// What has to be done to payload that travels by RDMA.
+    /// The transform to apply to RDMA payload.
     pub fn transform(&self, sealed_tree: bool) -> Option<RdmaTransformId> {
         match self.protection(sealed_tree) {
             Protection::None => None,
@@ -475,7 +475,7 @@ impl Core {
     }
 }
 
-/// When a request that was refused because its original is still being carried out is made again.
+/// Backoff for repeating a request that was refused because its original is still being carried out.
 pub(super) struct Again {
     next: Duration,
     left: Duration,
@@ -486,7 +486,7 @@ impl Again {
         Again { next: Duration::from_millis(5), left: options.timeout }
     }
 
-    /// Waits, each time longer; false when it has been long enough.
+    /// Waits, longer each time; false once the time limit is reached.
     pub async fn wait(&mut self) -> bool {
         if self.left.is_zero() {
             return false;
@@ -510,16 +510,16 @@ pub struct Carrier {
     pub medium: &'static str,
     /// Whether payload can go by RDMA.
     pub rdma: bool,
-    /// What moved over it so far.
+    /// Its traffic so far.
     pub traffic: Traffic,
 }
 
-/// One way to reach a Weft server.
+/// An endpoint of a Weft server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// "iwarp", "shm", "nfs", ...
     pub kind: String,
-    /// What follows: an address or a port.
+    /// The address or port.
     pub address: String,
 }
 
@@ -530,7 +530,7 @@ impl Endpoint {
     }
 }
 
-/// What a session is like; its `Display` is one line for a user.
+/// The properties of a session; its `Display` is one line for a user.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// The server.
@@ -541,15 +541,15 @@ pub struct Description {
     pub medium: &'static str,
     /// Dialect.
     pub dialect: Dialect,
-    /// How messages are signed, when they are.
+    /// How messages are signed, if they are.
     pub signing: Option<SigningId>,
-    /// How messages are encrypted, when they are.
+    /// How messages are encrypted, if they are.
     pub cipher: Option<CipherId>,
-    /// Whether large READs and WRITEs travel by RDMA.
+    /// Whether large READs and WRITEs move by RDMA.
     pub rdma: bool,
     /// The server's identity.
     pub server_guid: Guid,
-    /// Connections of the session.
+    /// Number of connections.
     pub connections: usize,
 }
 

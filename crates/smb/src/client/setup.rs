@@ -1,7 +1,7 @@
-//! Authenticating: SESSION_SETUP until both sides have proven who they are, by the password or a ticket.
+//! Authenticates: sends SESSION_SETUP until both sides have proven their identity, by password or ticket.
 //!
-//! Spec: [MS-SMB2] 3.2.4.2.3 (requests), 3.2.5.3 (responses); NTLMv2 or Kerberos in SPNEGO (see [`crate::auth`]).
-//! Owns: nothing afterwards. Does not: accept guests.
+//! Spec: [MS-SMB2] 3.2.4.2.3 (requests), 3.2.5.3 (responses); NTLMv2 or Kerberos in SPNEGO (see [`crate::auth`]). Guest
+//! sessions are refused.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::options::Options;
 use crate::auth::{Credentials, Initiator, Nonces, Ticketed};
 use crate::crypto::{Role, Sender, SessionKeys, signing_key};
 
-/// NTLM needs two legs; a server that asks for more than this plays with us.
+/// NTLM needs two round trips; a server that asks for more than this is stalling.
 const MAX_LEGS: usize = 8;
 
-/// Authenticates; returns the keys and what kind of session it is. The server ends the previous session, if there is one
-/// (3.2.4.2.3): it may not have noticed yet that its connection is lost.
+/// Authenticates; returns the keys and the kind of session. The server ends `previous`, if given (3.2.4.2.3): it may
+/// not have noticed yet that its connection is lost.
 pub(super) async fn authenticate(
     link: &Link,
     negotiated: &Negotiated,
@@ -35,8 +35,8 @@ pub(super) async fn authenticate(
     legs(link, negotiated, options, None, previous_session_id).await
 }
 
-/// Binds the connection of `link` to the session that `session` has the keys of; returns the keys as they are on this
-/// connection: its own for signing, the session's for encryption (3.2.5.3.3).
+/// Binds the connection of `link` to the session whose keys `session` has; returns the keys for this connection: its
+/// own for signing, the session's for encryption (3.2.5.3.3).
 pub(super) async fn bind(
     link: &Link,
     negotiated: &Negotiated,
@@ -92,7 +92,7 @@ async fn legs(
                     return Err(Error::Violation("SESSION_SETUP ends before authentication is complete"));
                 }
                 let (profile, full_key) = (&negotiated.profile, initiator.key());
-                // 3.2.5.3.1: the first 16 bytes, of a ticket that has more.
+                // 3.2.5.3.1: the first 16 bytes of the key, which is longer with some tickets.
                 let key = full_key.first_chunk().ok_or(Error::Violation("authentication without a key"))?;
                 let keys = match session {
                     None => SessionKeys::derive_from(Role::Client, profile, key, full_key, &preauth),
@@ -111,10 +111,10 @@ async fn legs(
             status => return Err(Error::Status { command: Command::SessionSetup, status }),
         }
     }
-    Err(Error::Violation("SESSION_SETUP does not end"))
+    Err(Error::Violation("SESSION_SETUP takes too many round trips"))
 }
 
-/// What proves who we are.
+/// The mechanism that proves our identity.
 enum Proof {
     Password(Box<Initiator>),
     Ticket(Ticketed),
@@ -145,7 +145,7 @@ impl Proof {
         }
     }
 
-    /// 16 bytes or more; none before the end.
+    /// 16 bytes or more; empty until authentication is complete.
     fn key(&self) -> &[u8] {
         match self {
             Proof::Password(initiator) => initiator.session_key(),
@@ -154,8 +154,8 @@ impl Proof {
     }
 }
 
-/// 3.2.5.3.1 and 3.3.5.5.3: the last response is signed, in 3.1.1 always. It proves that the server knows the
-/// password and that nobody changed what was negotiated.
+/// 3.2.5.3.1 and 3.3.5.5.3: the last response is signed, always so in 3.1.1. The signature proves that the server knows
+/// the password and that nobody changed the negotiation.
 fn check_last(reply: &Reply, keys: &SessionKeys, must: bool) -> Result<(), Error> {
     let signed = reply.header.flags.contains(Flags::SIGNED);
     match signed {
@@ -166,7 +166,7 @@ fn check_last(reply: &Reply, keys: &SessionKeys, must: bool) -> Result<(), Error
     }
 }
 
-/// FILETIME now: only for servers that do not tell theirs.
+/// The current FILETIME, for servers that do not send theirs.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Filetime::from_unix(since.as_secs() as i64, since.subsec_nanos()).0

@@ -1,7 +1,6 @@
 //! The list of a server's shares.
 //!
-//! Spec: [MS-SRVS] 3.1.4.8 (NetrShareEnum), over the pipe srvsvc of `IPC$`; [MS-RPCE] 3.3.1 (the client's side).
-//! Owns: nothing beyond one call. Does not: any other remote procedure.
+//! Spec: [MS-SRVS] 3.1.4.8 (NetrShareEnum), over the pipe srvsvc of `IPC$`; [MS-RPCE] 3.3.1 (the client side).
 
 use bytes::{Bytes, BytesMut};
 use weft_wire::dcerpc::pdu::{
@@ -16,13 +15,13 @@ use super::file::File;
 use super::session::Session;
 use super::tree::OpenOptions;
 
-/// The largest packet that is taken: what one READ without RDMA brings.
+/// The largest packet that we accept: as much as one READ without RDMA returns.
 const FRAGMENT_BYTES: u16 = 4096;
-/// An answer longer than this is nobody's list of shares.
+/// A longer answer is not a plausible list of shares.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Pages of a list.
 const MAX_PAGES: usize = 4096;
-/// NET_API_STATUS: there is more ([MS-ERREF] 2.2).
+/// NET_API_STATUS: more pages follow ([MS-ERREF] 2.2).
 const MORE_DATA: u32 = 234;
 
 /// A share of a server.
@@ -32,9 +31,9 @@ pub struct Share {
     pub name: String,
     /// Whether it holds files.
     pub is_disk: bool,
-    /// Whether it is not meant to be shown.
+    /// Whether it is hidden from lists.
     pub hidden: bool,
-    /// What the server says of it.
+    /// The server's comment.
     pub remark: String,
 }
 
@@ -45,7 +44,7 @@ impl From<Malformed> for Error {
 }
 
 impl Session {
-    /// The shares that the server lists, in its order.
+    /// The shares that the server lists, in the server's order.
     pub async fn shares(&self) -> Result<Vec<Share>, Error> {
         let tree = self.tree("IPC$").await?;
         let access = AccessMask::FILE_GENERIC_READ | AccessMask::FILE_GENERIC_WRITE;
@@ -78,14 +77,14 @@ async fn list(pipe: &File, host: &str) -> Result<Vec<Share>, Error> {
         let (page, next, status) = srvsvc::client::parse_shares(&answer(pipe).await?)?;
         shares.extend(page.into_iter().map(|(name, kind, remark)| Share {
             is_disk: kind & 0xff == srvsvc::TYPE_DISK,
-            // By its type, or, as every client has it, by its name.
+            // By its type or, as all clients do, by its name.
             hidden: kind & 0x8000_0000 != 0 || name.ends_with('$'),
             name,
             remark,
         }));
         match status {
             0 => return Ok(shares),
-            // A server that never gets further would keep us for ever.
+            // The resume handle must advance, or a server could keep us here forever.
             MORE_DATA if next > resume => resume = next,
             _ => return Err(Error::Unlisted("it refuses to")),
         }
@@ -93,7 +92,7 @@ async fn list(pipe: &File, host: &str) -> Result<Vec<Share>, Error> {
     Err(Error::Unlisted("its list has no end"))
 }
 
-/// The stub of an answer, put together from its fragments.
+/// The stub data of a response, reassembled from its fragments.
 async fn answer(pipe: &File) -> Result<Vec<u8>, Error> {
     let mut stub = Vec::new();
     loop {
@@ -111,7 +110,7 @@ async fn answer(pipe: &File) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// One whole packet: servers may hand it over in several messages.
+/// One whole packet: a server may return it in several messages.
 async fn packet(pipe: &File) -> Result<(Header, Bytes), Error> {
     let mut bytes = BytesMut::new();
     loop {
@@ -119,7 +118,7 @@ async fn packet(pipe: &File) -> Result<(Header, Bytes), Error> {
             let header = Header::parse(&bytes)?;
             let len = usize::from(header.frag_len);
             if header.frag_len > FRAGMENT_BYTES || bytes.len() > len {
-                return Err(Error::Unlisted("a part of its list has another length than it says"));
+                return Err(Error::Unlisted("a fragment of its list has a wrong length"));
             }
             if bytes.len() == len {
                 return Ok((header, bytes.freeze()));
@@ -127,7 +126,7 @@ async fn packet(pipe: &File) -> Result<(Header, Bytes), Error> {
         }
         let part = pipe.read(0, usize::from(FRAGMENT_BYTES)).await?;
         if part.is_empty() {
-            return Err(Error::Unlisted("a part of its list is missing"));
+            return Err(Error::Unlisted("a fragment of its list is missing"));
         }
         bytes.extend_from_slice(&part);
     }

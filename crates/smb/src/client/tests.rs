@@ -1,4 +1,4 @@
-//! Stories of one client and one server, and of somebody between them.
+//! Stories of one client and one server, with an attacker between them.
 
 mod compressed;
 mod direct;
@@ -20,7 +20,7 @@ use weft_transport::{
 use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::CipherId;
 
-/// Each cipher with a dialect that has it.
+/// Each cipher, with a dialect that supports it.
 const CIPHERS: [(Dialect, CipherId); 6] = [
     (Dialect::V3_0, CipherId::AES_128_CCM),
     (Dialect::V3_0_2, CipherId::AES_128_CCM),
@@ -32,10 +32,10 @@ const CIPHERS: [(Dialect, CipherId); 6] = [
 
 type Change = Box<dyn Fn(&mut Vec<u8>) -> bool>;
 
-/// Somebody between client and server, who sees all that the client sends and may change what it receives.
+/// A man in the middle: sees everything that the client sends and may change what it receives.
 struct Between {
     inner: Rc<dyn Channel>,
-    /// Says whether it changed the message.
+    /// Returns whether it changed the message.
     change: RefCell<Option<Change>>,
     changed: Cell<u32>,
     seen: RefCell<Vec<u8>>,
@@ -53,7 +53,7 @@ impl Between {
         })
     }
 
-    /// From now on.
+    /// Installs the change for the following messages.
     fn tamper(&self, change: impl Fn(&mut Vec<u8>) -> bool + 'static) {
         self.change.replace(Some(Box::new(change)));
     }

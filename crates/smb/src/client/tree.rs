@@ -1,7 +1,8 @@
 //! A share: opening, listing, renaming, removing by path.
 //!
 //! Spec: [MS-SMB2] 3.2.4.3 (opening), 3.2.4.17 (listing), 3.2.4.22 (leaving).
-//! Owns: the tree connect; left when the last clone and file is gone. Does not: follow links or cache.
+//! Owns the tree connect, which ends when the last clone and file is dropped. Links are not followed, nothing is
+//! cached.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,14 +27,14 @@ use super::kept::Kept;
 use super::link::{Call, Protection};
 use super::session::Core;
 
-/// Entries of one directory that we keep at most: about 1 GiB of memory beside their names.
+/// Most entries of one directory that we keep: about 1 GiB of memory besides their names.
 const MAX_LISTING: usize = 4 << 20;
-/// And so many bytes of names: one may be as long as a page.
+/// Most bytes of names: a single name may fill a page.
 const MAX_NAMES_BYTES: usize = 512 << 20;
 /// Buffer of one QUERY_DIRECTORY: one credit.
 const LISTING_BYTES: u32 = 64 << 10;
 
-/// What is said in place of where a link leads.
+/// Statuses that mean there is no link target.
 const NO_TARGET: [NtStatus; 4] = [
     NtStatus::NOT_A_REPARSE_POINT,
     NtStatus::ACCESS_DENIED,
@@ -45,16 +46,16 @@ const NO_TARGET: [NtStatus; 4] = [
 pub(super) struct TreeCore {
     pub core: Rc<Core>,
     pub id: u32,
-    /// The share insists on encryption.
+    /// The share requires encryption.
     sealed: bool,
     disk: bool,
     /// Part of a DFS namespace.
     dfs: bool,
-    /// Its handles can be persistent.
+    /// Continuously available: its handles can be persistent.
     available: bool,
-    /// Not to be left: other users have its id, or the server has ended it.
+    /// Do not disconnect: others use its id, or the server has ended it.
     kept: Cell<bool>,
-    /// Who owns what is made here, where somebody has found out.
+    /// The owner of files that are created here, once known.
     owner: RefCell<Option<Sid>>,
 }
 
@@ -63,7 +64,7 @@ impl TreeCore {
         self.core.protection(self.sealed)
     }
 
-    /// The connection for payload, and whether that goes by RDMA.
+    /// The connection for payload, and whether the payload moves by RDMA.
     pub fn pick(&self) -> (Rc<Connection>, bool) {
         let connection = self.core.pick(self.sealed);
         let rdma = self.core.rdma_by(&connection, self.sealed);
@@ -92,15 +93,16 @@ impl Drop for TreeCore {
 /// How to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// What the handle may do.
+    /// Requested access.
     pub access: AccessMask,
-    /// What others may do meanwhile.
+    /// Access that others may have meanwhile.
     pub share: ShareAccess,
-    /// If it exists or not.
+    /// What to do if the file exists, and if not.
     pub disposition: CreateDisposition,
     /// Further options.
     pub options: CreateOptions,
-    /// What is made is its owner's alone, where the server has descriptors; what exists stays as it is.
+    /// A new file gets an ACL for its owner alone, if the server has security descriptors; an existing file is
+    /// unchanged.
     pub private: bool,
 }
 
@@ -121,12 +123,12 @@ impl OpenOptions {
         OpenOptions { access: AccessMask::FILE_GENERIC_READ | AccessMask::FILE_GENERIC_WRITE, ..Self::read() }
     }
 
-    /// A file that is made if it does not exist, for reading and writing.
+    /// A file that is created if it does not exist, for reading and writing.
     pub fn create() -> OpenOptions {
         OpenOptions { disposition: CreateDisposition::OpenIf, ..Self::write() }
     }
 
-    /// A file that is made, or emptied if it exists, for reading and writing.
+    /// A file that is created, or truncated if it exists, for reading and writing.
     pub fn truncate() -> OpenOptions {
         OpenOptions { disposition: CreateDisposition::OverwriteIf, ..Self::write() }
     }
@@ -136,8 +138,8 @@ impl OpenOptions {
         OpenOptions { disposition: CreateDisposition::Create, ..Self::write() }
     }
 
-    /// A file for new content: made where there is none, for reading, writing, renaming and deleting. Nobody else writes,
-    /// renames or deletes it meanwhile.
+    /// A file for new content: created if missing, for reading, writing, renaming and deleting. Nobody else may write,
+    /// rename or delete it meanwhile.
     pub fn draft() -> OpenOptions {
         let write = Self::write();
         OpenOptions {
@@ -148,29 +150,29 @@ impl OpenOptions {
         }
     }
 
-    /// A new, empty file that vanishes with its handle, for a look at what the server makes of new files.
+    /// A new, empty file that is deleted on close, to see which properties the server gives new files.
     pub fn passing() -> OpenOptions {
         let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::DELETE_ON_CLOSE;
         OpenOptions { options, ..Self::draft() }
     }
 
-    /// A file or link, to delete it.
+    /// A file or link, for deletion.
     pub fn delete() -> OpenOptions {
         let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::OPEN_REPARSE_POINT;
         Self { options, ..Self::anything(AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES) }
     }
 
-    /// A file, to say who may do what with it.
+    /// A file, to change its access control list.
     pub fn protect() -> OpenOptions {
         Self::anything(AccessMask::READ_CONTROL | AccessMask::WRITE_DAC)
     }
 
-    /// The same, to see that.
+    /// A file, to read its access control list.
     pub fn look() -> OpenOptions {
         Self::anything(AccessMask::READ_CONTROL)
     }
 
-    /// A CREATE of these, with these contexts.
+    /// The CREATE request for these options, with these contexts.
     pub(super) fn request(self, name: String, contexts: Vec<RequestContext>) -> create::Request {
         create::Request {
             oplock: OplockLevel::NONE,
@@ -194,22 +196,22 @@ impl OpenOptions {
     }
 }
 
-/// What is known of a file or directory.
+/// Metadata of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Bytes.
     pub len: u64,
-    /// Bytes that it occupies.
+    /// Allocated bytes.
     pub allocated: u64,
     /// A directory.
     pub is_dir: bool,
-    /// Birth.
+    /// Creation time.
     pub created: Filetime,
-    /// Last read.
+    /// Time of the last read.
     pub accessed: Filetime,
-    /// Last write.
+    /// Time of the last write.
     pub modified: Filetime,
-    /// Last change of anything.
+    /// Time of the last change of content or metadata.
     pub changed: Filetime,
     /// Attributes.
     pub attributes: FileAttributes,
@@ -230,22 +232,22 @@ impl From<create::FileSummary> for Stat {
     }
 }
 
-/// One name of a listing. Names hold no separators: a server cannot make us leave a directory by them.
+/// One entry of a listing. Names contain no separators: a server cannot use them to escape the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Name.
     pub name: String,
-    /// The rest.
+    /// Metadata.
     pub stat: Stat,
-    /// File id; 0 where the server has none.
+    /// File id; 0 if the server has none.
     pub id: u64,
-    /// What kind of reparse point it is ([MS-FSCC] 2.1.2.1); 0 when it is none.
+    /// Reparse tag ([MS-FSCC] 2.1.2.1); 0 if it is not a reparse point.
     pub reparse_tag: u32,
 }
 
 impl Entry {
-    /// Whether it is neither a file nor a directory: it names something else (a symbolic link, a junction), or is a socket, a
-    /// pipe or a device. Other reparse points (files in the cloud, deduplicated ones) are read like any file.
+    /// Whether it is neither a file nor a directory: a reference to something else (a symbolic link, a junction), a
+    /// socket, a pipe or a device. Other reparse points (cloud files, deduplicated files) are read like any file.
     pub fn is_special(&self) -> bool {
         use reparse::{AF_UNIX, LX_BLK, LX_CHR, LX_FIFO, NFS, SURROGATE};
         self.reparse_tag & SURROGATE != 0
@@ -256,13 +258,13 @@ impl Entry {
 /// Space of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
-    /// Bytes free to the user.
+    /// Bytes available to the user.
     pub available: u64,
 }
 
-/// A share that was entered. Cloning shares it.
+/// A connected share. Cloning shares it.
 ///
 /// Paths are relative to the share; `/` and `\` both separate names; the empty path is the share's root.
 #[derive(Clone)]
@@ -286,23 +288,23 @@ impl Tree {
         }))
     }
 
-    /// Its id, from now on valid until the session ends.
+    /// Its id, which from now on is valid until the session ends.
     pub(super) fn keep(&self) -> u32 {
         self.0.kept.set(true);
         self.0.id
     }
 
-    /// Whether links in it may lead elsewhere: see [`super::Session::referral`].
+    /// Whether it may contain DFS links: see [`super::Session::referral`].
     pub fn is_dfs(&self) -> bool {
         self.0.dfs
     }
 
-    /// Whether handles on it outlast the server (3.2.5.5).
+    /// Whether its handles survive a restart of the server (3.2.5.5).
     pub fn is_continuously_available(&self) -> bool {
         self.0.available
     }
 
-    /// Whether it holds files (not pipes, not a printer).
+    /// Whether it holds files (not a pipe or printer share).
     pub fn is_disk(&self) -> bool {
         self.0.disk
     }
@@ -321,7 +323,7 @@ impl Tree {
         File::new(self.0.clone(), response.file, response.summary.into(), kept)
     }
 
-    /// The share that a file is in.
+    /// The tree that shares this core.
     pub(super) fn of(core: Rc<TreeCore>) -> Tree {
         Tree(core)
     }
@@ -334,12 +336,12 @@ impl Tree {
         self.0.call(command, emit)
     }
 
-    /// Names the owner of what is made here, for servers that do not know OWNER RIGHTS: see [`OpenOptions::private`].
+    /// Sets the owner of files created here, for servers that do not know OWNER RIGHTS: see [`OpenOptions::private`].
     pub fn name_owner(&self, owner: Sid) {
         self.0.owner.replace(Some(owner));
     }
 
-    /// What lets the owner do everything, and nobody else anything. Nothing is inherited.
+    /// A descriptor that allows the owner everything and everyone else nothing. Nothing is inherited.
     pub(super) fn privacy(&self, options: OpenOptions) -> Option<RequestContext> {
         let owner = || self.0.owner.borrow().clone().unwrap_or_else(Sid::owner_rights);
         let descriptor = || SecurityDescriptor {
@@ -350,7 +352,7 @@ impl Tree {
         options.private.then(|| RequestContext::SecurityDescriptor(descriptor().to_bytes().into()))
     }
 
-    /// A name for the open, by which the server knows a CREATE that comes again over another connection (3.2.4.3.5).
+    /// A create GUID, by which the server recognizes a CREATE that is repeated over another connection (3.2.4.3.5).
     fn create_guid(&self) -> Result<Vec<RequestContext>, Error> {
         let core = &self.0.core;
         if !core.negotiated.multichannel() {
@@ -360,7 +362,7 @@ impl Tree {
         Ok(vec![RequestContext::DurableV2 { timeout_ms: 0, flags: DurableFlags::NONE, create_guid }])
     }
 
-    /// What is known of a file or directory.
+    /// Metadata of a file or directory.
     pub async fn stat(&self, path: &str) -> Result<Stat, Error> {
         let file = self.open(path, OpenOptions::anything(AccessMask::FILE_READ_ATTRIBUTES)).await?;
         let stat = file.opened_as();
@@ -368,20 +370,20 @@ impl Tree {
         Ok(stat)
     }
 
-    /// Where a link leads, as its server says it; `None` where it does not say, or there is no link.
+    /// The target of a link, as the server reports it; `None` if it reports none, or if this is not a link.
     pub async fn target(&self, path: &str) -> Result<Option<String>, Error> {
         let file = self.open(path, OpenOptions::anything(AccessMask::FILE_READ_ATTRIBUTES)).await?;
         let data = file.ioctl(CtlCode::GET_REPARSE_POINT, Bytes::new(), reparse::MAX_DATA as u32).await;
         file.close().await?;
         match data {
             Ok(data) => Ok(reparse::target(&data)?),
-            // No link, or one that leads to what is not for clients; a server without any knows no such question.
+            // Not a link, or a link whose target is not for clients. A server without links does not know the request.
             Err(e) if matches!(e.status(), Some(s) if NO_TARGET.contains(&s)) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Lists a directory, without `.` and `..`, in the server's order.
+    /// Lists a directory in the server's order, without `.` and `..`.
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, Error> {
         let access = AccessMask::FILE_READ_DATA | AccessMask::FILE_READ_ATTRIBUTES;
         let dir = self.open(path, OpenOptions::directory(access)).await?;
@@ -401,7 +403,7 @@ impl Tree {
             let connections = &self.0.core.connections;
             let connection = connections.any();
             let reply = match connection.link.call(call).await {
-                // Nobody knows how far the listing is now: from the beginning.
+                // The position of the listing is unknown now: restart it.
                 Err(e) if connections.goes_on(&connection, &e) => {
                     entries.clear();
                     (listed, names_bytes) = (0, 0);
@@ -410,7 +412,7 @@ impl Tree {
                 }
                 reply => reply?,
             };
-            // An empty directory may end with either.
+            // An empty directory may end with either status.
             if matches!(reply.header.status, NtStatus::NO_MORE_FILES | NtStatus::NO_SUCH_FILE) {
                 break;
             }
@@ -419,7 +421,7 @@ impl Tree {
             if page.is_empty() {
                 return Err(Error::Violation("QUERY_DIRECTORY: an empty page"));
             }
-            // Names that are left out count: a server may list "." for ever.
+            // Skipped names count too: otherwise a server could list "." forever.
             listed = listed.saturating_add(page.len());
             for entry in page {
                 names_bytes = names_bytes.saturating_add(entry.name.len());
@@ -446,7 +448,7 @@ impl Tree {
         self.delete(path, CreateOptions::DIRECTORY_FILE).await
     }
 
-    /// Sets or clears the read-only attribute of a file; whether that changed anything.
+    /// Sets or clears the read-only attribute of a file; returns whether that changed anything.
     pub async fn set_read_only(&self, path: &str, to: bool) -> Result<bool, Error> {
         let access = AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES;
         let file = self.open(path, OpenOptions::anything(access)).await?;
@@ -459,7 +461,7 @@ impl Tree {
                     true => before | FileAttributes::READONLY,
                     false => before.without(FileAttributes::READONLY),
                 };
-                // No attributes at all would leave them as they are ([MS-FSA] 2.1.5.15.2).
+                // Zero attributes would mean no change ([MS-FSA] 2.1.5.15.2).
                 let attributes = match wanted {
                     FileAttributes::NONE => FileAttributes::NORMAL,
                     attributes => attributes,
@@ -476,12 +478,12 @@ impl Tree {
         let access = AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES;
         let file = self.open(path, OpenOptions { options, ..OpenOptions::anything(access) }).await?;
         let deleted = file.remove().await;
-        // The name goes with the handle.
+        // Closing the handle removes the name.
         file.close().await?;
         deleted
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, path: &str) -> Result<(), Error> {
         let access = AccessMask::FILE_READ_ATTRIBUTES;
         let options =
@@ -499,7 +501,7 @@ impl Tree {
         renamed
     }
 
-    /// How much space there is.
+    /// The share's total and available space.
     pub async fn space(&self) -> Result<Space, Error> {
         let root = self.open("", OpenOptions::anything(AccessMask::FILE_READ_ATTRIBUTES)).await?;
         let info = file::query_info(&root, InfoType::FILESYSTEM, FsClass::FULL_SIZE.0, 0).await;
@@ -513,21 +515,21 @@ impl Tree {
     }
 }
 
-/// A path as the wire has it: `\` between names, none at either end.
+/// A path in wire form: `\` between names, none at either end.
 pub(super) fn wire_path(path: &str) -> Result<String, Error> {
     if path.contains('\0') {
-        return Err(Error::Misuse("a path holds no NUL"));
+        return Err(Error::Misuse("a path must not contain NUL"));
     }
     Ok(path.replace('/', "\\").trim_matches('\\').to_owned())
 }
 
-/// `.` and `..` are left out; a name that is a path is a trick.
+/// Skips `.` and `..`; refuses a name that is a path.
 fn checked(entry: directory::Entry) -> Result<Option<Entry>, Error> {
     if entry.name == "." || entry.name == ".." {
         return Ok(None);
     }
     if entry.name.is_empty() || entry.name.contains(['\\', '/', '\0']) {
-        return Err(Error::Violation("QUERY_DIRECTORY: a name that is no name"));
+        return Err(Error::Violation("QUERY_DIRECTORY: an invalid name"));
     }
     let stat = Stat {
         len: entry.end_of_file,

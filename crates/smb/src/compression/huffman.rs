@@ -1,11 +1,11 @@
-//! LZ77+Huffman: blocks of 64 KiB, each with a canonical code of its own for literals and matches.
+//! LZ77+Huffman: blocks of 64 KiB, each with its own canonical code for literals and matches.
 //!
 //! Spec: [MS-XCA] 2.1 (compression), 2.2 (decompression), 3.2 (examples).
 //!
 //! ```text
-//! block:  256 bytes: the lengths of 512 codes, four bits each, even ones low
-//!         a stream of bits in words of 16, highest bit first; bytes of long lengths lie between its words, where a
-//!         reader that has two words in hand finds them next
+//! block:  256 bytes: the lengths of 512 codes, four bits each, even symbols in the low half
+//!         a stream of bits in 16-bit words, highest bit first; the bytes of long lengths lie between its words, where a
+//!         reader that has read two words ahead finds them next
 //! symbol: below 256 a literal; above, 256 + 16 * (bits of the distance) + min(length - 3, 15)
 //! ```
 
@@ -18,14 +18,14 @@ const WINDOW: usize = (1 << 16) - 1;
 const SYMBOLS: usize = 512;
 const TABLE: usize = SYMBOLS / 2;
 const MAX_BITS: u32 = 15;
-/// Ends the data, for readers that want to be told; also the match of three at distance one.
+/// Ends the data, for readers that need an end marker; also codes the match of length three at distance one.
 const END: usize = 256;
 
-/// Appends the compressed `data`; gives up once that takes `limit` bytes.
+/// Appends the compressed `data`; returns false as soon as the result takes `limit` bytes.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let start = out.len();
@@ -51,7 +51,7 @@ pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn symbol(token: Token) -> usize {
     match token {
@@ -63,12 +63,12 @@ fn symbol(token: Token) -> usize {
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn block(tokens: &[Token], last: bool, out: &mut Vec<u8>) {
     let mut counts = [0u32; SYMBOLS];
     tokens.iter().for_each(|token| counts[symbol(*token)] += 1);
-    // In every block, so that there are two symbols at least: a code of one would have no bits to read.
+    // Counted in every block, so that there are at least two symbols: the code of a single one would be zero bits long.
     counts[END] += 1;
     if counts.iter().filter(|count| **count > 0).count() == 1 {
         counts[0] += 1;
@@ -94,11 +94,11 @@ fn block(tokens: &[Token], last: bool, out: &mut Vec<u8>) {
     bits.end();
 }
 
-/// Lengths of an optimal prefix code; where a code would be too long, of a nearly optimal one.
+/// Code lengths of an optimal prefix code; of a nearly optimal one if the optimal code is too long.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     let mut counts = *counts;
@@ -107,16 +107,16 @@ fn lengths(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
         if lengths.iter().all(|len| u32::from(*len) <= MAX_BITS) {
             return lengths;
         }
-        // Flatter counts, flatter code; at the latest when all are one.
+        // Flatter counts give a flatter code, at the latest when all are one.
         counts.iter_mut().filter(|count| **count > 0).for_each(|count| *count = *count / 4 + 1);
     }
 }
 
-/// Huffman's: the two rarest become one, until there is one left.
+/// Huffman's algorithm: merges the two rarest nodes until one is left.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn unbounded(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     use std::cmp::Reverse;
@@ -141,7 +141,7 @@ fn unbounded(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     let mut depths = vec![0u8; parents.len()];
     for node in (0..parents.len()).rev() {
         if parents[node] != usize::MAX {
-            // Counts sum up to 2^17 at most, so no code is longer than some thirty bits.
+            // Counts sum up to at most 2^17, so no code is longer than some thirty bits.
             depths[node] = depths[parents[node]] + 1;
         }
     }
@@ -150,11 +150,11 @@ fn unbounded(counts: &[u32; SYMBOLS]) -> [u8; SYMBOLS] {
     lengths
 }
 
-/// The canonical code: by length, then by symbol.
+/// The canonical code: ordered by length, then by symbol.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn codes(lengths: &[u8; SYMBOLS]) -> [u16; SYMBOLS] {
     let mut codes = [0; SYMBOLS];
@@ -169,19 +169,19 @@ fn codes(lengths: &[u8; SYMBOLS]) -> [u16; SYMBOLS] {
     codes
 }
 
-/// The stream of bits, and what lies between its words (2.1.4.3).
+/// The bit stream, with the bytes that lie between its words (2.1.4.3).
 struct Bits<'a> {
     out: &'a mut Vec<u8>,
     word: u32,
     free: u32,
-    /// Where the word that fills goes, and the next one.
+    /// Positions of the word that is being filled, and of the next one.
     places: [usize; 2],
 }
 
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 impl Bits<'_> {
     fn new(out: &mut Vec<u8>) -> Bits<'_> {
@@ -190,7 +190,7 @@ impl Bits<'_> {
         Bits { out, word: 0, free: 16, places: [at, at + 2] }
     }
 
-    /// At most 16 bits.
+    /// Appends at most 16 bits.
     fn put(&mut self, value: u32, count: u32) {
         if let Some(free) = self.free.checked_sub(count) {
             self.free = free;
@@ -211,7 +211,7 @@ impl Bits<'_> {
         self.out.extend([0; 2]);
     }
 
-    /// What a length has beyond the 18 that its symbol says.
+    /// Appends the part of a length beyond the 18 that its symbol covers.
     fn put_length(&mut self, more: usize) {
         if more < 255 {
             self.out.push(more as u8);
@@ -229,27 +229,27 @@ impl Bits<'_> {
 
     fn end(self) {
         let [at, _] = self.places;
-        // A word of zeros is left for readers that are one word ahead.
+        // The word of zeros that follows serves readers that are one word ahead.
         self.out[at..at + 2].copy_from_slice(&((self.word << self.free) as u16).to_le_bytes());
     }
 }
 
-/// Fills `out`, neither less nor more.
+/// Fills `out` exactly.
 pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
     let most = out.len();
     let mut output = Output::new(out);
     let mut table = vec![0u16; 1 << MAX_BITS];
     let mut position = 0usize;
-    // A block of nothing but an end is what nothing is compressed to.
+    // Empty input compresses to a block that holds only the end symbol.
     while !output.is_full() || position == 0 {
         let body = position.saturating_add(TABLE);
-        let lengths = data.get(position..body).ok_or(Corrupt("no room for a code"))?;
+        let lengths = data.get(position..body).ok_or(Corrupt("the code table is truncated"))?;
         fill(&mut table, lengths)?;
         let mut bits = Reader::new(data, body)?;
         let end = most.min(output.len().saturating_add(BLOCK));
         while output.len() < end {
             let first = (bits.next >> (32 - MAX_BITS)) as usize;
-            let symbol = usize::from(table.get(first).copied().ok_or(Corrupt("no such code"))?);
+            let symbol = usize::from(table.get(first).copied().ok_or(Corrupt("an unassigned code"))?);
             bits.skip(length(lengths, symbol))?;
             let Some(code) = symbol.checked_sub(256) else {
                 output.put(symbol as u8)?;
@@ -259,7 +259,7 @@ pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
             if len == 15 {
                 len = len.saturating_add(bits.length()?);
             }
-            // Of no bits where `high` is 0.
+            // Zero bits if `high` is 0.
             let low = u64::from(bits.next).wrapping_shr(32u32.saturating_sub(high)) as usize;
             let distance = 1usize.wrapping_shl(high).saturating_add(low);
             bits.skip(high)?;
@@ -278,25 +278,25 @@ fn length(lengths: &[u8], symbol: usize) -> u32 {
     u32::from(if symbol.is_multiple_of(2) { pair & 0xf } else { pair >> 4 })
 }
 
-/// Which symbol 15 bits begin with.
+/// Maps each 15-bit prefix to its symbol.
 fn fill(table: &mut [u16], lengths: &[u8]) -> Result<(), Corrupt> {
     let mut at = 0usize;
     for bits in 1..=MAX_BITS {
         for symbol in (0..SYMBOLS).filter(|symbol| length(lengths, *symbol) == bits) {
             let end = at.saturating_add(1usize.wrapping_shl(MAX_BITS.saturating_sub(bits)));
-            table.get_mut(at..end).ok_or(Corrupt("more codes than fit"))?.fill(symbol as u16);
+            table.get_mut(at..end).ok_or(Corrupt("an oversubscribed code"))?.fill(symbol as u16);
             at = end;
         }
     }
-    if at == table.len() { Ok(()) } else { Err(Corrupt("codes are missing")) }
+    if at == table.len() { Ok(()) } else { Err(Corrupt("an incomplete code")) }
 }
 
-/// Bits, two words of them in hand (2.2.4).
+/// A bit reader, two words ahead (2.2.4).
 struct Reader<'a> {
     data: &'a [u8],
     position: usize,
     next: u32,
-    /// Bits in `next` beyond 16; below 0 between taking bits and reading on.
+    /// Number of bits in `next` beyond 16; negative between consuming bits and refilling.
     extra: i32,
 }
 
@@ -320,7 +320,7 @@ impl Reader<'_> {
         Ok(*bytes)
     }
 
-    /// At most 15 bits.
+    /// Consumes at most 15 bits.
     fn skip(&mut self, count: u32) -> Result<(), Corrupt> {
         self.next = self.next.wrapping_shl(count);
         self.extra = self.extra.saturating_sub_unsigned(count);
@@ -332,7 +332,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What a length has beyond the 18 that its symbol says.
+    /// Reads the part of a length beyond the 18 that its symbol covers.
     fn length(&mut self) -> Result<usize, Corrupt> {
         let [byte] = self.take::<1>()?;
         if byte < 255 {
@@ -342,6 +342,6 @@ impl Reader<'_> {
             0 => u32::from_le_bytes(self.take()?) as usize,
             long => long.into(),
         };
-        long.checked_sub(15).ok_or(Corrupt("a long match that is short"))
+        long.checked_sub(15).ok_or(Corrupt("the long form of a short match"))
     }
 }

@@ -1,6 +1,4 @@
-//! Compressed bytes, taken off the front.
-//!
-//! Does not: panic, whatever is there.
+//! Reads compressed bytes from the front; never panics, whatever they contain.
 
 use super::Corrupt;
 

@@ -1,7 +1,7 @@
-//! Plain LZ77: flags in words of 32, literals as they are, matches in two bytes and more.
+//! Plain LZ77: 32-bit words of flags, literal bytes, and matches of two or more bytes.
 //!
 //! Spec: [MS-XCA] 2.3 (compression), 2.4 (decompression), 3.1 (examples).
-//! Does not: know how long the result is to be: the message says so.
+//! The message states the decompressed length.
 
 use super::Corrupt;
 use super::input::Input;
@@ -10,11 +10,11 @@ use super::output::Output;
 
 const WINDOW: usize = 1 << 13;
 
-/// Appends the compressed `data`; gives up, with half of it written, once that takes `limit` bytes.
+/// Appends the compressed `data`; returns false, with part of it written, as soon as the result takes `limit` bytes.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let start = out.len();
@@ -47,7 +47,7 @@ pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     !full && out.len() - start < limit
 }
 
-/// A word of flags that fills while what they are about is written behind it.
+/// A word of flags that fills up while the items that it describes are written after it.
 struct Flags {
     at: usize,
     word: u32,
@@ -57,7 +57,7 @@ struct Flags {
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 impl Flags {
     fn new(out: &mut Vec<u8>) -> Flags {
@@ -75,7 +75,7 @@ impl Flags {
         }
     }
 
-    /// The flags that are left are ones.
+    /// Fills the unused flags with ones.
     fn end(self, out: &mut [u8]) {
         // `count` is below 32.
         let word = ((u64::from(self.word) + 1) << (32 - self.count)) - 1;
@@ -83,11 +83,11 @@ impl Flags {
     }
 }
 
-/// `half` is the byte whose upper four bits are free.
+/// `half` is the position of a byte whose upper four bits are free.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn put_match(len: usize, distance: usize, half: &mut Option<usize>, out: &mut Vec<u8>) {
     let (mut len, offset) = (len - 3, (distance - 1) << 3);
@@ -123,7 +123,7 @@ fn put_match(len: usize, distance: usize, half: &mut Option<usize>, out: &mut Ve
     }
 }
 
-/// Fills `out`, neither less nor more.
+/// Fills `out` exactly.
 pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
     let (mut input, mut output) = (Input::new(data), Output::new(out));
     let (mut flags, mut count) = (0u32, 0u32);
@@ -138,18 +138,18 @@ pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
         }
         count = count.saturating_sub(1);
         if flags.wrapping_shr(count) & 1 == 0 {
-            // Zeros behind the last literal are not what 2.3.4 writes, but harmless.
+            // 2.3.4 writes no zeros after the last literal, but they are harmless.
             if input.is_empty() && output.is_full() {
                 return Ok(());
             }
             if output.is_full() {
-                return Err(Corrupt("longer than it says"));
+                return Err(Corrupt("longer than declared"));
             }
             output.put(input.u8()?)?;
             continue;
         }
         if input.is_empty() {
-            return if output.is_full() { Ok(()) } else { Err(Corrupt("shorter than it says")) };
+            return if output.is_full() { Ok(()) } else { Err(Corrupt("shorter than declared")) };
         }
         let word = usize::from(input.u16()?);
         let (short, distance) = (word % 8, (word / 8).saturating_add(1));
@@ -158,7 +158,7 @@ pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
     }
 }
 
-/// A length that three bits do not hold, less 3. `half` are four bits that another length has left over.
+/// A length that does not fit three bits, minus 3. `half` holds four bits left over from another length.
 fn long(input: &mut Input<'_>, half: &mut Option<u8>) -> Result<usize, Corrupt> {
     let nibble = match half.take() {
         None => {
@@ -179,5 +179,5 @@ fn long(input: &mut Input<'_>, half: &mut Option<u8>) -> Result<usize, Corrupt> 
         0 => input.u32()? as usize,
         long => long.into(),
     };
-    if long < 15 + 7 { Err(Corrupt("a long match that is short")) } else { Ok(long) }
+    if long < 15 + 7 { Err(Corrupt("the long form of a short match")) } else { Ok(long) }
 }

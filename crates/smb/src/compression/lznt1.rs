@@ -1,30 +1,30 @@
-//! LZNT1: chunks of 4096 bytes, each by itself, with matches whose fields move as the chunk grows.
+//! LZNT1: independent chunks of 4096 bytes, with matches whose field widths change as the chunk grows.
 //!
-//! Spec: [MS-XCA] 2.5, 3.3 (example). Does not: write an end of the buffer, which 2.5.1.2 leaves open and
-//! the length makes superfluous.
+//! Spec: [MS-XCA] 2.5, 3.3 (example). No end-of-buffer marker is written: 2.5.1.2 makes it optional, and the length
+//! makes it superfluous.
 
 use super::Corrupt;
 use super::input::Input;
 use super::matches::{Finder, Token};
 use super::output::Output;
 
-/// Bytes in a chunk before it is compressed.
+/// Uncompressed bytes in a chunk.
 const CHUNK: usize = 4096;
 const SIGNATURE: u16 = 3 << 12;
 const COMPRESSED: u16 = 1 << 15;
 
-/// Bits of a match's length, after `done` bytes of the chunk (2.5.1.4).
+/// Width of a match's length field after `done` bytes of the chunk (2.5.1.4).
 fn length_bits(done: usize) -> u32 {
     let reaches = |bits: &u32| 1usize.wrapping_shl(bits.saturating_sub(1)) < done;
     let displacement = (4..=12u32).rev().find(reaches).unwrap_or(4);
     16u32.saturating_sub(displacement)
 }
 
-/// Appends the compressed `data`; gives up once that takes `limit` bytes.
+/// Appends the compressed `data`; returns false as soon as the result takes `limit` bytes.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     let start = out.len();
@@ -42,7 +42,7 @@ pub(super) fn compress(data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn chunk(data: &[u8], (from, to): (usize, usize), finder: &mut Finder, out: &mut Vec<u8>) {
     let header = out.len();
@@ -74,12 +74,12 @@ fn chunk(data: &[u8], (from, to): (usize, usize), finder: &mut Finder, out: &mut
         out.truncate(header + 2);
         out.extend_from_slice(&data[from..to]);
     }
-    // At most 4096 + 2, less 3.
+    // At most 4096 + 2, minus 3.
     let size = (out.len() - header - 3) as u16;
     out[header..header + 2].copy_from_slice(&(kind | SIGNATURE | size).to_le_bytes());
 }
 
-/// Fills `out`, neither less nor more.
+/// Fills `out` exactly.
 pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
     let (mut input, mut output) = (Input::new(data), Output::new(out));
     while !input.is_empty() {
@@ -88,17 +88,17 @@ pub(super) fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
             break;
         }
         if header >> 12 & 7 != SIGNATURE >> 12 {
-            return Err(Corrupt("no chunk of LZNT1"));
+            return Err(Corrupt("an invalid LZNT1 chunk header"));
         }
         let body = input.take(usize::from(header & 0xfff).saturating_add(1))?;
         if header & COMPRESSED == 0 {
             output.put_all(body)?;
         } else {
-            // A chunk is of 4096 bytes at most, and nothing in it is from before it.
+            // A chunk holds at most 4096 bytes, and its matches do not reach back beyond its start.
             output.apart(CHUNK, |output| expand(body, output))?;
         }
     }
-    if output.is_full() { Ok(()) } else { Err(Corrupt("shorter than it says")) }
+    if output.is_full() { Ok(()) } else { Err(Corrupt("shorter than declared")) }
 }
 
 fn expand(body: &[u8], output: &mut Output<'_>) -> Result<(), Corrupt> {

@@ -1,40 +1,41 @@
-//! Finding what was there before: the step that all LZ77 variants begin with.
+//! Finds repeated data: the first step of all LZ77 variants.
 //!
-//! Spec: [MS-XCA] 2.1.4.1 (how matches are found is the encoder's own affair). Owns: a table of where three bytes were
-//! seen last. Does not: search long: one candidate a place, and what does not compress is passed over ever faster.
+//! Spec: [MS-XCA] 2.1.4.1 (the encoder may find matches as it likes). Owns a table of the last position of each hashed
+//! 3-byte sequence. The search is cheap: one candidate per position, and incompressible data is skipped faster and
+//! faster.
 
 /// Shorter matches have no code in any variant.
 pub(super) const MIN: usize = 3;
 const HASH_BITS: u32 = 14;
-/// After so many places without a match (as a shift) every second place is looked at, and so on.
+/// After this many positions without a match (as a shift) only every second position is searched, and so on.
 const PATIENCE: u32 = 6;
 
-/// A piece of what an encoder has to write.
+/// A unit of encoder output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
-    /// A byte.
+    /// A literal byte.
     Literal(u8),
-    /// `len` bytes again that came `distance` bytes before.
+    /// Repeats the `len` bytes that start `distance` bytes back.
     Match { len: usize, distance: usize },
 }
 
-/// Where three bytes were seen last.
+/// Finds where three bytes were last seen.
 pub(super) struct Finder {
-    /// Position plus one; 0 for nowhere.
+    /// Position plus one; 0 for none.
     last: Vec<u32>,
 }
 
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 impl Finder {
     pub(super) fn new() -> Finder {
         Finder { last: vec![0; 1 << HASH_BITS] }
     }
 
-    /// Where the three bytes at `at` were before; notes that they are here, too.
+    /// Returns the last position of the three bytes at `at`, and records the new one.
     fn replace(&mut self, input: &[u8], at: usize) -> Option<usize> {
         let three = u32::from_le_bytes([input[at], input[at + 1], input[at + 2], 0]);
         let slot = (three.wrapping_mul(0x9E37_79B1) >> (32 - HASH_BITS)) as usize;
@@ -43,8 +44,8 @@ impl Finder {
         before.checked_sub(1).map(|at| at as usize)
     }
 
-    /// Cuts `input[from..to]` into tokens. Matches begin at `floor` or later, at most `window` bytes before, and are
-    /// at most as long as `longest` says for their place.
+    /// Splits `input[from..to]` into tokens. Matches start at `floor` or later, at most `window` bytes back, and are at
+    /// most `longest(position)` bytes long.
     pub(super) fn cut(
         &mut self,
         input: &[u8],
@@ -61,7 +62,7 @@ impl Finder {
             let len = near.map_or(0, |before| common(input, before, at, to.min(at + longest(at))));
             if let (Some(before), MIN..) = (near, len) {
                 emit(Token::Match { len, distance: at - before });
-                // What a long match repeats is known already.
+                // The rest of a long match is in the table already.
                 for inside in (at + 1..(at + len).min(at + 16)).take_while(|inside| inside + MIN <= to) {
                     self.replace(input, inside);
                 }
@@ -78,11 +79,11 @@ impl Finder {
     }
 }
 
-/// How many bytes at `b` are those at `a`, up to `end`.
+/// Length of the common prefix of the data at `a` and at `b`, up to `end`.
 #[allow(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    reason = "an encoder: what is indexed and added are positions in our own data"
+    reason = "an encoder: it indexes and adds positions in our own data"
 )]
 fn common(input: &[u8], a: usize, b: usize, end: usize) -> usize {
     let (old, new) = (&input[a..], &input[b..end]);

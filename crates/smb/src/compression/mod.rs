@@ -1,8 +1,8 @@
-//! Compressed messages: what two sides agree on, how a message becomes shorter, and how it becomes itself again.
+//! Compressed messages: what two sides negotiate, and how messages are compressed and decompressed.
 //!
-//! Spec: [MS-SMB2] 3.1.4.4 (compressing), 3.1.5.3 (chains), 2.2.3.1.3 (agreeing); [MS-XCA]; LZ4's block format.
-//! Does not: sign or encrypt: a message is signed, then compressed, then encrypted. Nor trust lengths: the
-//! receiver says how long a message may become, and nothing is written beyond what it says itself.
+//! Spec: [MS-SMB2] 3.1.4.4 (compressing), 3.1.5.3 (chains), 2.2.3.1.3 (negotiation); [MS-XCA]; LZ4's block format.
+//! Signing and encryption are elsewhere: a message is signed, then compressed, then encrypted. Lengths are not trusted:
+//! the receiver limits the length of the result, and nothing is written beyond the declared length.
 
 mod huffman;
 mod input;
@@ -15,17 +15,17 @@ use weft_wire::smb2::Malformed;
 use weft_wire::smb2::compression::{Algorithm, CHAINED, CHAINED_LEN, Compressed, Payload, UNCHAINED_LEN};
 use weft_wire::smb2::negotiate::Context;
 
-/// What we can, best first: how fast it is counts more than how short.
+/// Our algorithms, best first: speed counts more than ratio.
 const OURS: [Algorithm; 5] =
     [Algorithm::PATTERN_V1, Algorithm::LZ4, Algorithm::LZ77, Algorithm::LZNT1, Algorithm::LZ77_HUFFMAN];
-/// 3.1.4.4.1: shorter runs are no pattern.
+/// 3.1.4.4.1: shorter runs are not worth a pattern.
 const MIN_RUN: usize = 64;
-/// 3.1.4.4: less than this is sent as it is, inside a chain, too.
+/// 3.1.4.4: shorter data is sent uncompressed, inside a chain too.
 const MIN_BYTES: usize = 1024;
-/// Payloads in a chain; two ends and a middle, over and over, would make three a round.
+/// Limit on the payloads in a chain. An encoder that splits repeatedly adds three per round: two runs and the data between.
 const MAX_PAYLOADS: usize = 1024;
 
-/// What cannot be decompressed: why.
+/// Data that cannot be decompressed, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("corrupt compressed data: {0}")]
 pub struct Corrupt(pub &'static str);
@@ -36,7 +36,7 @@ impl From<Malformed> for Corrupt {
     }
 }
 
-/// What both sides of a connection can.
+/// What both sides of a connection support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// Best first; never empty.
@@ -50,11 +50,11 @@ impl Agreed {
         Context::Compression { flags: CHAINED.into(), algorithms: OURS.map(|algorithm| algorithm.0).to_vec() }
     }
 
-    /// What of an offer we can, in its order; `None` where there is nothing in common. Also reads what a server chose of
+    /// The common subset of an offer, in the offer's order; `None` if it is empty. Also parses the server's answer to
     /// [`Agreed::offer`].
     pub fn of(flags: u32, algorithms: &[u16]) -> Option<Agreed> {
         let chained = flags & u32::from(CHAINED) != 0;
-        // 3.3.5.4: patterns too where there are no chains, in which alone they are of use.
+        // 3.3.5.4: patterns are included even without chains, although only chains can use them.
         let ours = |algorithm: &Algorithm| OURS.contains(algorithm);
         let mut common: Vec<Algorithm> = Vec::new();
         for algorithm in algorithms.iter().copied().map(Algorithm).filter(ours) {
@@ -65,7 +65,7 @@ impl Agreed {
         (!common.is_empty()).then_some(Agreed { algorithms: common, chained })
     }
 
-    /// The context that tells it.
+    /// The negotiate context that announces it.
     pub fn context(&self) -> Context {
         let flags = if self.chained { CHAINED.into() } else { 0 };
         Context::Compression { flags, algorithms: self.algorithms.iter().map(|a| a.0).collect() }
@@ -76,15 +76,15 @@ impl Agreed {
         Context::Compression { flags: 0, algorithms: vec![Algorithm::NONE.0] }
     }
 
-    /// What data are compressed by.
+    /// The algorithm that data is compressed with.
     fn codec(&self) -> Option<Algorithm> {
         self.algorithms.iter().copied().find(|algorithm| *algorithm != Algorithm::PATTERN_V1)
     }
 
-    /// A message made shorter; `None` where that does not succeed. The first `plain` bytes, its headers, are left as
-    /// they are where that makes no difference.
+    /// Compresses a message; `None` if that does not make it shorter. The first `plain` bytes, its headers, are left
+    /// uncompressed where that makes no difference.
     pub fn compress(&self, message: &[u8], plain: usize) -> Option<Vec<u8>> {
-        // Patterns of short messages cost next to nothing; see 3.1.4.4 for both bounds.
+        // Patterns in short messages cost next to nothing; see 3.1.4.4 for both bounds.
         let patterns = self.chained && self.algorithms.contains(&Algorithm::PATTERN_V1);
         let least = if patterns { MIN_RUN } else { MIN_BYTES };
         if message.len() < least || u32::try_from(message.len()).is_err() {
@@ -101,7 +101,7 @@ impl Agreed {
         let algorithm = self.codec()?;
         let (head, rest) = message.split_at_checked(plain)?;
         let mut out = Vec::with_capacity(message.len());
-        // Both are shorter than the message.
+        // Both lengths are below the message's.
         Compressed::Piece { original: rest.len() as u32, algorithm, plain: head.len() as u32 }.emit(&mut out);
         out.extend_from_slice(head);
         pack(algorithm, rest, rest.len(), &mut out).then_some(out)
@@ -137,34 +137,34 @@ impl Agreed {
         Some(out)
     }
 
-    /// How long the message is that a compressed one becomes; an error where it would be longer than `most`, or where it
-    /// is compressed by what was not agreed on.
+    /// The decompressed length of a message; an error if it exceeds `most`, or if the message uses an algorithm that
+    /// was not negotiated.
     pub fn original_len(&self, compressed: &[u8], most: usize) -> Result<usize, Corrupt> {
         let len = match Compressed::parse(compressed)? {
             Compressed::Chain { .. } if !self.chained => {
-                return Err(Corrupt("a chain, which was not agreed on"));
+                return Err(Corrupt("a chain, which was not negotiated"));
             }
             Compressed::Chain { original } => original as usize,
             Compressed::Piece { algorithm, .. }
                 if !self.algorithms.contains(&algorithm) || algorithm == Algorithm::PATTERN_V1 =>
             {
-                return Err(Corrupt("an algorithm that was not agreed on"));
+                return Err(Corrupt("an algorithm that was not negotiated"));
             }
             Compressed::Piece { original, plain, .. } => {
-                (original as usize).checked_add(plain as usize).ok_or(Corrupt("longer than anything"))?
+                (original as usize).checked_add(plain as usize).ok_or(Corrupt("the length overflows"))?
             }
         };
         if len <= most { Ok(len) } else { Err(Corrupt("longer than a message may be")) }
     }
 
-    /// Fills `out`, as long as [`Agreed::original_len`] says.
+    /// Fills `out`, which must be [`Agreed::original_len`] bytes long.
     pub fn decompress(&self, compressed: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
         match Compressed::parse(compressed)? {
             Compressed::Piece { algorithm, plain, .. } => {
                 let rest = compressed.get(UNCHAINED_LEN..).ok_or(Corrupt("ends too early"))?;
                 let (head, data) = rest.split_at_checked(plain as usize).ok_or(Corrupt("ends too early"))?;
                 let (front, room) =
-                    out.split_at_mut_checked(head.len()).ok_or(Corrupt("longer than it says"))?;
+                    out.split_at_mut_checked(head.len()).ok_or(Corrupt("longer than declared"))?;
                 front.copy_from_slice(head);
                 unpack(algorithm, data, room)
             }
@@ -178,7 +178,7 @@ impl Agreed {
         for i in 0..MAX_PAYLOADS {
             let (payload, rest) = Payload::parse(chain, i == 0)?;
             let (room, behind) =
-                out.split_at_mut_checked(payload.original_len()).ok_or(Corrupt("longer than it says"))?;
+                out.split_at_mut_checked(payload.original_len()).ok_or(Corrupt("longer than declared"))?;
             match payload {
                 Payload::Plain(bytes) => room.copy_from_slice(bytes),
                 Payload::Pattern { byte, .. } if self.algorithms.contains(&Algorithm::PATTERN_V1) => {
@@ -187,18 +187,18 @@ impl Agreed {
                 Payload::Packed { algorithm, data, .. } if self.algorithms.contains(&algorithm) => {
                     unpack(algorithm, data, room)?;
                 }
-                _ => return Err(Corrupt("an algorithm that was not agreed on")),
+                _ => return Err(Corrupt("an algorithm that was not negotiated")),
             }
             (chain, out) = (rest, behind);
             if chain.is_empty() {
-                return if out.is_empty() { Ok(()) } else { Err(Corrupt("shorter than it says")) };
+                return if out.is_empty() { Ok(()) } else { Err(Corrupt("shorter than declared")) };
             }
         }
-        Err(Corrupt("a chain without end"))
+        Err(Corrupt("too many payloads in a chain"))
     }
 }
 
-/// 3.1.4.4.1: runs of one byte at both ends, and what is between them.
+/// 3.1.4.4.1: splits data into runs of one byte at both ends, and the bytes between them.
 fn runs(data: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let long = |count: usize| if count >= MIN_RUN { count } else { 0 };
     let front = data.first().map_or(0, |byte| data.iter().take_while(|other| *other == byte).count());
@@ -208,7 +208,7 @@ fn runs(data: &[u8]) -> (&[u8], &[u8], &[u8]) {
     (front, middle, back)
 }
 
-/// Appends compressed `data`; false, with anything appended, where it is not shorter than `limit`.
+/// Appends the compressed `data`; false, with some output appended, if it is not shorter than `limit`.
 fn pack(algorithm: Algorithm, data: &[u8], limit: usize, out: &mut Vec<u8>) -> bool {
     match algorithm {
         Algorithm::LZNT1 => lznt1::compress(data, limit, out),
@@ -236,14 +236,14 @@ fn unpack(algorithm: Algorithm, data: &[u8], out: &mut [u8]) -> Result<(), Corru
         Algorithm::LZ77_HUFFMAN => huffman::decompress(data, out),
         Algorithm::LZ4 => match lz4_flex::block::decompress_into(data, out) {
             Ok(len) if len == out.len() => Ok(()),
-            Ok(_) => Err(Corrupt("shorter than it says")),
+            Ok(_) => Err(Corrupt("shorter than declared")),
             Err(_) => Err(Corrupt("LZ4")),
         },
         _ => Err(Corrupt("an unknown algorithm")),
     }
 }
 
-/// Decompresses whatever it is given by whatever it names, for fuzzers.
+/// Decompresses any data with any algorithm, for fuzzers.
 #[doc(hidden)]
 #[allow(clippy::arithmetic_side_effects, reason = "three bits are shifted by")]
 pub fn fuzz(data: &[u8]) {
@@ -259,7 +259,7 @@ pub fn fuzz(data: &[u8]) {
         }
         algorithm if algorithm.name().is_some() => {
             let _ = unpack(algorithm, data, &mut out);
-            // What we write we read.
+            // Our own output must decompress.
             let mut packed = Vec::new();
             if pack(algorithm, data, usize::MAX, &mut packed) {
                 let mut back = vec![0; data.len()];

@@ -1,6 +1,5 @@
-//! Decompressed bytes, put one behind the other into room that is as long as the message says.
-//!
-//! Owns: where the next byte goes. Does not: panic, or write outside, whatever a decoder asks for.
+//! Appends decompressed bytes to a buffer of the declared length; never panics or writes outside it, whatever the
+//! decoder asks for.
 
 use super::Corrupt;
 
@@ -10,7 +9,7 @@ pub(super) struct Output<'a> {
     at: usize,
 }
 
-const LONG: Corrupt = Corrupt("longer than it says");
+const LONG: Corrupt = Corrupt("longer than declared");
 
 impl<'a> Output<'a> {
     pub(super) fn new(out: &'a mut [u8]) -> Output<'a> {
@@ -39,19 +38,19 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Puts `len` bytes that came `distance` before; both may overlap.
+    /// Appends `len` bytes, copied from `distance` bytes back; source and destination may overlap.
     pub(super) fn repeat(&mut self, distance: usize, len: usize) -> Result<(), Corrupt> {
         let from = self.at.checked_sub(distance).filter(|_| distance > 0);
-        let from = from.ok_or(Corrupt("a match before the beginning"))?;
+        let from = from.ok_or(Corrupt("a match before the start of the data"))?;
         let end = self.at.checked_add(len).filter(|end| *end <= self.out.len()).ok_or(LONG)?;
         if let (1, Some(byte)) = (distance, self.out.get(from).copied()) {
             self.out.get_mut(self.at..end).ok_or(LONG)?.fill(byte);
         } else {
             let mut done = 0usize;
             while done < len {
-                // What was put doubles what can be copied at once.
+                // Each copy doubles the bytes that the next one can take.
                 let step = distance.saturating_add(done).min(len.saturating_sub(done));
-                // Inside: `from + step <= at + done`, and `at + done + step <= end`.
+                // In bounds: `from + step <= at + done`, and `at + done + step <= end`.
                 self.out.copy_within(from..from.saturating_add(step), self.at.saturating_add(done));
                 done = done.saturating_add(step);
             }
@@ -60,7 +59,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Lets `fill` put up to `most` bytes of which nothing before is seen.
+    /// Lets `fill` append up to `most` bytes; it cannot refer to earlier output.
     pub(super) fn apart(
         &mut self,
         most: usize,

@@ -1,4 +1,4 @@
-//! The examples of [MS-XCA] 3, there and back over everything, and what a peer could try.
+//! The examples of [MS-XCA] 3, round trips over all samples, and hostile input.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn unpacked(algorithm: Algorithm, data: &[u8], len: usize) -> Result<Vec<u8>, Co
     unpack(algorithm, data, &mut out).map(|()| out)
 }
 
-/// [MS-XCA] 3.1. Our encoder writes the same.
+/// [MS-XCA] 3.1. Our encoder produces the same bytes.
 #[test]
 fn the_examples_of_plain_lz77() {
     let letters =
@@ -38,7 +38,7 @@ fn the_examples_of_plain_lz77() {
     }
 }
 
-/// [MS-XCA] 3.2: the bytes of the code's lengths that are not zero, and what follows them.
+/// [MS-XCA] 3.2: the nonzero bytes of the code length table, and what follows them.
 #[test]
 fn the_examples_of_lz77_with_huffman() {
     let example = |lengths: &[(usize, &[u8])], stream: &str| {
@@ -92,7 +92,7 @@ fn samples() -> Vec<Vec<u8>> {
     let text: Vec<u8> =
         (0..30_000).flat_map(|i| format!("line {} of {}\n", i * i % 977, i).into_bytes()).collect();
     let skewed: Vec<u8> = noise(200_000).into_iter().map(|byte| byte.leading_zeros() as u8 * 3).collect();
-    // Counts like Fibonacci's want codes longer than there are.
+    // Fibonacci counts need codes longer than the maximum.
     let (mut a, mut b, mut steep) = (1, 1, Vec::new());
     for byte in 0..23 {
         steep.extend(std::iter::repeat_n(byte, a));
@@ -132,7 +132,7 @@ fn there_and_back() {
                 Ok(&plain),
                 "{algorithm:?} {i}"
             );
-            // A length that is not the right one is seen.
+            // A wrong length is detected.
             assert!(unpacked(algorithm, &compressed, plain.len() + 1).is_err(), "{algorithm:?} {i}");
             if algorithm != Algorithm::LZ77_HUFFMAN {
                 assert!(unpacked(algorithm, &compressed, plain.len() - 1).is_err(), "{algorithm:?} {i}");
@@ -213,7 +213,7 @@ fn agreements() {
     assert_eq!((flags, algorithms.len()), (1, 5));
     let both = Agreed::of(flags, &algorithms).unwrap();
     assert_eq!(both.context(), Agreed::offer());
-    // 3.3.5.4: what is in common is said; what it is of use for is another matter.
+    // 3.3.5.4: the answer lists everything in common, useful or not.
     let patterns = Agreed::of(0, &[4]).unwrap();
     assert_eq!(
         (&patterns.algorithms[..], patterns.compress(&[0; 5000], 0)),
@@ -238,14 +238,14 @@ fn what_was_not_agreed_on_is_refused() {
     }
 }
 
-/// A few bytes that claim to become many: never more than the message says itself, and that is checked first.
+/// A few bytes that claim to be many: never more than the declared length, which is checked first.
 #[test]
 fn bombs_do_not_go_off() {
     let all = Agreed::of(1, &OURS.map(|algorithm| algorithm.0)).unwrap();
     let mut bomb = Vec::new();
     Compressed::Chain { original: 4096 }.emit(&mut bomb);
     Payload::Pattern { byte: 0, count: u32::MAX }.emit(true, &mut bomb);
-    assert_eq!(restore(&all, &bomb), Err(Corrupt("longer than it says")));
+    assert_eq!(restore(&all, &bomb), Err(Corrupt("longer than declared")));
     let mut bomb = Vec::new();
     Compressed::Chain { original: u32::MAX }.emit(&mut bomb);
     Payload::Pattern { byte: 0, count: u32::MAX }.emit(true, &mut bomb);
@@ -255,12 +255,12 @@ fn bombs_do_not_go_off() {
     assert!(restore(&all, &bomb).is_err());
     // A match of 4 GiB.
     let long = hex("ff ff ff 7f 61 07 00 0f ff 00 00 ff ff ff ff");
-    assert_eq!(unpacked(Algorithm::LZ77, &long, 4096), Err(Corrupt("longer than it says")));
-    // A chain of payloads of nothing.
+    assert_eq!(unpacked(Algorithm::LZ77, &long, 4096), Err(Corrupt("longer than declared")));
+    // A chain of empty payloads.
     let mut bomb = Vec::new();
     Compressed::Chain { original: 0 }.emit(&mut bomb);
     (0..100_000).for_each(|i| Payload::Plain(b"").emit(i == 0, &mut bomb));
-    assert_eq!(restore(&all, &bomb), Err(Corrupt("a chain without end")));
+    assert_eq!(restore(&all, &bomb), Err(Corrupt("too many payloads in a chain")));
 }
 
 proptest! {
@@ -292,7 +292,7 @@ proptest! {
     }
 }
 
-/// What the fuzzer runs, in short.
+/// A short run of the fuzz target.
 #[test]
 fn the_fuzzer_finds_nothing_at_once() {
     let mut chance = 7u64;

@@ -1,8 +1,8 @@
-//! AES-CCM, the only cipher of SMB 3.0 and 3.0.2, for clients that know no other.
+//! AES-CCM, the only cipher of SMB 3.0 and 3.0.2, for clients that support no other.
 //!
-//! Spec: RFC 3610 2 with L = 4 and M = 16, which makes the 11-byte nonces of [MS-SMB2] 2.2.41.
-//! Owns: the key schedules. Does not: choose nonces. CBC-MAC is serial, which makes this about 0.5 GB/s a core: GCM is
-//! preferred wherever both ends have it.
+//! Spec: RFC 3610 2 with L = 4 and M = 16, which gives the 11-byte nonces of [MS-SMB2] 2.2.41. Owns the key schedules;
+//! callers choose the nonces. CBC-MAC is serial, which limits a core to about 0.5 GB/s: GCM is preferred whenever both
+//! ends support it.
 
 use aws_lc_rs::cipher::{AES_128, AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey};
 use aws_lc_rs::iv::FixedLength;
@@ -15,7 +15,7 @@ pub(super) const NONCE_LEN: usize = 11;
 const LENGTH_FLAG: u8 = 3;
 /// Additional data follows, M = 16, L = 4.
 const FIRST_BLOCK_FLAGS: u8 = 0x40 | ((16 - 2) / 2) << 3 | LENGTH_FLAG;
-/// How much is MACed per call of the library, in a copy because it encrypts in place.
+/// Bytes MACed per library call; they are copied, because the library encrypts in place.
 const CHUNK: usize = 4096;
 
 /// A CCM key.
@@ -34,14 +34,14 @@ impl Ccm {
         Ccm { cbc: bind(EncryptingKey::cbc), ctr: bind(EncryptingKey::ctr) }
     }
 
-    /// Encrypts in place; the tag.
+    /// Encrypts in place and returns the tag.
     pub fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], body: &mut [u8]) -> [u8; 16] {
         let tag = self.tag(nonce, aad, body);
         self.apply(nonce, 1, body);
         tag
     }
 
-    /// Decrypts in place; whether `tag` is right. When it is not, the plaintext is wiped.
+    /// Decrypts in place and returns whether `tag` is right; if not, wipes the plaintext.
     #[must_use]
     pub fn open(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], tag: &[u8], body: &mut [u8]) -> bool {
         self.apply(nonce, 1, body);
@@ -77,14 +77,14 @@ impl Ccm {
         mac
     }
 
-    /// CBC over whole blocks: the last one.
+    /// Encrypts whole blocks in CBC mode and returns the last one.
     fn chain(&self, iv: [u8; 16], blocks: &mut [u8]) -> [u8; 16] {
         let context = EncryptionContext::Iv128(FixedLength::from(iv));
         self.cbc.less_safe_encrypt(blocks, context).expect("whole blocks");
         *blocks.last_chunk().expect("at least one block")
     }
 
-    /// Counter mode from this block on (RFC 3610 2.3).
+    /// Applies counter mode, starting at this block (RFC 3610 2.3).
     fn apply(&self, nonce: &[u8; NONCE_LEN], block: u32, data: &mut [u8]) {
         let mut counter = [LENGTH_FLAG; 16];
         counter[1..12].copy_from_slice(nonce);

@@ -1,7 +1,7 @@
-//! Which library seals and opens faster on this machine.
+//! Chooses the library that seals and opens faster on this machine.
 //!
-//! Owns: the result of one short measurement per process. Does not: fall back; both libraries are always there, and
-//! their relative speed differs by a factor of two either way between processors.
+//! Owns the result of one short measurement per process. Both libraries are always linked; which one is faster, by up
+//! to a factor of two, depends on the processor.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use weft_wire::smb2::transform::TRANSFORM_LEN;
 
 use super::seal::{Opener, Sealer};
 
-/// A library that has AES-GCM.
+/// A library that provides AES-GCM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// aws-lc-rs: decrypts from one buffer into another.
@@ -21,20 +21,20 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Measures now, once per process, instead of when the first session is set up.
+    /// Measures now, once per process, instead of when the first session is established.
     pub fn choose() {
         Choice::of_this_machine();
     }
 }
 
-/// What was measured: sealing and opening choose independently, because opening with ring includes a copy.
+/// The measurement's result: sealing and opening choose independently, because opening with ring includes a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub seal: Engine,
     pub open: Engine,
 }
 
-/// Large enough that speed, not set-up, decides; small enough that measuring takes about a millisecond.
+/// Large enough that throughput, not set-up, decides; small enough that measuring takes about a millisecond.
 const SAMPLE: usize = 64 * 1024;
 const ROUNDS: usize = 5;
 

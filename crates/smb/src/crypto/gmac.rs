@@ -1,18 +1,18 @@
 //! AES-128-GMAC over a message in parts, without gathering them.
 //!
-//! Spec: RFC 4543 3 (GMAC = AES-GCM of no plaintext), NIST SP800-38D 6.4 (GHASH).
-//! Owns: the key schedule, H and its powers. Does not: choose nonces.
+//! Spec: RFC 4543 3 (GMAC = AES-GCM of no plaintext), NIST SP800-38D 6.4 (GHASH). Owns the key schedule, H and its
+//! powers; callers choose the nonces.
 //!
-//! The libraries take additional data in one piece only, and copying a 1 MiB WRITE to put its 64-byte header with a
-//! zeroed signature before it would cost more than the MAC. GHASH is a polynomial in H, so the tag of A‖B follows
-//! from the tags of A and B when A is whole blocks:
+//! The libraries accept additional data in one piece only, and copying a 1 MiB WRITE to put its 64-byte header with a
+//! zeroed signature before it would cost more than the MAC. GHASH is a polynomial in H, so the tag of A‖B follows from
+//! the tags of A and B if A is whole blocks:
 //!
 //! ```text
 //! tag(X) = E ^ (P(X) ^ L(X))·H     E = E_K(nonce‖1) = tag(""), L(X) = bit lengths, P(X) = Horner sum of the blocks
 //! P(A‖B) = P(A)·H^n ^ P(B)         n = blocks of B
 //! ```
 //!
-//! Three calls of the library and a few multiplications replace the copy; below [`GATHER_BELOW`] bytes copying wins.
+//! Three library calls and a few multiplications replace the copy; below [`GATHER_BELOW`] bytes copying is faster.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{AES_128, EncryptingKey, UnboundCipherKey};
@@ -65,27 +65,29 @@ impl Gmac {
                 room.copy_from_slice(part);
                 rest = behind;
             }
-            return self.whole(nonce, gathered.get(..total).expect("at most all of it")).to_be_bytes();
+            return self
+                .contiguous_tag(nonce, gathered.get(..total).expect("at most all of it"))
+                .to_be_bytes();
         }
         let boundaries = parts.split_last().map_or(&[][..], |(_, before)| before);
         let tail_blocks = total.div_ceil(16);
         if boundaries.iter().any(|p| !p.len().is_multiple_of(16)) || tail_blocks >> POWERS != 0 {
             let mut gathered = Vec::with_capacity(total);
             parts.iter().for_each(|part| gathered.extend_from_slice(part));
-            return self.whole(nonce, &gathered).to_be_bytes();
+            return self.contiguous_tag(nonce, &gathered).to_be_bytes();
         }
         if let [only] = parts {
-            return self.whole(nonce, only).to_be_bytes();
+            return self.contiguous_tag(nonce, only).to_be_bytes();
         }
-        let e = self.whole(nonce, &[]);
-        // Of what was taken in so far: P·H, and the length blocks that have not been multiplied yet.
+        let e = self.contiguous_tag(nonce, &[]);
+        // State of the parts absorbed so far: P·H, and the length blocks that have not been multiplied yet.
         let (mut ph, mut lengths) = (0, 0);
         for (i, part) in parts.iter().enumerate() {
             if i > 0 {
-                // The length block of what came before goes out before the shift.
+                // The previous parts' length block is removed before the shift.
                 ph = multiply(ph ^ self.times_h(lengths), self.power(part.len().div_ceil(16)));
             }
-            ph ^= self.whole(nonce, part) ^ e;
+            ph ^= self.contiguous_tag(nonce, part) ^ e;
             lengths = length(part.len());
         }
         (ph ^ self.times_h(lengths ^ length(total)) ^ e).to_be_bytes()
@@ -95,7 +97,7 @@ impl Gmac {
         multiply(x, self.powers[0])
     }
 
-    fn whole(&self, nonce: [u8; 12], data: &[u8]) -> u128 {
+    fn contiguous_tag(&self, nonce: [u8; 12], data: &[u8]) -> u128 {
         let nonce = Nonce::assume_unique_for_key(nonce);
         let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(data), &mut []);
         let tag = tag.expect("GMAC of memory does not fail");
@@ -114,20 +116,20 @@ impl Gmac {
     }
 }
 
-/// GHASH's length block for additional data alone.
+/// GHASH's length block for a message of additional data only.
 fn length(bytes: usize) -> u128 {
     (bytes as u128) << (64 + 3)
 }
 
-/// Multiplication in GF(2^128) as GCM numbers its bits (SP800-38D 6.3), in constant time.
+/// Multiplication in GF(2^128) with GCM's bit order (SP800-38D 6.3), in constant time.
 fn multiply(x: u128, y: u128) -> u128 {
-    // The other way round, bit i is the coefficient of x^i.
+    // Reversed, bit i is the coefficient of x^i.
     let (x, y) = (x.reverse_bits(), y.reverse_bits());
     let (x0, x1, y0, y1) = (x as u64, (x >> 64) as u64, y as u64, (y >> 64) as u64);
     let (low, high) = (carryless(x0, y0), carryless(x1, y1));
     let middle = carryless(x0 ^ x1, y0 ^ y1) ^ low ^ high;
     let (low, high) = (low ^ middle << 64, high ^ middle >> 64);
-    // x^128 = x^7 + x^2 + x + 1, twice: the second time for what the first pushed over the edge.
+    // x^128 = x^7 + x^2 + x + 1, applied twice: the second time for the bits that the first pushed beyond x^127.
     let over = high >> 127 ^ high >> 126 ^ high >> 121;
     let high = high ^ over;
     (low ^ high ^ high << 1 ^ high << 2 ^ high << 7).reverse_bits()
@@ -139,15 +141,15 @@ fn carryless(x: u64, y: u64) -> u128 {
     u128::from(high) << 64 | u128::from(carryless_low(x, y))
 }
 
-/// Its low half, by integer multiplications of numbers in which only every fourth bit is used, so that no carry
-/// reaches a bit that counts: 16 ones meet in the topmost place only, whose carry falls off.
+/// The low half of the product, by integer multiplications of numbers that use only every fourth bit, so that no carry
+/// reaches a bit that counts: 16 ones meet only in the topmost position, whose carry falls off.
 fn carryless_low(x: u64, y: u64) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
     const MASKS: [u64; 4] = [EVERY_FOURTH, EVERY_FOURTH << 1, EVERY_FOURTH << 2, EVERY_FOURTH << 3];
     let split = |n: u64| MASKS.map(|mask| n & mask);
     let ([x0, x1, x2, x3], [y0, y1, y2, y3]) = (split(x), split(y));
     let sum = |pairs: [(u64, u64); 4]| pairs.iter().fold(0, |sum, (x, y)| sum ^ x.wrapping_mul(*y));
-    // Those whose places add up to 0, 1, 2 and 3 modulo 4.
+    // The pairs whose positions add up to 0, 1, 2 and 3 modulo 4.
     sum([(x0, y0), (x1, y3), (x2, y2), (x3, y1)]) & MASKS[0]
         | sum([(x0, y1), (x1, y0), (x2, y3), (x3, y2)]) & MASKS[1]
         | sum([(x0, y2), (x1, y1), (x2, y0), (x3, y3)]) & MASKS[2]

@@ -1,7 +1,7 @@
-//! Session keys from the key that authentication agreed on.
+//! Derives session keys from the key that authentication agreed on.
 //!
-//! Spec: [MS-SMB2] 3.1.4.2 (SP800-108 in counter mode, HMAC-SHA256, r = 32), 3.2.5.3.1 and 3.3.5.5.3 (labels).
-//! Does not: keep raw key bytes longer than it takes to expand them.
+//! Spec: [MS-SMB2] 3.1.4.2 (SP800-108 in counter mode, HMAC-SHA256, r = 32), 3.2.5.3.1 and 3.3.5.5.3 (labels). Raw key
+//! bytes live only until they are expanded.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::preauth::Preauth;
 use super::seal::{Opener, Sealer, key_len};
 use super::sign::SigningKey;
 
-/// Which end we are: decides which key seals and which opens.
+/// Our end of the connection: decides which key seals and which opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// We sent NEGOTIATE.
@@ -34,7 +34,7 @@ pub struct Profile {
     pub cipher: Option<CipherId>,
 }
 
-/// The expanded keys of a session. Cloned for a further connection they share the counter of nonces.
+/// The expanded keys of a session. Clones for further connections share the nonce counter.
 #[derive(Clone)]
 pub struct SessionKeys {
     /// Signs and verifies. Shared with the session's first channel, whose key it is.
@@ -52,8 +52,8 @@ impl SessionKeys {
         SessionKeys::derive_from(role, profile, session_key, session_key, preauth)
     }
 
-    /// The same where authentication agreed on a longer key, `full_key`, whose first 16 bytes are the session's: the keys
-    /// of 256 bits come from all of it (Session.FullSessionKey).
+    /// Like [`SessionKeys::derive`], for an authentication that agreed on a longer key, `full_key`, whose first 16
+    /// bytes are the session key: 256-bit keys are derived from all of it (Session.FullSessionKey).
     pub fn derive_from(
         role: Role,
         profile: &Profile,
@@ -70,7 +70,7 @@ impl SessionKeys {
         let key = |label_311: &[u8], label_30: &[u8], context_30: &[u8], len: usize| {
             derived(profile, session_key, preauth, (label_311, label_30, context_30), len)
         };
-        // "ServerIn " with its blank is what the specification says: the server's incoming direction.
+        // The blank in "ServerIn " is in the specification; the label means the server's incoming direction.
         let c2s = key(b"SMBC2SCipherKey\0", b"SMB2AESCCM\0", b"ServerIn \0", len);
         let s2c = key(b"SMBS2CCipherKey\0", b"SMB2AESCCM\0", b"ServerOut\0", len);
         let (ours, theirs) = match role {
@@ -85,8 +85,8 @@ impl SessionKeys {
     }
 }
 
-/// The key that signs on one connection. For the first connection of a session it is the session's; for each further
-/// one it comes from the key of the authentication that bound it, and from that connection's own chain (3.3.5.5.3).
+/// The signing key of one connection. For the first connection of a session it is the session's; for each further one
+/// it is derived from the key of the authentication that bound it, and from that connection's own chain (3.3.5.5.3).
 pub fn signing_key(profile: &Profile, session_key: &[u8; 16], preauth: &Preauth) -> SigningKey {
     if profile.dialect < Dialect::V3_0 {
         return SigningKey::new(SigningId::HMAC_SHA256, session_key);

@@ -1,7 +1,8 @@
 //! The cryptography of SMB 2 and 3: key derivation, preauthentication integrity, signing, encryption.
 //!
 //! Spec: [MS-SMB2] 3.1.4 (signing, keys, encryption), 2.2.41 (transform header), 3.2.5.3 and 3.3.5.5.3 (which labels).
-//! Owns: key schedules, wiped when dropped. Does not: decide what must be signed or encrypted, nor check session ids.
+//! Owns key schedules, which are wiped on drop. The callers decide what must be signed or encrypted, and check session
+//! ids.
 
 mod ccm;
 mod engine;

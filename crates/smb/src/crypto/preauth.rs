@@ -1,12 +1,12 @@
 //! Preauthentication integrity: a hash chain over every NEGOTIATE and SESSION_SETUP message.
 //!
 //! Spec: [MS-SMB2] 3.3.5.4, 3.3.5.5 (3.1.1 only).
-//! Owns: 64 bytes. Does not: know which message is next; both ends feed whole SMB2 messages, header first, without
-//! transport framing. A copy continues independently: one for the connection, one for each session being set up.
+//! Both ends feed whole SMB2 messages in order, header first, without transport framing. A copy continues
+//! independently: there is one for the connection, and one for each session being established.
 
 use aws_lc_rs::digest;
 
-/// The chain's value: starts as zeros.
+/// The chain's value; initially zeros.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Preauth([u8; 64]);
 
@@ -22,12 +22,12 @@ impl Preauth {
         Preauth::default()
     }
 
-    /// Takes in the next message.
+    /// Hashes the next message.
     pub fn update(&mut self, message: &[u8]) {
         self.update_parts(&[message]);
     }
 
-    /// Takes in the next message, given in parts.
+    /// Hashes the next message, given in parts.
     pub fn update_parts(&mut self, parts: &[&[u8]]) {
         let mut hash = digest::Context::new(&digest::SHA512);
         hash.update(&self.0);
@@ -37,7 +37,7 @@ impl Preauth {
         self.0.copy_from_slice(hash.finish().as_ref());
     }
 
-    /// The value: context of the key derivation in 3.1.1.
+    /// The value, which is the key derivation's context in 3.1.1.
     pub fn value(&self) -> &[u8; 64] {
         &self.0
     }

@@ -1,9 +1,8 @@
-//! Encryption: the transform header, and AES-GCM or AES-CCM over everything behind it.
+//! Encryption: the transform header, and AES-GCM or AES-CCM over everything after it.
 //!
-//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3.
-//! Owns: key schedules and the nonce counter. Does not: look up sessions; the caller reads the header with
-//! [`transform`] first.
-//! Buffers: sealing works in place behind 52 reserved bytes; opening writes into a buffer of the caller.
+//! Spec: [MS-SMB2] 2.2.41, 3.1.4.3. Owns key schedules and the nonce counter. The caller reads the header with
+//! [`transform`] first, to look up the session. Sealing works in place after 52 reserved bytes; opening writes into a
+//! buffer of the caller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,27 +17,27 @@ use weft_wire::smb2::transform::{AUTHENTICATED, SIGNATURE_AT, TRANSFORM_LEN, Tra
 use super::ccm::{Ccm, NONCE_LEN};
 use super::engine::{Choice, Engine};
 
-/// Where the tag is in a transform header.
+/// Position of the tag in a transform header.
 const SIGNATURE: std::ops::Range<usize> = SIGNATURE_AT..SIGNATURE_AT + 16;
 const WHOLE: &str = "fields of a transform header are inside of it";
 
 /// Why a message could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// 2^64 messages: the session must end.
+    /// 2^64 messages were sent: the session must end.
     #[error("the session's nonces are used up")]
     Exhausted,
-    /// The tag does not fit: forged, damaged, or another key.
+    /// The tag is wrong: the message is forged, damaged, or encrypted with another key.
     #[error("message fails authentication")]
     Forged,
 }
 
-/// Reads the header of an encrypted message and checks that the length it names is what follows.
+/// Parses the header of an encrypted message and checks that the declared length matches the rest of the message.
 pub fn transform(message: &[u8]) -> Result<TransformHeader, Malformed> {
     let header = TransformHeader::parse(message)?;
     match Some(header.original_message_size as usize) == message.len().checked_sub(TRANSFORM_LEN) {
         true => Ok(header),
-        false => Err(Malformed("OriginalMessageSize is not what follows")),
+        false => Err(Malformed("OriginalMessageSize differs from the bytes that follow")),
     }
 }
 
@@ -49,7 +48,7 @@ enum Key {
     Ccm(Ccm),
 }
 
-/// Bytes of a cipher's key.
+/// Key length of a cipher in bytes.
 pub(super) fn key_len(cipher: CipherId) -> usize {
     match cipher {
         CipherId::AES_256_GCM | CipherId::AES_256_CCM => 32,
@@ -58,7 +57,7 @@ pub(super) fn key_len(cipher: CipherId) -> usize {
 }
 
 impl Key {
-    /// Bytes of a nonce (2.2.41).
+    /// Nonce length in bytes (2.2.41).
     fn nonce_len(&self) -> usize {
         match self {
             Key::Ccm(_) => NONCE_LEN,
@@ -88,12 +87,12 @@ impl Key {
 /// Encrypts one direction of a session. Shared by the session's connections.
 pub struct Sealer {
     key: Key,
-    /// Nonces are a counter: the key is new with each session and used in this direction only.
+    /// The nonces are a counter: each session has a new key, which is used in this direction only.
     next_nonce: AtomicU64,
 }
 
 impl Sealer {
-    /// Expands a key: 32 bytes for the ciphers of 256 bits, 16 for the others.
+    /// Expands a key: 32 bytes for 256-bit ciphers, 16 for the others.
     pub fn new(cipher: CipherId, key: &[u8]) -> Sealer {
         Sealer::with(Choice::of_this_machine(), cipher, key)
     }
@@ -102,10 +101,10 @@ impl Sealer {
         Sealer { key: Key::new(cipher, choice.seal, key), next_nonce: AtomicU64::new(1) }
     }
 
-    /// Encrypts `message[TRANSFORM_LEN..]` in place and fills the header in before it.
+    /// Encrypts `message[TRANSFORM_LEN..]` in place and fills in the header before it.
     ///
     /// # Panics
-    /// When `message` is shorter than the header or 4 GiB long: the caller made it.
+    /// If `message` is shorter than the header or 4 GiB long: we built it.
     pub fn seal(&self, session_id: u64, message: &mut [u8]) -> Result<(), SealError> {
         let nonce = self.nonce()?;
         let (head, body) = message.split_first_chunk_mut::<TRANSFORM_LEN>().expect("room for a header");
@@ -122,8 +121,8 @@ impl Sealer {
         Ok(())
     }
 
-    /// Encrypts payload that travels beside its message in place ([MS-SMB2] 2.2.43.1): the nonce, which is one of the same
-    /// counter, and the tag.
+    /// Encrypts, in place, payload that travels beside its message ([MS-SMB2] 2.2.43.1). Returns the nonce, taken from
+    /// the same counter, and the tag.
     pub fn seal_payload(&self, payload: &mut [u8]) -> Result<(Bytes, Bytes), SealError> {
         let nonce = self.nonce()?;
         let tag = self.encrypt(nonce, &[], payload);
@@ -131,7 +130,7 @@ impl Sealer {
         Ok((Bytes::copy_from_slice(nonce), Bytes::copy_from_slice(&tag)))
     }
 
-    /// Bytes of the nonce of [`Sealer::seal_payload`].
+    /// Length of the nonce that [`Sealer::seal_payload`] returns, in bytes.
     pub fn nonce_len(&self) -> usize {
         self.key.nonce_len()
     }
@@ -140,7 +139,7 @@ impl Sealer {
     fn nonce(&self) -> Result<[u8; 12], SealError> {
         let counter = self.next_nonce.fetch_add(1, Ordering::Relaxed);
         if counter == 0 || counter == u64::MAX {
-            // Stay at the end for good.
+            // Once exhausted, the counter stays exhausted.
             self.next_nonce.store(u64::MAX, Ordering::Relaxed);
             return Err(SealError::Exhausted);
         }
@@ -150,7 +149,7 @@ impl Sealer {
     }
 
     fn encrypt(&self, nonce: [u8; 12], aad: &[u8], body: &mut [u8]) -> [u8; 16] {
-        // The only errors are lengths beyond what GCM takes (64 GiB).
+        // The only possible errors are lengths beyond GCM's limit (64 GiB).
         match &self.key {
             Key::AwsLc(key) => {
                 let nonce = aws::Nonce::assume_unique_for_key(nonce);
@@ -174,7 +173,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Expands a key: 32 bytes for the ciphers of 256 bits, 16 for the others.
+    /// Expands a key: 32 bytes for 256-bit ciphers, 16 for the others.
     pub fn new(cipher: CipherId, key: &[u8]) -> Opener {
         Opener::with(Choice::of_this_machine(), cipher, key)
     }
@@ -183,11 +182,11 @@ impl Opener {
         Opener { key: Key::new(cipher, choice.open, key) }
     }
 
-    /// Decrypts a message for which [`transform`] succeeded into `plain`, which is as long as its
-    /// `original_message_size`. On error `plain` holds nothing of use.
+    /// Decrypts a message for which [`transform`] succeeded into `plain`, which must be `original_message_size` bytes
+    /// long. On error the content of `plain` is unspecified.
     ///
     /// # Panics
-    /// When the lengths do not match.
+    /// If the lengths do not match.
     pub fn open(&self, message: &[u8], plain: &mut [u8]) -> Result<(), SealError> {
         let (head, sealed) = message.split_first_chunk::<TRANSFORM_LEN>().ok_or(SealError::Forged)?;
         assert_eq!(sealed.len(), plain.len());
@@ -196,11 +195,11 @@ impl Opener {
         self.decrypt(nonce, aad, tag, sealed, plain)
     }
 
-    /// Decrypts payload that travelled beside its message into `plain`, which is as long. Nonces and tags of other lengths
-    /// than the cipher's are forged.
+    /// Decrypts payload that travelled beside its message into `plain`, which must have the payload's length. A nonce
+    /// or tag of another length than the cipher's counts as forged.
     ///
     /// # Panics
-    /// When the lengths do not match.
+    /// If the lengths do not match.
     pub fn open_payload(
         &self,
         nonce: &[u8],

@@ -1,8 +1,8 @@
-//! Signing: 16 bytes in the header over the whole message.
+//! Signing: the 16 bytes of the header that authenticate the whole message.
 //!
-//! Spec: [MS-SMB2] 3.1.4.1, 3.1.5.1. HMAC-SHA256 (2.x), AES-128-CMAC (3.x), AES-128-GMAC (3.1.1).
-//! Owns: the key schedule. Does not: decide what is signed. Interim responses must not be: they share their MessageId
-//! with the final response, and a GMAC nonce used twice gives the key away.
+//! Spec: [MS-SMB2] 3.1.4.1, 3.1.5.1. HMAC-SHA256 (2.x), AES-128-CMAC (3.x), AES-128-GMAC (3.1.1). Owns the key
+//! schedule; callers decide what is signed. Interim responses must not be: they share their MessageId with the final
+//! response, and using a GMAC nonce twice reveals the key.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use weft_wire::smb2::{Command, HEADER_LEN, header};
 
 use super::gmac::Gmac;
 
-/// Who sends the message: part of the GMAC nonce.
+/// The sender of a message, which is part of the GMAC nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// A request.
@@ -23,13 +23,13 @@ pub enum Sender {
     Server,
 }
 
-/// In the last byte of a GMAC nonce: it is one of payload.
+/// Set in the last byte of a GMAC nonce that belongs to payload.
 const PAYLOAD: u8 = 0x80;
 
 /// A session's signing key, expanded.
 pub struct SigningKey {
     algorithm: Algorithm,
-    /// Counts the nonces of payload, which has no MessageId.
+    /// Counts the nonces for payload, which has no MessageId.
     next_nonce: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ enum Algorithm {
 }
 
 impl SigningKey {
-    /// Expands a key. An algorithm that is not one of the three, which negotiation never yields, is taken as AES-CMAC.
+    /// Expands a key. Any other algorithm, which negotiation never yields, is treated as AES-CMAC.
     pub fn new(algorithm: SigningId, key: &[u8; 16]) -> SigningKey {
         let algorithm = match algorithm {
             SigningId::HMAC_SHA256 => Algorithm::HmacSha256(hmac::Key::new(hmac::HMAC_SHA256, key)),
@@ -51,8 +51,8 @@ impl SigningKey {
         SigningKey { algorithm, next_nonce: AtomicU64::new(0) }
     }
 
-    /// Signs payload that travels beside its message ([MS-SMB2] 2.2.43.1): nonce, empty where the algorithm has none, and
-    /// signature.
+    /// Signs payload that travels beside its message ([MS-SMB2] 2.2.43.1). Returns the nonce, empty if the algorithm
+    /// has none, and the signature.
     pub fn sign_payload(&self, sender: Sender, payload: &[&[u8]]) -> (Bytes, Bytes) {
         let nonce = match self.algorithm {
             Algorithm::Gmac(_) => {
@@ -60,7 +60,7 @@ impl SigningKey {
                 let mut nonce = [0; 12];
                 nonce[..8].copy_from_slice(&counter.to_le_bytes());
                 nonce[8] = u8::from(sender == Sender::Server);
-                // No message has this bit: with its nonce the key would be given away.
+                // No message's nonce has this bit set, so a nonce is never used twice, which would reveal the key.
                 nonce[11] = PAYLOAD;
                 Bytes::copy_from_slice(&nonce)
             }
@@ -77,25 +77,25 @@ impl SigningKey {
         right && bool::from(self.tag_of(nonce, &[payload])[..].ct_eq(signature))
     }
 
-    /// Bytes of the nonce of [`SigningKey::sign_payload`].
+    /// Length of the nonce that [`SigningKey::sign_payload`] returns, in bytes.
     pub fn payload_nonce_len(&self) -> usize {
         if matches!(self.algorithm, Algorithm::Gmac(_)) { 12 } else { 0 }
     }
 
-    /// Signs a message in place: sets SMB2_FLAGS_SIGNED and fills the signature in.
+    /// Signs a message in place: sets SMB2_FLAGS_SIGNED and fills in the signature.
     ///
     /// # Panics
-    /// When `message` is shorter than a header: it is one that we emitted.
+    /// If `message` is shorter than a header: we emitted it.
     pub fn sign(&self, sender: Sender, message: &mut [u8]) {
         let (head, rest) = message.split_at_mut(HEADER_LEN);
         self.sign_parts(sender, head, &[rest]);
     }
 
-    /// The same for a message in parts: `head` starts with the header, `rest` follows it. With GMAC no part is copied
-    /// as long as all but the last are multiples of 16 bytes long, as READ responses and WRITE requests are.
+    /// Signs a message in parts: `head` starts with the header, `rest` follows it. GMAC copies no part as long as the
+    /// length of every part but the last is a multiple of 16, as in READ responses and WRITE requests.
     ///
     /// # Panics
-    /// When `head` is shorter than a header.
+    /// If `head` is shorter than a header.
     pub fn sign_parts(&self, sender: Sender, head: &mut [u8], rest: &[&[u8]]) {
         let first: &[u8; HEADER_LEN] = head.first_chunk().expect("a header");
         let nonce = nonce(sender, first);
@@ -116,7 +116,7 @@ impl SigningKey {
         let mut zeroed = *head;
         header::patch_signature(&mut zeroed, &[0; 16]);
         let expected = self.tag_of(&nonce(sender, head), &[&zeroed, rest]);
-        // The signature is the end of a header.
+        // The signature is the last field of the header.
         head.last_chunk::<16>().is_some_and(|signature| bool::from(expected.ct_eq(signature)))
     }
 

@@ -1,4 +1,4 @@
-//! Known answers: RFC 4493, NIST SP800-38D, the example sessions of [MS-SMB2] as published; and round trips.
+//! Known answers (RFC 4493, NIST SP800-38D, the published example sessions of [MS-SMB2]) and round trips.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use weft_machine::buf;
@@ -10,7 +10,7 @@ use super::gmac::Gmac;
 use super::kdf::kdf;
 use super::*;
 
-/// Bytes of a hex string; blanks are for the reader.
+/// Parses a hex string; blanks are ignored.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
@@ -53,7 +53,7 @@ fn gmac_of_nothing() {
     assert_eq!(Gmac::new(&[0; 16]).tag([0; 12], &[&[]]).to_vec(), hex("58e2fccefa7e3061367f1d57a4e7455a"));
 }
 
-/// The tag of the parts is the tag of the whole, however the whole is cut.
+/// The tag of the parts equals the tag of the whole, however it is split.
 #[test]
 fn gmac_of_parts_is_gmac_of_the_whole() {
     let key = [0x2b; 16];
@@ -102,7 +102,7 @@ fn what_is_signed_verifies_and_nothing_else_does() {
                 assert!(!key.verify(Sender::Client, &tampered), "{algorithm:?} of {len}, byte {at}");
             }
             assert!(!key.verify(Sender::Client, &signed[..signed.len() - 1]), "truncated");
-            // In parts, as a WRITE with its payload elsewhere.
+            // In parts, like a WRITE whose payload is elsewhere.
             if len >= 48 {
                 let mut head = message(len)[..HEADER_LEN + 48].to_vec();
                 key.sign_parts(Sender::Client, &mut head, &[&signed[HEADER_LEN + 48..]]);
@@ -144,7 +144,7 @@ fn sealed_messages_open_on_the_other_side_only() {
         let mut opened = vec![0; plain.len()];
         server.opener.as_ref().unwrap().open(&sealed, &mut opened).unwrap();
         assert_eq!(opened, plain);
-        // Our own direction does not open what we sent: nothing can be reflected.
+        // A peer cannot reflect our own messages: the opener has the other direction's key.
         assert_eq!(client.opener.as_ref().unwrap().open(&sealed, &mut opened), Err(SealError::Forged));
         for at in [4, 20, 33, 36, 44, TRANSFORM_LEN, sealed.len() - 1] {
             let mut tampered = sealed.clone();

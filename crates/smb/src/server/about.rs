@@ -1,8 +1,7 @@
-//! What a connection is, for whoever runs the server: dialect, sessions, protection, and what its client has asked for.
+//! Describes a connection for the administrator: dialect, sessions, protection, and what its client has asked for.
 //!
-//! Spec: [MS-SMB2] 3.3.1.7, 3.3.1.8 (state), 3.3.4.21 (query server information).
-//! Does not: count payload; the channel does. Nothing here is kept for this purpose on the way of a request, but for two
-//! flags of questions that a client asks once.
+//! Spec: [MS-SMB2] 3.3.1.7, 3.3.1.8 (state), 3.3.4.21 (query server information). Payload is counted by the channel.
+//! The request path keeps nothing for this purpose except two flags for queries that a client sends once.
 
 use std::rc::Rc;
 
@@ -12,49 +11,49 @@ use weft_wire::smb2::negotiate::{Capabilities, CipherId, SigningId};
 use super::connection::Connection;
 use super::session::Session;
 
-/// A connection that is served. Stays on its core; cloning shares it.
+/// A connection with its server. Stays on its core; cloning shares it.
 #[derive(Clone)]
 pub struct Served(pub(super) Rc<Connection>);
 
-/// A connection as it is now.
+/// A snapshot of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// "3.1.1"; `None` before NEGOTIATE.
     pub dialect: Option<String>,
     /// ClientGuid, in hex: the same on all connections of a client. `None` before NEGOTIATE and with 2.0.2.
     pub client: Option<String>,
-    /// Whether the dialect has SMB Direct at all: from 3.0 on.
+    /// Whether the dialect supports SMB Direct: from 3.0 on.
     pub knows_rdma: bool,
-    /// Whether the client said that it makes several connections for a session, which is how Windows comes to RDMA.
+    /// Whether the client announced multichannel, by which Windows discovers RDMA.
     pub multichannel: bool,
     /// Whether it has asked for the server's interfaces (FSCTL_QUERY_NETWORK_INTERFACE_INFO).
     pub asked_interfaces: bool,
-    /// Whether it has asked for Weft's own list of ways (FSCTL_WEFT_ENDPOINTS).
+    /// Whether it has asked for Weft's own list of endpoints (FSCTL_WEFT_ENDPOINTS).
     pub asked_endpoints: bool,
     /// Its sessions.
     pub sessions: Vec<SessionAbout>,
 }
 
-/// A session as it is now.
+/// A snapshot of a session.
 #[derive(Clone, Debug)]
 pub struct SessionAbout {
     /// SessionId: the same on all channels of a session.
     pub id: u64,
-    /// Who logged on.
+    /// The user.
     pub user: String,
-    /// The algorithm that signs.
+    /// The signing algorithm.
     pub signing: &'static str,
-    /// Whether requests that are not signed are refused.
+    /// Whether unsigned requests are refused.
     pub signing_required: bool,
-    /// The cipher, where all of the session is encrypted.
+    /// The cipher, if the whole session is encrypted.
     pub encryption: Option<&'static str>,
     /// Connections of the session.
     pub channels: usize,
-    /// Shares that it is connected to, those that are encrypted by themselves told apart.
+    /// The connected shares, with a mark for those that require encryption themselves.
     pub shares: Vec<ShareAbout>,
-    /// Files and folders that it has open.
+    /// Number of open files and folders.
     pub opens: usize,
-    /// Since it was set up.
+    /// Age of the session.
     pub age_seconds: u64,
 }
 
@@ -63,17 +62,17 @@ pub struct SessionAbout {
 pub struct ShareAbout {
     /// Its name.
     pub name: String,
-    /// Whether what belongs to it is encrypted whatever the session is.
+    /// Whether the share requires encryption, independent of the session.
     pub encrypted: bool,
 }
 
 impl Served {
-    /// Serves it to its end.
+    /// Serves the connection to its end.
     pub async fn run(self) {
         self.0.run().await;
     }
 
-    /// What it is now.
+    /// The current state.
     pub fn about(&self) -> About {
         let connection = &self.0;
         if !connection.is_negotiated() {
@@ -129,7 +128,7 @@ fn cipher_name(cipher: CipherId) -> &'static str {
     }
 }
 
-/// What a client has asked on a connection so far.
+/// The queries that a client has sent on a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     pub interfaces: bool,

@@ -1,19 +1,18 @@
-//! Who is who: the host's accounts as SIDs, and the SIDs that everybody knows.
+//! Accounts: the host's users as SIDs, and the well-known SIDs.
 //!
-//! Spec: [MS-DTYP] 2.4.2.4 (well-known SIDs), [MS-LSAT] 3.1.4.5 (which names), [MS-SAMR] 3.1.1.9 (relative ids).
-//! Owns: the host's own domain. Does not: prove who somebody is (see [`crate::auth`]) or decide access.
+//! Spec: [MS-DTYP] 2.4.2.4 (well-known SIDs), [MS-LSAT] 3.1.4.5 (which names), [MS-SAMR] 3.1.1.9 (relative ids). Owns
+//! the host's own domain. Authentication is in [`crate::auth`]; access is decided elsewhere.
 //!
-//! The host is a domain by itself, S-1-5-21-a-b-c, where a, b and c are made from its name; a user's relative id is
-//! made from the user's name. Both stay as they are over restarts and however users are listed: descriptors that are
-//! kept with files go on meaning the same people. Unix users and groups are S-1-22-1-uid and S-1-22-2-gid, as Samba
-//! writes them.
+//! The host is its own domain, S-1-5-21-a-b-c, where a, b and c are derived from its name; a user's relative id is
+//! derived from the user's name. Both are stable across restarts and independent of the order of users, so descriptors
+//! stored with files keep their meaning. Unix users and groups are S-1-22-1-uid and S-1-22-2-gid, as in Samba.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use weft_wire::dcerpc::lsarpc::{Domain, SidUse, Translated};
 use weft_wire::dcerpc::samr::{Account, PRIMARY_GROUP};
 use weft_wire::smb2::fscc::security::Sid;
 
-/// Relative ids below are the system's own ([MS-SAMR] 3.1.1.9.1).
+/// Smaller relative ids are reserved for the system ([MS-SAMR] 3.1.1.9.1).
 const FIRST_RID: u32 = 1000;
 
 /// The accounts of a server.
@@ -24,11 +23,11 @@ pub(crate) struct Accounts {
     pub(crate) users: Vec<Account>,
 }
 
-/// A domain whose members are the same everywhere.
+/// A domain whose members are the same on every host.
 struct WellKnown {
     domain: &'static str,
     authority: u64,
-    /// What the SIDs of its members begin with.
+    /// The common prefix of its members' SIDs.
     prefix: &'static [u32],
     members: &'static [(&'static str, u32, SidUse)],
 }
@@ -78,7 +77,7 @@ impl WellKnown {
     }
 }
 
-/// The domain that aliases of every Windows host are in; nobody is a member of any here.
+/// The domain that contains the aliases of every Windows host; none of them has members here.
 pub(crate) fn builtin() -> Domain {
     Domain { name: "Builtin".into(), sid: Sid { authority: 5, sub_authorities: vec![32] } }
 }
@@ -93,7 +92,7 @@ impl Accounts {
         let mut accounts: Vec<Account> = Vec::new();
         for user in users {
             let mut rid = rid_of(user);
-            // Two names with one id: so rare that the order of the configuration may decide.
+            // Two names with the same id: so rare that the order of the configuration may decide.
             while accounts.iter().any(|account| account.rid == rid) {
                 rid = rid.wrapping_add(1);
             }
@@ -115,17 +114,17 @@ impl Accounts {
         sid
     }
 
-    /// What somebody's SID is, who may have logged on by a name that is not listed.
+    /// The SID of a user, who may have logged on under a name that is not listed.
     pub(crate) fn sid_of_user(&self, name: &str) -> Sid {
         self.sid(self.find(name).map_or_else(|| rid_of(name), |account| account.rid))
     }
 
-    /// The group that everybody is in.
+    /// The group that contains every user.
     pub(crate) fn primary_group(&self) -> Sid {
         self.sid(PRIMARY_GROUP)
     }
 
-    /// Translates `name`, `DOMAIN\name` or `name@domain`; enters the domain where it is not listed yet.
+    /// Translates `name`, `DOMAIN\name` or `name@domain`; appends the domain to `domains` if it is missing.
     pub(crate) fn of_name(&self, name: &str, domains: &mut Vec<Domain>) -> Translated {
         let (domain, local) = match (name.split_once('\\'), name.rsplit_once('@')) {
             (Some((domain, local)), _) | (None, Some((local, domain))) => (Some(domain), local),
@@ -209,14 +208,15 @@ impl Accounts {
     }
 }
 
-/// A relative id from a name: 30 bits of its hash. What two users of one server share one by chance in a billion.
+/// Derives a relative id from a name: 30 bits of its hash. Two users of one server collide with a chance of one in a
+/// billion.
 fn rid_of(name: &str) -> u32 {
     let hash = digest(&SHA256, format!("weft user {}", name.to_lowercase()).as_bytes());
     let word = words(hash.as_ref()).next().unwrap_or(0);
     (word % (1 << 30)).saturating_add(FIRST_RID)
 }
 
-/// The words of a hash.
+/// The 32-bit words of a hash.
 fn words(hash: &[u8]) -> impl Iterator<Item = u32> {
     hash.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word))
 }
@@ -224,7 +224,7 @@ fn words(hash: &[u8]) -> impl Iterator<Item = u32> {
 const UNIX_USER: &str = "Unix User";
 const UNIX_GROUP: &str = "Unix Group";
 
-/// A Unix user or group by its number: names are the business of the host that has them.
+/// A Unix user or group by number; only its own host knows its name.
 fn unix(domain: Option<&str>, number: &str, domains: &mut Vec<Domain>) -> Option<Translated> {
     let id: u32 = number.parse().ok()?;
     let (name, which, kind) = match domain? {

@@ -1,7 +1,7 @@
-//! Admission: what a request has to pass before an operation sees it. There is no other way to an [`OpContext`].
+//! Admission: the checks that a request must pass before an operation runs. There is no other way to an [`OpContext`].
 //!
-//! Spec: [MS-SMB2] 3.3.5.2.4 (signature), 3.3.5.2.9 (session), 3.3.5.2.11 (tree connect), in this order.
-//! Owns: the proof. Each step takes the value that the step before gave, and only this file makes them:
+//! Spec: [MS-SMB2] 3.3.5.2.4 (signature), 3.3.5.2.9 (session), 3.3.5.2.11 (tree connect), in this order. Each step
+//! takes the value that the previous step returned, and only this file creates these values:
 //!
 //! ```text
 //! verify --> Verified --> in_session --> InSession --> in_tree --> Admitted --> OpContext::new
@@ -9,9 +9,9 @@
 //!            ECHO                        TREE_CONNECT, CANCEL      all operations
 //! ```
 //!
-//! Does not: count or log a refusal before [`Refused::tell`] is called, so that the READ that is carried out at once can leave a
-//! request to the general path. Nor decrypt, count credits, or look at the rest of a compound (see [`super::frame`]). SESSION_SETUP
-//! finds its session and its key in other ways (see [`super::session_setup`]).
+//! A refusal is counted and logged only when [`Refused::tell`] is called, so that the READ fast path can leave a
+//! request to the general path. Decryption, credits and the other requests of a compound are in [`super::frame`].
+//! SESSION_SETUP finds its session and key in other ways (see [`super::session_setup`]).
 //!
 //! [`OpContext`]: super::context::OpContext
 
@@ -27,41 +27,40 @@ use super::connection::Connection;
 use super::session::{Binding, Session, Tree};
 use crate::crypto::{Sender, SigningKey};
 
-/// How a request was protected on its way.
+/// How a request was protected in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protection {
     Not,
-    /// By the key of its channel.
+    /// With the key of its channel.
     Signed,
-    /// Encrypted, by the keys of its session.
+    /// Encrypted, with the keys of its session.
     Sealed,
 }
 
-/// A request that nobody has looked at.
+/// An unchecked request.
 pub(super) struct Incoming<'a> {
     pub connection: &'a Rc<Connection>,
     pub header: &'a Header,
-    /// Header first, without the rest of its compound. An admitted request takes it; one that is refused leaves it.
+    /// Header first, without the rest of its compound. An admitted request takes the message; a refused one leaves it.
     pub message: &'a mut Bytes,
 }
 
-/// A request whose sender has proven to have the key of the channel that it names, where that is required of it. It may name no
-/// session.
+/// A request whose sender has proven, where required, that it has the key of the channel. It may have no session.
 pub(super) struct Verified<'a> {
     incoming: Incoming<'a>,
-    /// This connection's channel of the session; `None` when it has none.
+    /// This connection's channel of the session; `None` if there is none.
     binding: Option<Rc<Binding>>,
     protection: Protection,
 }
 
-/// A request of a session that goes on, protected as the session requires.
+/// A request of a live session, protected as the session requires.
 pub(super) struct InSession<'a> {
     incoming: Incoming<'a>,
     binding: Rc<Binding>,
     protection: Protection,
 }
 
-/// A request to a tree of its session, protected as the share requires: everything that an operation relies on.
+/// A request in a tree of its session, protected as the share requires: everything that an operation relies on.
 pub(crate) struct Admitted {
     connection: Rc<Connection>,
     binding: Rc<Binding>,
@@ -71,46 +70,46 @@ pub(crate) struct Admitted {
     protection: Protection,
 }
 
-/// Why a request is not carried out.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// NEGOTIATE is signed: there is no key yet.
+    /// NEGOTIATE is signed, but there is no key yet.
     SignedNegotiate,
-    /// It is signed, and its authentication, still in progress, has no key yet.
+    /// The request is signed, but its authentication is still in progress and has no key yet.
     NoKeyYet,
-    /// The signature is not one of the channel's key.
+    /// The signature was not made with the channel's key.
     Forged,
-    /// Not signed.
+    /// The request is not signed.
     NotSigned,
-    /// Encrypted by another session than the one that it names.
+    /// The request was encrypted for another session than the one that it names.
     SealedByAnother,
-    /// This connection is no channel of a session of this id, or the session has ended.
+    /// This connection is not a channel of the session, or the session has ended.
     NoSession,
     /// The client has to authenticate again.
     Expired,
-    /// Not encrypted, in a session where it must be.
+    /// The session requires encryption, but the request is not encrypted.
     SessionNotSealed,
-    /// Names no tree.
+    /// The request names no tree.
     NoTreeId,
-    /// The session has no tree of this id.
+    /// The session has no tree with this id.
     NoTree,
-    /// Not encrypted, to a share where it must be.
+    /// The share requires encryption, but the request is not encrypted.
     ShareNotSealed,
 }
 
 impl Refused {
-    /// Counts and logs it; the status of the answer.
+    /// Counts and logs the refusal; returns the status of the answer.
     pub fn tell(self, connection: &Connection) -> NtStatus {
         match self {
             Refused::Forged => connection.forged(),
             Refused::NotSigned => {
-                tracing::warn!(peer = %connection.peer, "refused: a request that is not signed");
+                tracing::warn!(peer = %connection.peer, "refused: an unsigned request");
             }
             Refused::SessionNotSealed => {
-                tracing::warn!(peer = %connection.peer, "refused: a request that is not encrypted");
+                tracing::warn!(peer = %connection.peer, "refused: an unencrypted request");
             }
             Refused::ShareNotSealed => {
-                tracing::warn!(peer = %connection.peer, "refused: a request to an encrypted share that is not encrypted");
+                tracing::warn!(peer = %connection.peer, "refused: an unencrypted request to an encrypted share");
             }
             _ => {}
         }
@@ -133,10 +132,10 @@ impl Refused {
     }
 }
 
-// The steps are always inlined, as are `OpContext::new` and `frame::context`: calls would move what each step gives, which costs a
-// READ 200 instructions.
+// The steps are always inlined, as are `OpContext::new` and `frame::context`: calls would copy the values between
+// steps, which costs a READ 200 instructions.
 
-/// All steps at once, for a request that is alone in its message and came in the clear.
+/// All steps at once, for a request that is alone in its message and unencrypted.
 #[inline(always)]
 pub(super) fn admit(
     connection: &Rc<Connection>,
@@ -148,8 +147,8 @@ pub(super) fn admit(
 }
 
 impl<'a> Incoming<'a> {
-    /// 3.3.5.2.4: the signature, where there is one or must be one. `session_id` is the header's, or in a related request that of
-    /// the request before (3.3.5.2.7.2); `sealed` is the session whose keys the message was encrypted with.
+    /// 3.3.5.2.4: checks the signature, if there is one or must be one. `session_id` is the header's, or in a related
+    /// request the one of the previous request (3.3.5.2.7.2); `sealed` is the session whose keys encrypted the message.
     #[inline(always)]
     pub fn verify(self, session_id: u64, sealed: Option<&Arc<Session>>) -> Result<Verified<'a>, Refused> {
         let binding = self.connection.binding(session_id);
@@ -192,13 +191,13 @@ impl<'a> Verified<'a> {
         self.incoming.message
     }
 
-    /// The key that verified its signature, when it came signed: the answer is signed by it too.
+    /// The key that verified its signature, if it was signed; the answer is signed with it too.
     pub fn signed(&self) -> Option<&Arc<SigningKey>> {
         let binding = self.binding.as_ref().filter(|_| self.protection == Protection::Signed)?;
         Some(&binding.signing)
     }
 
-    /// 3.3.5.2.9: the session that it names, and what that requires.
+    /// 3.3.5.2.9: finds its session and checks the session's requirements.
     #[inline(always)]
     pub fn in_session(self) -> Result<InSession<'a>, Refused> {
         let Verified { incoming, binding, protection } = self;
@@ -213,18 +212,18 @@ impl<'a> Verified<'a> {
     }
 }
 
-/// What lets a client clean up goes on after its session has expired.
+/// Whether a command is allowed after the session has expired: those that let a client clean up.
 fn outlasts_session(command: Command) -> bool {
     matches!(command, Command::Logoff | Command::Close | Command::Lock | Command::Cancel)
 }
 
 impl<'a> InSession<'a> {
-    /// The connection that it came by.
+    /// The connection that it arrived on.
     pub fn connection(&self) -> &'a Rc<Connection> {
         self.incoming.connection
     }
 
-    /// The session that it names.
+    /// Its session.
     pub fn session(&self) -> &Arc<Session> {
         &self.binding.session
     }
@@ -234,12 +233,13 @@ impl<'a> InSession<'a> {
         self.incoming.message
     }
 
-    /// How it was protected on its way.
+    /// How it was protected in transit.
     pub fn protection(&self) -> Protection {
         self.protection
     }
 
-    /// 3.3.5.2.11: the tree that it is for, and what its share requires. In a related request the tree of the request before.
+    /// 3.3.5.2.11: finds its tree and checks the share's requirements. A related request uses the previous request's
+    /// tree.
     #[inline(always)]
     pub fn in_tree(self, tree_id: Option<u32>) -> Result<Admitted, Refused> {
         let InSession { incoming, binding, protection } = self;
@@ -260,17 +260,17 @@ impl<'a> InSession<'a> {
 }
 
 impl Admitted {
-    /// The connection that it came by.
+    /// The connection that it arrived on.
     pub fn connection(&self) -> &Rc<Connection> {
         &self.connection
     }
 
-    /// The session that it names.
+    /// Its session.
     pub fn session(&self) -> &Arc<Session> {
         &self.binding.session
     }
 
-    /// The tree that it names.
+    /// Its tree.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
@@ -285,17 +285,17 @@ impl Admitted {
         &self.message
     }
 
-    /// Whether it came encrypted.
+    /// Whether it was encrypted.
     pub fn encrypted(&self) -> bool {
         self.protection == Protection::Sealed
     }
 
-    /// The key that verified its signature, when it came signed: the answer is signed by it too.
+    /// The key that verified its signature, if it was signed; the answer is signed with it too.
     pub fn signed(&self) -> Option<&Arc<SigningKey>> {
         (self.protection == Protection::Signed).then_some(&self.binding.signing)
     }
 
-    /// The same request for a task of its own, which may outlast the connection.
+    /// The same request for a separate task, which may outlive the connection.
     pub fn detach(&self) -> Admitted {
         Admitted {
             connection: self.connection.clone(),

@@ -1,17 +1,17 @@
-//! The clients that have connections here, by their ClientGuid: one dialect each.
+//! The table of connected clients by ClientGuid, which fixes one dialect per client.
 //!
-//! Spec: [MS-SMB2] 3.3.1.16, 3.3.5.5.3 (dialect verification), 3.3.7.1 (its end).
-//! Owns: an entry per client for as long as one of its connections has logged on. Does not: know sessions.
+//! Spec: [MS-SMB2] 3.3.1.16, 3.3.5.5.3 (dialect verification), 3.3.7.1 (its end). Owns an entry per client for as long
+//! as one of its connections has logged on.
 //!
-//! Without the rule somebody in between could make one of a client's connections speak an old dialect unnoticed while
-//! the others keep the client assured.
+//! Without this rule a man in the middle could downgrade one of a client's connections unnoticed, while the others seem
+//! secure.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_wire::smb2::{Dialect, Guid};
 
-/// GlobalClientTable. Bounded by the connections.
+/// GlobalClientTable. The number of connections bounds it.
 #[derive(Default)]
 pub(super) struct Clients(Mutex<HashMap<Guid, Client>>);
 
@@ -20,14 +20,14 @@ struct Client {
     connections: usize,
 }
 
-/// A connection's place in the table; leaves it when dropped.
+/// A connection's entry in the table, removed on drop.
 pub(super) struct Ticket {
     clients: Arc<Clients>,
     guid: Guid,
 }
 
 impl Clients {
-    /// Enters a connection of a client; `None` when the client speaks another dialect on its others.
+    /// Adds a connection of a client; `None` if the client's other connections use another dialect.
     pub fn enter(self: &Arc<Clients>, guid: Guid, dialect: Dialect) -> Option<Ticket> {
         let mut table = self.lock();
         let client = table.entry(guid).or_insert(Client { dialect, connections: 0 });
@@ -39,7 +39,7 @@ impl Clients {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Guid, Client>> {
-        // Each change is complete before anything can panic.
+        // Every update completes before anything can panic, so a poisoned lock is harmless.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

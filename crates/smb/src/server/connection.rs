@@ -1,14 +1,15 @@
-//! One connection: its state, and the loop that takes requests in and lets answers out.
+//! One connection: its state, and the loop that receives requests and sends answers.
 //!
-//! Spec: [MS-SMB2] 3.3.1.7 (state), 3.3.5.1 (accepting), 3.3.7.1 (loss).
-//! Owns: what was negotiated, the sequence window, this connection's channels of sessions (which end with it), and every
-//! request in flight. Does not: spawn; requests run inside the connection's task.
+//! Spec: [MS-SMB2] 3.3.1.7 (state), 3.3.5.1 (accepting), 3.3.7.1 (loss). Owns what was negotiated, the sequence window,
+//! this connection's channels of sessions (which end with it), and every request in flight. All requests run inside the
+//! connection's task.
 //!
-//! Operation: a message is handled as far as it goes without waiting, before the next one is looked at; what has to
-//! wait joins the others in flight. Answers to a batch of messages leave together. When as many requests are in
-//! flight or unsent as the client may have credits, or unsent answers take [`MAX_UNSENT_BYTES`], no more is received: a client
-//! that does not read its answers waits, and memory does not grow. A long answer has its bytes from the pool, in a part that all
-//! connections of its address share, from before it is made until the network has taken it.
+//! Each message is processed as far as possible without waiting, before the next one is looked at; work that must wait
+//! joins the futures in flight. Answers to a batch of messages leave together. Receiving stops while the number of
+//! requests in flight or unsent reaches the client's credits, or while unsent answers take [`MAX_UNSENT_BYTES`]: a
+//! client that does not read its answers waits, and memory does not grow. A long answer takes its buffer from the pool,
+//! from a part shared by all connections of its address, before it is built, and holds it until the network has taken
+//! the answer.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -41,64 +42,64 @@ use crate::compression::Agreed;
 use crate::crypto::{Preauth, Sender, SigningKey};
 use crate::ids::IdMap;
 
-/// Wrong signatures of one connection before it is cut off: what is not an accident is an attempt.
+/// Wrong signatures per connection before it is closed: one may be an accident, more are an attack.
 const MOST_FORGED: u32 = 4;
-/// How often, and how long apart, it is looked whether the client's host has acknowledged a notice.
+/// How often, and at what interval, to check whether the client's host has acknowledged a notice.
 const UNACKNOWLEDGED_LOOKS: u32 = 20;
 const UNACKNOWLEDGED_PAUSE: Duration = Duration::from_millis(150);
-/// Messages handled before their answers leave.
+/// Messages processed before their answers are sent.
 const BATCH: usize = 64;
-/// Batches without a pause before other tasks of this core get a turn, if no clock says so earlier.
+/// Batches without a pause before other tasks on this core get a turn, unless the clock ends the turn earlier.
 const BATCHES_IN_A_ROW: usize = 4;
 
-/// Bytes in memory that may be unsent while requests are received: READs of an encrypted session are among them, and the medium
-/// should not wait for the next.
+/// Unsent bytes in memory up to which requests are still received. READs of an encrypted session count, and the medium
+/// should not run dry.
 const MAX_UNSENT_BYTES: usize = 256 << 10;
 
-/// State of a connection that outlives a request.
+/// The state of a connection that outlives a request.
 pub(crate) struct Connection {
     /// The transport.
     pub channel: Rc<dyn Channel>,
     pub(super) server: Arc<Server>,
     /// For logs.
     pub(super) peer: String,
-    /// Nobody can be in between.
+    /// The client is on this host, so there is no man in the middle.
     pub(super) of_this_host: bool,
-    /// Who failed log-ons are charged to.
+    /// The source that failed log-ons are charged to.
     pub(super) source: Source,
-    /// 3.1.1: the hash over NEGOTIATE, where every session's chain begins.
+    /// 3.1.1: the hash over NEGOTIATE, with which every session's chain starts.
     pub(super) preauth: Rc<RefCell<Preauth>>,
     pub(super) waiting: Waiting,
-    /// Authentications between two legs, by the SessionId that they will have.
+    /// Authentications between two round trips, by their future SessionId.
     pub(super) in_progress: RefCell<HashMap<u64, InProgress>>,
     negotiated: OnceCell<Negotiated>,
-    /// An SMB1 negotiate was answered with "ask again".
+    /// An SMB1 negotiate was answered with a request to negotiate again.
     negotiating: Cell<bool>,
     window: RefCell<Window>,
-    /// The sessions that this connection is a channel of.
+    /// The sessions that have this connection as a channel.
     bindings: RefCell<IdMap<u64, Rc<Binding>>>,
-    /// Where other connections and cores leave what this client is to be told.
+    /// Notices for this client from other connections and cores.
     mailbox: Arc<Mailbox>,
-    /// Notices that the medium has not taken yet, by the order in which they were sent.
+    /// Notices that the medium has not taken yet, in the order of sending.
     undelivered: RefCell<BTreeMap<u64, Notice>>,
     /// Held from the first log-on.
     client: OnceCell<Ticket>,
     unsent: RefCell<Vec<Unsent>>,
-    /// Somebody has logged on here before.
+    /// Whether a log-on has succeeded on this connection.
     authenticated: Cell<bool>,
-    /// As many references as there are authentications in progress, and one.
+    /// Has one reference per authentication in progress, plus one.
     half_open: Rc<()>,
-    /// Requests with a wrong signature so far.
+    /// Requests with a wrong signature.
     forged: Cell<u32>,
-    /// Interim responses sent so far.
+    /// Interim responses sent.
     interims: Cell<u64>,
     rooms: Rooms,
     ended: Cell<Option<&'static str>>,
-    /// For whoever wants to know why a client does not use RDMA.
+    /// Shows why a client does not use RDMA.
     pub(super) asked: Cell<Asked>,
 }
 
-/// A message that the medium may not have taken yet.
+/// A message that the medium has possibly not taken yet.
 struct Unsent {
     taken: Sending,
     fallback: Vec<Header>,
@@ -137,12 +138,12 @@ impl Connection {
         }
     }
 
-    /// What NEGOTIATE settled; there is always one while operations run.
+    /// What NEGOTIATE settled; operations run only after it.
     pub fn negotiated(&self) -> &Negotiated {
         self.negotiated.get().expect("operations run after NEGOTIATE")
     }
 
-    /// How messages may be compressed, once that was agreed on.
+    /// How messages may be compressed, if that was negotiated.
     pub(super) fn compression(&self) -> Option<&Agreed> {
         self.is_negotiated().then(|| self.negotiated().compression.as_ref()).flatten()
     }
@@ -152,8 +153,8 @@ impl Connection {
         self.negotiated().dialect
     }
 
-    /// Ends the connection without answering, after the operation that calls this: the peer or somebody between us
-    /// broke a rule that forbids further talk (a failed negotiate validation). The first reason is logged.
+    /// Ends the connection without an answer, after the operation that calls this: the peer or a man in the middle
+    /// broke a rule that forbids further communication (a failed negotiate validation). The first reason is logged.
     pub fn terminate(&self, reason: &'static str) {
         if self.ended.get().is_none() {
             static CLOSED: LogLimit = LogLimit::new();
@@ -164,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// 3.3.5.2.4: a request had a wrong signature. It is refused; a client that goes on like this is cut off.
+    /// 3.3.5.2.4: a request had a wrong signature. It is refused; a client that repeats this is disconnected.
     pub(super) fn forged(&self) {
         self.forged.set(self.forged.get().saturating_add(1));
         static FORGED: LogLimit = LogLimit::new();
@@ -176,10 +177,10 @@ impl Connection {
         }
     }
 
-    /// A key of the session of this id that a message proves its sender to have: the channel's, also after the session's
-    /// end, or that of a session of other connections. Only to such a sender is an error signed that says that the session
-    /// is not one of this connection: anybody else could have answers signed under numbers that the session's own
-    /// connections use, which gives a GMAC key away.
+    /// The key of this session that the message proves its sender to have: the channel's, also after the session's end,
+    /// or the session's own if it belongs to other connections. The error that the session is not one of this
+    /// connection is signed only for such a sender: otherwise anyone could obtain signatures under message ids that the
+    /// session's own connections use, which reveals a GMAC key.
     pub(super) fn proven(&self, id: u64, message: &[u8]) -> Option<Arc<SigningKey>> {
         let ours = self.bindings.borrow().get(&id).map(|binding| binding.signing.clone());
         let theirs = || self.server.sessions.find(id).map(|session| session.keys.signing.clone());
@@ -217,15 +218,16 @@ impl Connection {
         (u32::from(self.charge(header)) * 65_536).min(self.negotiated().max_io)
     }
 
-    /// The credits that a request costs (3.3.5.2.3): one where the dialect has no other, or it says nothing.
+    /// The credits that a request costs (3.3.5.2.3): one if the dialect has no other charge, or the request states
+    /// none.
     pub(super) fn charge(&self, header: &Header) -> u16 {
         if self.multi_credit() { header.credit_charge.max(1) } else { 1 }
     }
 
     /// Largest payload inside a message, in bytes.
     pub(super) fn max_inline(&self) -> usize {
-        /// Around an inline payload: transform header, SMB2 header, the longest fixed part (a WRITE's). Linux on SMB
-        /// Direct asks for exactly what this leaves of its own limit.
+        /// Overhead of an inline payload: transform header, SMB2 header, the longest fixed part (a WRITE's). Linux on
+        /// SMB Direct requests exactly what this leaves of its own limit.
         const HEADERS: usize = 52 + 64 + 48;
         self.channel.limits().max_message.saturating_sub(HEADERS)
     }
@@ -242,35 +244,35 @@ impl Connection {
         self.window.borrow_mut().grant(charge, wanted, limit)
     }
 
-    /// The session of this id, if it belongs to this connection and has not ended.
+    /// The live session with this id, if it belongs to this connection.
     pub(super) fn session(&self, id: u64) -> Option<Arc<Session>> {
         self.bindings.borrow().get(&id).map(|b| &b.session).filter(|session| !session.is_ended()).cloned()
     }
 
-    /// This connection's channel of the session of this id, unless it has ended.
+    /// This connection's channel of the session with this id, unless the session has ended.
     pub(super) fn binding(&self, id: u64) -> Option<Rc<Binding>> {
         self.bindings.borrow().get(&id).filter(|binding| !binding.session.is_ended()).cloned()
     }
 
-    /// The sessions of this connection that have not ended.
+    /// The live sessions of this connection.
     pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
         let bindings = self.bindings.borrow();
         bindings.values().map(|b| &b.session).filter(|session| !session.is_ended()).cloned().collect()
     }
 
-    /// Sessions, and authentications on their way to one.
+    /// Number of sessions, including authentications in progress.
     pub(super) fn sessions_len(&self) -> usize {
-        // Those that were ended elsewhere do not count for long.
+        // Sessions that were ended elsewhere are removed here.
         self.bindings.borrow_mut().retain(|_, binding| !binding.session.is_ended());
         self.bindings.borrow().len().saturating_add(self.in_progress.borrow().len())
     }
 
-    /// Whether somebody has logged on here and not off again.
+    /// Whether a user is logged on here.
     pub(super) fn is_logged_on(&self) -> bool {
         self.bindings.borrow().values().any(|binding| !binding.session.is_ended())
     }
 
-    /// A place for one more authentication, given back when it is dropped; `None` when there are as many as may be.
+    /// A slot for one more authentication, freed on drop; `None` if all are taken.
     pub(super) fn half_open(&self) -> Option<Rc<()>> {
         let limits = &self.server.config.limits;
         let most = if self.authenticated.get() { limits.half_open } else { limits.half_open_of_strangers };
@@ -293,7 +295,7 @@ impl Connection {
         self.bindings.borrow_mut().remove(&id);
     }
 
-    /// Enters the client with its dialect (3.3.5.5.3); false when it speaks another one elsewhere. 2.0.2 has no
+    /// Registers the client with its dialect (3.3.5.5.3); false if it uses another one elsewhere. 2.0.2 has no
     /// ClientGuid.
     pub(super) fn enter_client(&self) -> bool {
         let negotiated = self.negotiated();
@@ -306,7 +308,7 @@ impl Connection {
         }
     }
 
-    /// Sends what others have left in the mailbox. What the medium does not take goes to the session's other channels.
+    /// Sends the notices in the mailbox. Those that the medium does not take go to the session's other channels.
     fn deliver(self: &Rc<Self>, inflight: &mut Inflight) {
         for notice in self.mailbox.take() {
             let message = match notice.session.encrypt {
@@ -333,7 +335,7 @@ impl Connection {
         }
     }
 
-    /// Room for an answer of at most so many bytes, as soon as there is some.
+    /// Waits for a buffer for an answer of at most `len` bytes.
     pub(super) async fn room(&self, len: usize) -> Box<Buf> {
         self.rooms.room(&self.answers(), len).await
     }
@@ -342,13 +344,13 @@ impl Connection {
         self.channel.answers().unwrap_or_else(|| self.server.config.pool.clone())
     }
 
-    /// How often an answer has waited for room.
+    /// How often an answer has waited for a buffer.
     pub(super) fn waits(&self) -> u64 {
         self.rooms.waits()
     }
 
-    /// Brings a long answer into its room. Where its operation could not tell how long it would be, it waits for room here, and
-    /// nothing is received meanwhile.
+    /// Moves a long answer into its buffer. If its operation could not know the length in advance, this waits for a
+    /// buffer, and nothing is received meanwhile.
     pub(super) async fn settle_in(&self, reply: &mut Reply) {
         let room = match reply.room.take() {
             Some(room) => room,
@@ -357,7 +359,7 @@ impl Connection {
         reply.put_into(*room);
     }
 
-    /// Whether the client has to read before it is received from.
+    /// Whether the client must read answers before more is received from it.
     fn is_full(&self) -> bool {
         self.rooms.is_full(&*self.channel, MAX_UNSENT_BYTES)
     }
@@ -371,7 +373,7 @@ impl Connection {
         self.unsent.borrow_mut().push(Unsent { taken, fallback: ready.fallback, _held: ready.held });
     }
 
-    /// Sends an interim response with the credits of `cx`'s request; its AsyncId. See [`OpContext::pending`].
+    /// Sends an interim response with the credits of `cx`'s request; returns its AsyncId. See [`OpContext::pending`].
     pub(super) fn interim(&self, cx: &OpContext) -> u64 {
         self.interims.set(self.interims.get().wrapping_add(1));
         let async_id = cx.header().message_id;
@@ -393,18 +395,18 @@ impl Connection {
         async_id
     }
 
-    /// How many interim responses have gone out.
+    /// Number of interim responses sent.
     pub(super) fn interims(&self) -> u64 {
         self.interims.get()
     }
 
-    /// 3.3.4.6: a notice that the network does not bring to the client goes to another channel, where there is one. That the
-    /// client's host acknowledges nothing is all that can be seen of it.
+    /// 3.3.4.6: a notice that does not reach the client is sent over another channel, if there is one. The only sign of
+    /// that is that the client's host does not acknowledge it.
     async fn confirm(&self, n: u64) {
         let mut before = 0;
         for _ in 0..UNACKNOWLEDGED_LOOKS {
             let now = self.channel.unacknowledged();
-            // A busy connection always has something underway; that it becomes less shows that the client is there.
+            // A busy connection always has unacknowledged bytes; if they become fewer, the client is alive.
             if now == 0 || now < before {
                 self.undelivered.borrow_mut().remove(&n);
                 return;
@@ -414,15 +416,15 @@ impl Connection {
         }
         let notice = self.undelivered.borrow_mut().remove(&n);
         if notice.is_some_and(|notice| notice.send_past(&self.mailbox)) {
-            tracing::info!(peer = %self.peer, "a notice is not acknowledged and goes by another channel");
+            tracing::info!(peer = %self.peer, "a notice is not acknowledged; sending it over another channel");
         }
     }
 
-    /// Serves until the peer or a rule ends the connection.
+    /// Serves until the peer or a protocol violation ends the connection.
     pub(super) async fn run(self: Rc<Connection>) {
         let mut inflight = Inflight::new();
         self.serve(&mut inflight).await;
-        // Requests in flight are given up; then nothing uses the sessions any more.
+        // Cancels the requests in flight; then nothing uses the sessions any more.
         drop(inflight);
         self.channel.close();
         let bindings: Vec<_> = self.bindings.borrow_mut().drain().collect();
@@ -433,7 +435,7 @@ impl Connection {
         }
         let lost = unsent.into_iter().filter_map(|notice| (!notice.send()).then_some(())).count();
         if lost > 0 {
-            tracing::debug!(peer = %self.peer, "{lost} notices were not sent: their client is gone");
+            tracing::debug!(peer = %self.peer, "{lost} notices not sent: their client is gone");
         }
     }
 
@@ -443,7 +445,7 @@ impl Connection {
         let mut batches = 0usize;
         let server = self.server.clone();
         let mut drain = server.drain.join();
-        // Dropped while no more is wanted: whoever keeps it must poll it.
+        // Dropped while nothing should be received, because a kept future must be polled.
         let mut receiving = None;
         loop {
             let mut paused = false;
@@ -504,12 +506,12 @@ impl Connection {
         draining: bool,
     ) -> Poll<Event> {
         let mut progress = false;
-        // What the client is told comes before what its requests wait for because of it.
+        // Notices precede the answers of requests that may be waiting for the client's reaction.
         if !self.is_ended() && self.mailbox.has_any() {
             self.deliver(inflight);
             progress = true;
         }
-        // What is in flight is not carried out for nobody.
+        // Requests in flight are not carried out after the channel has ended.
         while !self.channel.has_ended()
             && let Poll::Ready(Some(())) = inflight.poll_next_unpin(cx)
         {
@@ -519,7 +521,7 @@ impl Connection {
             }
         }
         if self.channel.has_ended() {
-            // Others wait for what it holds or has been granted, and receiving may wait for its memory.
+            // Others may wait for what these requests hold, and receiving may wait for their memory.
             inflight.clear();
         }
         if self.is_ended() {
@@ -536,7 +538,7 @@ impl Connection {
         if !self.channel.has_ended() && (inflight.len() >= most || self.is_full()) {
             *receiving = None;
         } else if rt::turn_is_over() {
-            // A request in flight has used it up.
+            // A request in flight has used up the turn.
             cx.waker().wake_by_ref();
         } else if let Poll::Ready(received) =
             receiving.get_or_insert_with(|| self.channel.recv()).as_mut().poll(cx)
@@ -564,7 +566,7 @@ impl Connection {
                 Some(Err(reason)) => self.terminate(reason),
                 None => self.start(frame::handle(self.clone(), message.body), inflight).await,
             }
-            // A break that it caused goes out before the answer to the next request: a client can tell what came of what.
+            // A break that this request caused leaves before the next answer, so that the client can attribute it.
             if self.mailbox.has_any() && !self.is_ended() {
                 self.deliver(inflight);
             }
@@ -584,7 +586,7 @@ impl Connection {
         self.channel.cork(false);
     }
 
-    /// Runs a future as far as it goes; what is left goes on in flight.
+    /// Runs a future as far as possible; the remainder continues in flight.
     async fn start(&self, work: impl Future<Output = ()> + 'static, inflight: &mut Inflight) {
         let mut work: LocalBoxFuture<'static, ()> = Box::pin(work);
         if poll_once(work.as_mut()).await.is_none() {
@@ -592,8 +594,8 @@ impl Connection {
         }
     }
 
-    /// Looks after what was sent: what the medium has not taken yet is waited for in flight, and a payload that could
-    /// not be read is answered with an error.
+    /// Follows up on sent messages: waits in flight for those that the medium has not taken, and answers a payload that
+    /// could not be read with an error.
     async fn settle(self: &Rc<Connection>, inflight: &mut Inflight) {
         loop {
             let unsent = std::mem::take(&mut *self.unsent.borrow_mut());
@@ -624,8 +626,8 @@ impl Connection {
                 let outgoing = outgoing::unreadable(fallback);
                 self.send(outgoing::short(outgoing));
             }
-            // The receiving side learns of it as well, and says why.
-            Err(e) => tracing::debug!(peer = %self.peer, "an answer was not sent: {e}"),
+            // The receiving side sees this too, and logs the reason.
+            Err(e) => tracing::debug!(peer = %self.peer, "cannot send an answer: {e}"),
         }
     }
 }
@@ -640,7 +642,7 @@ async fn poll_once<T>(mut future: Pin<&mut (dyn Future<Output = T> + '_)>) -> Op
 }
 
 enum Event {
-    /// A request in flight ended, or something was sent.
+    /// A request in flight completed, or something was sent.
     Progress,
     Received(Result<Option<Message>, Error>),
     TooLate,
@@ -649,7 +651,7 @@ enum Event {
     Drained,
 }
 
-/// Ends a connection that has no session for too long.
+/// Ends a connection that has had no session for too long.
 struct LoginTimer {
     limit: Duration,
     /// Runs while there is no session.

@@ -1,14 +1,14 @@
-//! What an operation sees: the server, its connection, session and tree, the request, and the shape of a reply.
+//! The view of an operation: the server, its connection, session and tree, the request, and the shape of a reply.
 //!
-//! Spec: [MS-SMB2] 3.3.1 (abstract data model). What is checked before an operation runs is in [`super::admission`].
+//! Spec: [MS-SMB2] 3.3.1 (abstract data model). The checks before an operation are in [`super::admission`].
 //!
-//! `ops` gives the core three things: `ops::dispatch(cx) -> Answer` carries out CREATE to SET_INFO and IOCTL by
+//! `ops` provides three things: `ops::dispatch(cx) -> Answer` executes CREATE to SET_INFO and IOCTL by
 //! `cx.header().command`; `ops::Opens` (`Default + Send + Sync`, one in every [`Session`]) is the open table; its
-//! `close_tree` and `close_all` end opens, delete-on-close included. NEGOTIATE, SESSION_SETUP, LOGOFF, TREE_*,
-//! ECHO and CANCEL belong to the core.
+//! `close_tree` and `close_all` close opens, including delete-on-close. NEGOTIATE, SESSION_SETUP, LOGOFF, TREE_*, ECHO
+//! and CANCEL belong to the core.
 //!
-//! Owns: nothing beyond the operation; everything is shared by `Rc` or `Arc`. Does not: sign, encrypt, count credits
-//! or look at other requests of the compound (see [`super::connection`]).
+//! Everything is shared through `Rc` or `Arc`. Signing, encryption, credits and the other requests of the compound are
+//! in [`super::connection`].
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -29,22 +29,22 @@ use super::session::{Session, Tree};
 use super::{Config, Server};
 use crate::crypto::SigningKey;
 
-/// The state that one operation runs in. Cheap to clone parts out of; lives until the operation has answered.
+/// The state that one operation runs in. Its parts are cheap to clone; it lives until the operation has answered.
 ///
-/// It is made of nothing but an [`Admitted`] request, so the session, the signature or encryption, and the tree have been
-/// checked. The core has also checked the header, and that the sequence window and the credit charge allow it.
+/// It can be made only from an [`Admitted`] request, so the session, the signature or encryption, and the tree have
+/// been checked. The core has also checked the header, the sequence window and the credit charge.
 pub(crate) struct OpContext {
     admitted: Admitted,
-    /// The FileId of the request before this one in a related compound ([MS-SMB2] 3.3.5.2.7.2), then the one that
-    /// this request used; [`OpContext::file_id`] and [`OpContext::set_file_id`] keep it.
+    /// The FileId of the previous request in a related compound ([MS-SMB2] 3.3.5.2.7.2), then the one that this request
+    /// used; maintained by [`OpContext::file_id`] and [`OpContext::set_file_id`].
     pub(super) file_id: Cell<Option<FileId>>,
-    /// AsyncId, once an interim response has gone out.
+    /// AsyncId, once an interim response was sent.
     pub(super) async_id: Cell<Option<u64>>,
-    /// The open that it counts on; see [`super::ops::Outstanding`].
+    /// The open that this request is counted on; see [`super::ops::Outstanding`].
     pub(super) outstanding: RefCell<Option<Outstanding>>,
-    /// Whether the request is the last one of its message.
+    /// Whether the request is the last one in its message.
     last: bool,
-    /// Entered with the connection while the operation waits.
+    /// Registered with the connection while the operation waits.
     cancel: OnceCell<Rc<Cancel>>,
 }
 
@@ -57,8 +57,8 @@ impl Drop for OpContext {
 }
 
 impl OpContext {
-    /// For an operation that nothing has been done of. `file_id`: of the request before, in a related compound; `last`: no request
-    /// follows in its message.
+    /// A context for an operation that has not started. `file_id` is the previous request's in a related compound;
+    /// `last` means that no request follows in its message.
     #[inline(always)]
     pub fn new(admitted: Admitted, file_id: Option<FileId>, last: bool) -> OpContext {
         OpContext {
@@ -71,15 +71,15 @@ impl OpContext {
         }
     }
 
-    /// The same request for a task of its own, which may outlast the connection that it came by. What it learns of
-    /// FileId and AsyncId is taken over by [`OpContext::adopt`].
+    /// The same request for a separate task, which may outlive the connection. [`OpContext::adopt`] takes over the
+    /// FileId and AsyncId that the task learns.
     pub fn detach(&self) -> OpContext {
         let detached = OpContext::new(self.admitted.detach(), self.file_id.get(), self.last);
         detached.async_id.set(self.async_id.get());
         detached
     }
 
-    /// The end of a request that was detached.
+    /// Takes over the results of a detached request.
     pub fn adopt(&self, detached: &OpContext) {
         self.file_id.set(detached.file_id.get());
         self.async_id.set(detached.async_id.get());
@@ -91,17 +91,17 @@ impl OpContext {
         &self.connection().server
     }
 
-    /// The connection that the request came by.
+    /// The connection that the request arrived on.
     pub fn connection(&self) -> &Rc<Connection> {
         self.admitted.connection()
     }
 
-    /// The session that it names.
+    /// Its session.
     pub fn session(&self) -> &Arc<Session> {
         self.admitted.session()
     }
 
-    /// The tree that it names.
+    /// Its tree.
     pub fn tree(&self) -> &Arc<Tree> {
         self.admitted.tree()
     }
@@ -111,25 +111,25 @@ impl OpContext {
         self.admitted.header()
     }
 
-    /// The whole SMB2 message, header first, without the rest of the compound: the offsets in SMB2 structures count
-    /// from its start. Slices of it are owned and cheap (a WRITE's payload is `message.slice(..)`).
+    /// The whole SMB2 message, header first, without the rest of the compound: offsets in SMB2 structures count from
+    /// its start. Slices of it are owned and cheap (a WRITE's payload is `message.slice(..)`).
     pub fn message(&self) -> &Bytes {
         self.admitted.message()
     }
 
-    /// Whether it came encrypted. Then the answer is encrypted too, and RDMA channels are refused
-    /// unless their payload is encrypted as well.
+    /// Whether it was encrypted. If so, the answer is encrypted too, and RDMA channels are refused unless their payload
+    /// is encrypted as well.
     pub fn encrypted(&self) -> bool {
         self.admitted.encrypted()
     }
 
-    /// The key that verified its signature, when it came signed: the answer is signed by it too.
+    /// The key that verified its signature, if it was signed; the answer is signed with it too.
     pub fn signed(&self) -> Option<&Arc<SigningKey>> {
         self.admitted.signed()
     }
 
-    /// The FileId that the request means: the one that it carries, or, whatever that is, the one of the request before
-    /// it when it is related. Remembers it for the requests that follow.
+    /// The FileId that the request refers to: its own, or in a related request the previous one's, whatever it carries
+    /// itself. Remembers it for the following requests.
     pub fn file_id(&self, carried: FileId) -> FileId {
         let related = self.header().flags.contains(Flags::RELATED_OPERATIONS);
         let id = if related { self.file_id.get().unwrap_or(carried) } else { carried };
@@ -137,7 +137,7 @@ impl OpContext {
         id
     }
 
-    /// What CREATE opened: requests related to it inherit it.
+    /// Sets the FileId that CREATE opened: related requests inherit it.
     pub fn set_file_id(&self, id: FileId) {
         self.file_id.set(Some(id));
     }
@@ -157,9 +157,9 @@ impl OpContext {
         &self.server().config
     }
 
-    /// The most bytes that a READ, WRITE or a QUERY may move: the limit told to the client in NEGOTIATE and the
-    /// credits that it paid ([MS-SMB2] 3.3.5.2.5: 64 KiB a credit). The credit charge itself is checked by the core;
-    /// an operation compares its own length with this and answers STATUS_INVALID_PARAMETER above it.
+    /// The most bytes that a READ, WRITE or QUERY may move: the limit that NEGOTIATE announced, and the credits that
+    /// the client paid ([MS-SMB2] 3.3.5.2.5: 64 KiB per credit). The core checks the credit charge itself; an operation
+    /// compares its own length with this and answers STATUS_INVALID_PARAMETER above it.
     pub fn max_payload(&self) -> u32 {
         self.connection().max_payload(self.header())
     }
@@ -169,8 +169,8 @@ impl OpContext {
         self.connection().max_inline()
     }
 
-    /// Room for an answer of at most so many bytes, to be asked for before it is made, and before anything that others wait for is
-    /// held; see [`Reply::room`].
+    /// A buffer for an answer of at most `len` bytes. Ask for it before building the answer, and before holding
+    /// anything that others wait for; see [`Reply::room`].
     pub async fn room(&self, len: usize) -> Option<Box<Buf>> {
         match len > SHORT_ANSWER {
             true => Some(Box::pin(self.connection().room(len)).await),
@@ -178,10 +178,9 @@ impl OpContext {
         }
     }
 
-    /// Tells the client that the answer will take long: an interim STATUS_PENDING goes out now
-    /// ([MS-SMB2] 3.3.4.2). Call it before waiting for something that a peer decides; again it does nothing. In a
-    /// compound it does nothing but for the last request, and for a CREATE (3.3.5.2.7, note 266): there the operation answers
-    /// when it can.
+    /// Announces that the answer will take long: sends an interim STATUS_PENDING ([MS-SMB2] 3.3.4.2). Call it before
+    /// waiting for something that a peer decides; a second call does nothing. In a compound only the last request, and
+    /// a CREATE (3.3.5.2.7, note 266), can be pending; others are answered when they are done.
     pub fn pending(&self) {
         let tells = self.last || self.header().command == Command::Create;
         if tells && self.async_id.get().is_none() {
@@ -189,7 +188,7 @@ impl OpContext {
         }
     }
 
-    /// Refuses to wait for what may never come, where the connection's client has enough of that waiting (3.3.4.2).
+    /// Refuses a wait of unlimited length if the connection's client has enough such requests waiting (3.3.4.2).
     pub fn may_wait(&self) -> Result<(), NtStatus> {
         match self.connection().waiting.len() < MAX_WAITING {
             true => Ok(()),
@@ -197,7 +196,7 @@ impl OpContext {
         }
     }
 
-    /// Ends when a CANCEL names this request; the operation then answers STATUS_CANCELLED. Operations that cannot
+    /// Completes when a CANCEL names this request; the operation then answers STATUS_CANCELLED. Operations that cannot
     /// wait long ignore it.
     pub async fn cancelled(&self) {
         let cancel = self.cancel.get_or_init(|| {
@@ -211,7 +210,7 @@ impl OpContext {
 
 /// A successful answer (or a warning that carries data).
 ///
-/// An operation emits its fixed body and its control bytes behind the reserved header:
+/// An operation emits its fixed body and its control bytes after the reserved header:
 ///
 /// ```ignore
 /// let mut reply = Reply::new();
@@ -219,34 +218,34 @@ impl OpContext {
 /// ```
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// STATUS_SUCCESS, or a status of warning severity with which the body is still sent
-    /// (STATUS_BUFFER_OVERFLOW).
+    /// STATUS_SUCCESS, or a warning status that still carries a body (STATUS_BUFFER_OVERFLOW).
     pub status: NtStatus,
-    /// [`HEADER_LEN`] bytes that the core fills in, then the body. Offsets in the body count from byte 0 of this.
+    /// [`HEADER_LEN`] bytes that the core fills in, then the body. Offsets in the body count from byte 0 of this
+    /// buffer.
     pub message: Vec<u8>,
-    /// Where a long `message` goes until the network has taken it: memory of the part of the pool that all answers to the client's
-    /// address share. In a box, because short answers have none.
+    /// The pool buffer that holds a long `message` until the network has taken it, from the part that all answers to
+    /// the client's address share. Boxed, because short answers have none.
     pub room: Option<Box<Buf>>,
-    /// Payload of a READ, not read yet when it is a file range: it follows `message` on the wire, or goes into
-    /// `segments`.
+    /// Payload of a READ; a file range is not read yet. It follows `message` on the wire, or goes into `segments`.
     pub payload: Option<Payload>,
-    /// Segments of the client's memory that the payload goes to by RDMA Write; empty: inline.
+    /// Segments of the client's memory that receive the payload by RDMA Write; empty: inline.
     pub segments: Vec<Segment>,
-    /// What is done to the payload before it goes into `segments`; `message` then ends with room for telling how.
+    /// The transform to apply to the payload before it goes into `segments`; `message` then reserves room to describe
+    /// it.
     pub transform: Option<RdmaTransformId>,
-    /// The region that the answer revokes (SMB2_CHANNEL_RDMA_V1_INVALIDATE).
+    /// The region that the answer invalidates (SMB2_CHANNEL_RDMA_V1_INVALIDATE).
     pub invalidate: Option<Stag>,
-    /// Whether its client would like it compressed.
+    /// Whether the client asked for a compressed answer.
     pub compress: bool,
 }
 
 impl Reply {
-    /// STATUS_SUCCESS with an empty body behind the reserved header.
+    /// STATUS_SUCCESS with an empty body after the reserved header.
     pub fn new() -> Reply {
         Reply::with_capacity(64)
     }
 
-    /// The same, with room for a body of `len` bytes.
+    /// Like [`Reply::new`], with capacity for a body of `len` bytes.
     pub fn with_capacity(len: usize) -> Reply {
         let mut message = Vec::with_capacity(HEADER_LEN.saturating_add(len));
         message.resize(HEADER_LEN, 0);
@@ -262,32 +261,32 @@ impl Reply {
         }
     }
 
-    /// Whether `message` has to be in a room, and is not.
+    /// Whether `message` needs a pool buffer and is not in one.
     pub(super) fn is_long(&self) -> bool {
         self.message.len() > HEADER_LEN + SHORT_ANSWER && self.payload.is_none()
     }
 
-    /// Moves the end of `message`, all that the room holds, into it.
+    /// Moves the end of `message`, as much as the buffer holds, into it.
     pub(super) fn put_into(&mut self, mut room: Buf) {
-        // The core writes the header in front.
+        // The core still has to write the header at the front.
         let at = self.message.len().saturating_sub(room.capacity()).max(HEADER_LEN);
         let Some((head, tail)) = self.message.split_at_checked(at) else { return };
         room.set_len(tail.len());
         room.copy_from_slice(tail);
         self.payload = Some(Payload::Chain(vec![room.freeze()]));
-        // A truncated vector would keep its memory.
+        // Truncating the vector would keep its memory.
         self.message = head.to_vec();
     }
 }
 
-/// An answer that is an ERROR response ([MS-SMB2] 2.2.2). `?` makes one of a plain status.
+/// An ERROR response ([MS-SMB2] 2.2.2). `?` converts a plain status into one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// Why.
+    /// The error status.
     pub status: NtStatus,
-    /// ErrorData, for the few that carry some (STATUS_BUFFER_TOO_SMALL); mostly empty.
+    /// ErrorData, for the few statuses that carry some (STATUS_BUFFER_TOO_SMALL); usually empty.
     pub data: error::Response,
-    /// A region that even the failed answer revokes.
+    /// A region that is invalidated even though the operation failed.
     pub invalidate: Option<Stag>,
 }
 
@@ -297,5 +296,5 @@ impl From<NtStatus> for Failure {
     }
 }
 
-/// What `ops::dispatch` gives back.
+/// The result of `ops::dispatch`.
 pub(crate) type Answer = Result<Reply, Failure>;

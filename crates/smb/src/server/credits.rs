@@ -1,41 +1,42 @@
-//! The window of message ids that a client may use, and how many more it is given.
+//! The window of message ids that a client may use, and the grant of further ids.
 //!
-//! Spec: [MS-SMB2] 3.3.1.1 (algorithm for the window), 3.3.1.2 (granting), 3.3.5.2.3 (verifying).
-//! Owns: one bit per id of the window. Does not: know what the requests are.
+//! Spec: [MS-SMB2] 3.3.1.1 (algorithm for the window), 3.3.1.2 (granting), 3.3.5.2.3 (verifying). Owns one bit per id
+//! of the window.
 //!
-//! Clients exist whose 16-bit counter overflows when they are given all that they ask for, and every credit is a
-//! request that must be kept: so a cap holds for what is available and outstanding together.
+//! The 16-bit counter of some clients overflows if they get all the credits that they ask for, and every credit is a
+//! request that the server must be able to hold: so the cap covers available and outstanding credits together.
 
 use std::collections::VecDeque;
 
-/// Ids between the oldest unused one and the newest, in multiples of the cap: a client that never uses an id it was
-/// given runs dry after so many others, instead of making the window grow.
+/// Distance between the oldest unused id and the newest, in multiples of the cap: a client that never uses a granted id
+/// runs out of credits instead of making the window grow.
 const SPAN_CAPS: u64 = 4;
 
 /// The command sequence window of a connection.
 pub(super) struct Window {
     cap: u64,
-    /// Ids below are used.
+    /// All smaller ids are used.
     low: u64,
-    /// Ids from here on have not been granted. `low <= high`.
+    /// Ids from here on are not granted yet. `low <= high`.
     high: u64,
-    /// Ids of `low..` that are used, 64 in a word; the first bit is `base`, a multiple of 64 at or below `low`.
+    /// The used ids of `low..`, 64 per word; the first bit is `base`, a multiple of 64 at or below `low`.
     used: VecDeque<u64>,
     base: u64,
-    /// Ids of the window that are not used.
+    /// Number of unused ids in the window.
     available: u64,
-    /// Credits of requests that have not been answered.
+    /// Credits of unanswered requests.
     outstanding: u64,
 }
 
 impl Window {
-    /// Id 0 alone (3.3.5.1). At most `cap` credits will be with the client.
+    /// A window with only id 0 (3.3.5.1). The client will hold at most `cap` credits.
     pub fn new(cap: u16) -> Window {
         let cap = u64::from(cap.max(1));
         Window { cap, low: 0, high: 1, used: VecDeque::from([0]), base: 0, available: 1, outstanding: 0 }
     }
 
-    /// Uses `charge` ids from `id` on. False, changing nothing, when one of them was not granted or is used already.
+    /// Uses `charge` ids from `id` on. Returns false, and changes nothing, if one of them was not granted or is used
+    /// already.
     #[must_use]
     pub fn take(&mut self, id: u64, charge: u16) -> bool {
         let charge = u64::from(charge.max(1));
@@ -55,13 +56,13 @@ impl Window {
         true
     }
 
-    /// The word and the bit of an id in `used`. Ids are asked for from `base` on.
+    /// The word and the bit of an id in `used`; ids start at `base`.
     fn place(&self, id: u64) -> (usize, u32) {
         let at = id.saturating_sub(self.base);
         ((at / 64) as usize, (at % 64) as u32)
     }
 
-    /// The bits of an id and of those behind it in its word; what is outside counts as used.
+    /// The bits of an id and of the following ids in its word; ids outside the window count as used.
     fn bits(&self, id: u64) -> u64 {
         let (word, bit) = self.place(id);
         self.used.get(word).map_or(u64::MAX, |word| word.wrapping_shr(bit))
@@ -71,7 +72,7 @@ impl Window {
         self.bits(id) & 1 == 1
     }
 
-    /// Moves the lower edge over used ids.
+    /// Advances the lower edge past used ids.
     fn slide(&mut self) {
         while self.low < self.high {
             let (_, bit) = self.place(self.low);
@@ -89,8 +90,8 @@ impl Window {
         }
     }
 
-    /// A request that took `charge` is answered, or is told to wait: how many credits it gets. What it asks for, as
-    /// far as the cap and `limit` allow; one at least when it would otherwise be left with none.
+    /// Returns the credits to grant to a request of `charge` that is answered or told to wait: as many as it asks for,
+    /// as far as the cap and `limit` allow; at least one if the client would otherwise have none.
     pub fn grant(&mut self, charge: u16, wanted: u16, limit: u16) -> u16 {
         self.outstanding = self.outstanding.saturating_sub(u64::from(charge.max(1)));
         let cap = self.cap.min(u64::from(limit.max(1)));
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn an_id_that_is_never_used_stops_the_window() {
         let mut window = opened(4, 4);
-        // Id 1 is left out.
+        // Id 1 is never used.
         let (mut id, mut granted) = (2, 0);
         while window.take(id, 1) {
             granted += u64::from(window.grant(1, 1, u16::MAX));

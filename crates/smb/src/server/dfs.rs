@@ -1,8 +1,8 @@
-//! A stand-alone DFS namespace: shares that are roots, and the links in them that lead elsewhere.
+//! A stand-alone DFS namespace: shares that are roots, and links in them to other shares.
 //!
-//! Spec: [MS-DFSC] 3.2 (root target), [MS-SMB2] 3.3.5.9 (names are normalized), 3.3.5.15.2 (referrals).
-//! Owns: the links, as configured. Does not: know domains, sites or costs, nor look whether a target is there: targets
-//! are told in the order in which they were given, and clients try them in that order.
+//! Spec: [MS-DFSC] 3.2 (root target), [MS-SMB2] 3.3.5.9 (names are normalized), 3.3.5.15.2 (referrals). Owns the
+//! configured links. There are no domains, sites or costs, and targets are not probed: clients get the targets in the
+//! configured order and try them in that order.
 
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::dfs::{Flags, NEWEST, Request, Response, Target};
@@ -10,29 +10,29 @@ use weft_wire::smb2::utf16;
 
 use super::context::Failure;
 
-/// How long clients remember where a link or a root leads: what Windows says of links, and of roots.
+/// How long clients cache referrals of links and of roots: Windows' values.
 const LINK_SECONDS: u32 = 1800;
 const ROOT_SECONDS: u32 = 300;
-/// Targets of a link.
+/// Targets per link.
 const MAX_TARGETS: usize = 16;
-/// Links of a server.
+/// Links per server.
 const MAX_LINKS: usize = 4096;
-/// The dialogue needs DFS, and there is none.
+/// STATUS_FS_DRIVER_REQUIRED: the server has no DFS.
 const FS_DRIVER_REQUIRED: NtStatus = NtStatus(0xC000_019C);
 
-/// One name below a root that leads elsewhere.
+/// A link: a name below a root that refers to other shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The share that is the root.
     root: String,
-    /// The names from there to the link; at least one.
+    /// The names from the root to the link; at least one.
     names: Vec<String>,
     /// `\server\share\path`, best first; at least one.
     targets: Vec<String>,
 }
 
 impl Link {
-    /// Reads `ROOT/NAME=//HOST/SHARE[/PATH][,//HOST/SHARE]`. Errors say what to write.
+    /// Parses `ROOT/NAME=//HOST/SHARE[/PATH][,//HOST/SHARE]`. Errors say what to write.
     pub fn parse(text: &str) -> Result<Link, String> {
         let form = "write ROOT/NAME=//HOST/SHARE, for example dfs/projects=//nas/projects";
         let (from, to) = text.split_once('=').ok_or(form)?;
@@ -41,7 +41,7 @@ impl Link {
         let names: Vec<String> = names.collect();
         let bad = |name: &String| name.is_empty() || name == "." || name == ".." || name.contains('\\');
         if names.is_empty() || names.iter().any(bad) {
-            return Err(format!("{from:?} names no place below a share: {form}"));
+            return Err(format!("{from:?} is not a path below a share: {form}"));
         }
         let targets: Vec<String> = to
             .split(',')
@@ -54,7 +54,7 @@ impl Link {
                     && parts.iter().all(|part| !part.is_empty())
                 {
                     true => Ok(format!("\\{}", parts.join("\\"))),
-                    false => Err(format!("{target:?} is no target of a link: {form}")),
+                    false => Err(format!("{target:?} is not a valid link target: {form}")),
                 }
             })
             .collect::<Result<_, _>>()?;
@@ -64,7 +64,7 @@ impl Link {
         Ok(Link { root, names, targets })
     }
 
-    /// The share that it makes a root.
+    /// The share that the link makes a root.
     pub fn root(&self) -> &str {
         &self.root
     }
@@ -75,7 +75,7 @@ impl Link {
 pub struct Namespace(Vec<Link>);
 
 impl Namespace {
-    /// These links. Errors say which two contradict each other.
+    /// A namespace of these links. Errors name the two links that conflict.
     pub fn new(links: Vec<Link>) -> Result<Namespace, String> {
         if links.len() > MAX_LINKS {
             return Err(format!("more than {MAX_LINKS} DFS links"));
@@ -87,7 +87,7 @@ impl Namespace {
                 {
                     let name = |link: &Link| format!("{}/{}", link.root, link.names.join("/"));
                     return Err(format!(
-                        "the DFS links {} and {} are in each other's way: give one link both targets, with a comma",
+                        "the DFS links {} and {} conflict: give one link both targets, separated by a comma",
                         name(other),
                         name(one)
                     ));
@@ -107,7 +107,7 @@ impl Namespace {
         self.0.iter().any(|link| same(&link.root, share))
     }
 
-    /// Whether a path of a share goes through a link, or ends at one.
+    /// Whether a path in a share goes through a link, or ends at one.
     pub(super) fn covers(&self, share: &str, path: &str) -> bool {
         !self.0.is_empty() && self.find(share, &split(path)).is_some()
     }
@@ -116,7 +116,7 @@ impl Namespace {
         self.0.iter().find(|link| same(&link.root, share) && begins(path, &link.names))
     }
 
-    /// The directories of a share that links are in, each once.
+    /// The directories of a share that contain links, each once.
     pub(super) fn directories(&self, share: &str) -> Vec<&[String]> {
         let mut all: Vec<&[String]> = Vec::new();
         for link in self.0.iter().filter(|link| same(&link.root, share)) {
@@ -128,7 +128,7 @@ impl Namespace {
         all
     }
 
-    /// Names in the directory `path` of a share that are links.
+    /// The names in directory `path` of a share that are links.
     pub(super) fn links_in<'a>(
         &'a self,
         share: &'a str,
@@ -141,18 +141,18 @@ impl Namespace {
         })
     }
 
-    /// 3.2.4.1: from the name of a file in a namespace, `server\root\path`, to a path of the share.
+    /// 3.2.4.1: converts a file name in a namespace, `server\root\path`, to a path in the share.
     pub(super) fn normalize<'a>(&self, share: &str, name: &'a str) -> Result<&'a str, NtStatus> {
         let rest = name.trim_start_matches('\\').split_once('\\').map_or("", |(_server, rest)| rest);
         let (root, path) = rest.split_once('\\').unwrap_or((rest, ""));
-        // Without any name the root itself is meant.
+        // An empty name means the root itself.
         if !name.is_empty() && !same(root, share) {
             return Err(NtStatus::OBJECT_PATH_NOT_FOUND);
         }
         Ok(path)
     }
 
-    /// Answers FSCTL_DFS_GET_REFERRALS, or its newer form, with at most `limit` bytes.
+    /// Answers FSCTL_DFS_GET_REFERRALS, or its newer form, in at most `limit` bytes.
     pub(super) fn answer(&self, input: &[u8], newer: bool, limit: u32) -> Result<Vec<u8>, Failure> {
         if self.is_empty() {
             return Err(FS_DRIVER_REQUIRED.into());
@@ -162,10 +162,10 @@ impl Namespace {
         self.refer(&request, limit)
     }
 
-    /// 3.2.5: where a path leads.
+    /// 3.2.5: the referral for a path.
     fn refer(&self, request: &Request, limit: u32) -> Result<Vec<u8>, Failure> {
         let path = split(&request.path);
-        // Without a server, or without a share: the list of domains or controllers, which are not here.
+        // A request without a server or share asks for domains or controllers, which do not exist here.
         let [server, share, below @ ..] = &path[..] else {
             return Err(NtStatus::INVALID_PARAMETER.into());
         };
@@ -181,7 +181,7 @@ impl Namespace {
         let about: String = path.iter().take(count).flat_map(|name| ["\\", name]).collect();
         let (flags, seconds, targets) = match link {
             Some(link) => (Flags::STORAGE_SERVERS, LINK_SECONDS, link.targets.clone()),
-            // The root is here, by whatever name the client knows us.
+            // The root is on this server, under whatever name the client knows us by.
             None => (
                 Flags::REFERRAL_SERVERS | Flags::STORAGE_SERVERS,
                 ROOT_SECONDS,
@@ -191,14 +191,14 @@ impl Namespace {
         let flags = if version == 1 { Flags::REFERRAL_SERVERS | Flags::STORAGE_SERVERS } else { flags };
         let response = Response {
             version,
-            // Of the path as it was written; a path has at most as many bytes as a message.
+            // Counted in the path as the client wrote it; a path is never longer than a message.
             path_consumed: u16::try_from(utf16::encoded_len(&about))
                 .map_err(|_| NtStatus::INVALID_PARAMETER)?,
             flags,
             root: link.is_none(),
             seconds,
             path: about,
-            // Each is a set of its own: the order counts.
+            // Each target is a set of its own, so the order counts.
             targets: targets.into_iter().map(|address| Target { address, set_boundary: true }).collect(),
         };
         response.emit(limit as usize).ok_or(NtStatus::BUFFER_OVERFLOW.into())
@@ -209,7 +209,7 @@ fn split(path: &str) -> Vec<&str> {
     path.split('\\').filter(|name| !name.is_empty()).collect()
 }
 
-/// [MS-DFSC] 3.2.5.5: without regard to case.
+/// [MS-DFSC] 3.2.5.5: compares case-insensitively.
 fn same(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b) || a.to_lowercase() == b.to_lowercase()
 }

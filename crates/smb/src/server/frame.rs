@@ -1,9 +1,8 @@
-//! One message from the transport: decrypted, cut into requests, admitted, carried out, answered.
+//! Handles one message from the transport: decrypts it, splits it into requests, admits, executes and answers them.
 //!
-//! Spec: [MS-SMB2] 3.3.5.2 and its sections in their order.
-//! Owns: what the requests of one compound hand on to each other. Does not: know what the operations do, or decide whether a
-//! request may have one (see [`super::admission`]).
-//! Errors: `Err(reason)` ends the connection, which logs it; everything else is an answer.
+//! Spec: [MS-SMB2] 3.3.5.2 and its sections in their order. Owns the state that the requests of one compound share.
+//! Whether a request may run is decided in [`super::admission`]. `Err(reason)` ends the connection, which logs it;
+//! everything else is an answer.
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -29,29 +28,29 @@ use super::session::Session;
 use super::{negotiate, ops, session_setup, tree};
 use crate::crypto::{self, SigningKey};
 
-/// What ends a connection: for the log.
+/// Why a connection ends, for the log.
 pub(super) type Reason = &'static str;
 
-/// The longest message before somebody has logged on: a ticket of Kerberos has 48,000 bytes at most on Windows.
+/// The longest message before the first log-on: a Kerberos ticket has at most 48,000 bytes on Windows.
 const MAX_STRANGERS_BYTES: usize = 64 * 1024;
 /// The longest request without payload (3.3.5.2).
 const MAX_CONTROL_BYTES: usize = 68 * 1024;
-/// Decrypted messages shorter than this do not wait for a pool buffer.
+/// Shorter decrypted messages do not wait for a pool buffer.
 const SHORT_BYTES: usize = 4096;
 
-const WRONG_MESSAGE_ID: Reason = "3.3.5.2.3: MessageId used twice or never granted";
+const WRONG_MESSAGE_ID: Reason = "3.3.5.2.3: a MessageId was used twice or never granted";
 
-/// What the requests of one message hand on ([MS-SMB2] 3.3.5.2.7.2).
+/// The state that the requests of one message share ([MS-SMB2] 3.3.5.2.7.2).
 struct Chain {
-    /// Whose keys the message was encrypted with.
+    /// The session whose keys encrypted the message.
     sealed: Option<Arc<Session>>,
     index: usize,
-    /// Whether no request follows.
+    /// Whether this is the last request.
     last: bool,
     session_id: u64,
     tree_id: Option<u32>,
     file_id: Option<FileId>,
-    /// Why there is no `file_id`: the CREATE before failed.
+    /// Why there is no `file_id`: the preceding CREATE failed.
     failed: Option<NtStatus>,
 }
 
@@ -64,20 +63,20 @@ impl Chain {
 
 #[cfg(test)]
 thread_local! {
-    /// READs that were carried out at once.
+    /// Number of READs on the fast path.
     pub(super) static AT_ONCE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Handles a message to its end: until its answers are queued.
+/// Handles a message until its answers are queued.
 pub(super) async fn handle(connection: Rc<Connection>, body: Bytes) {
     if let Err(reason) = answer_all(&connection, body).await {
         connection.terminate(reason);
     }
 }
 
-/// Carries out a message that is one READ, signed or not, but not encrypted, to its end: most traffic is nothing else, it
-/// seldom waits, and a future for it costs as much again. `None`, and nothing done, where it is not that simple. What has to wait
-/// comes back, for [`finish`].
+/// Fast path for a message that is one READ, signed or not, but not encrypted: most traffic consists of these, they
+/// seldom wait, and a future would double the cost. Returns `None`, with nothing done, for anything else. A READ that
+/// must wait is returned for [`finish`].
 pub(super) fn read_at_once(
     connection: &Rc<Connection>,
     message: &Bytes,
@@ -89,13 +88,13 @@ pub(super) fn read_at_once(
     if header.command != Command::Read || !simple || !connection.is_negotiated() {
         return None;
     }
-    // What is to be compressed has to be read.
+    // Payload that is to be compressed must be in memory.
     if connection.negotiated().compression.is_some() {
         return None;
     }
-    // What is not as it should be is told where every request is carried out.
+    // The general path reports any refusal.
     let admitted = admission::admit(connection, &header, message).ok()?;
-    // A pipe has nothing to read at once.
+    // A pipe is not read here.
     admitted.tree().share.as_ref()?;
     let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
@@ -117,15 +116,15 @@ pub(super) fn read_at_once(
     Some(Ok(None))
 }
 
-/// What [`read_at_once`] leaves to [`finish`].
+/// Work that [`read_at_once`] leaves to [`finish`].
 pub(super) enum Unfinished {
-    /// The object has to be waited for.
+    /// The object is not ready.
     Read(OpContext, Header),
-    /// The payload has to be read before it is signed.
+    /// The payload must be read before it is signed.
     Answer(Answered),
 }
 
-/// Reads what [`read_at_once`] could not, and sends the answer.
+/// Completes a READ that [`read_at_once`] returned, and sends the answer.
 pub(super) async fn finish(connection: Rc<Connection>, unfinished: Unfinished) {
     let answered = match unfinished {
         Unfinished::Answer(answered) => answered,
@@ -141,7 +140,7 @@ pub(super) async fn finish(connection: Rc<Connection>, unfinished: Unfinished) {
 
 async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reason> {
     if body.len() > MAX_STRANGERS_BYTES && !connection.is_logged_on() {
-        return Err("limit reached: bytes of a message before a session is set up");
+        return Err("limit reached: length of a message before the log-on");
     }
     let (body, sealed) = match body.starts_with(&MAGIC_ENCRYPTED) {
         true => {
@@ -151,8 +150,8 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
         false => (body, None),
     };
     let body = match body.starts_with(&MAGIC_COMPRESSED) {
-        // What has proven nothing costs nothing: a few bytes would make the server fill megabytes.
-        true if !connection.is_logged_on() => return Err("a compressed message before a session is set up"),
+        // An unauthenticated client must not make the server fill megabytes with a few bytes.
+        true if !connection.is_logged_on() => return Err("a compressed message before the log-on"),
         true => Box::pin(decompress(connection, &body)).await?,
         false => body,
     };
@@ -182,7 +181,7 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
             rt::yield_if_due().await;
         }
         if connection.is_ended() {
-            // What was answered so far still goes out: a bad signature is told before the connection closes.
+            // The answers so far are still sent: a wrong signature is reported before the connection closes.
             break;
         }
     }
@@ -192,8 +191,8 @@ async fn answer_all(connection: &Rc<Connection>, body: Bytes) -> Result<(), Reas
     send(connection, answers, chain.sealed.as_deref()).await
 }
 
-/// A request of a compound behind others. When it, the last, tells the client to wait, the answers to the others do not wait with
-/// it; nor when it waits for room: what they hold is what it may be waiting for.
+/// Runs a request that follows others in a compound. If it is the last one and must wait for a peer or for a buffer,
+/// the answers to the others are sent first: they may hold what it waits for.
 async fn behind_others(
     connection: &Rc<Connection>,
     chain: &mut Chain,
@@ -233,15 +232,15 @@ async fn send(
     Ok(())
 }
 
-/// 3.3.5.2.1.1.
+/// Decrypts a message (3.3.5.2.1.1).
 async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Session>), Reason> {
     let header = crypto::transform(body).map_err(|m| m.0)?;
     let session =
-        connection.session(header.session_id).ok_or("encrypted message of no session of this connection")?;
-    let opener = session.keys.opener.as_ref().ok_or("encrypted message, but no cipher was negotiated")?;
+        connection.session(header.session_id).ok_or("an encrypted message of a session unknown here")?;
+    let opener = session.keys.opener.as_ref().ok_or("an encrypted message, but no cipher was negotiated")?;
     let len = header.original_message_size as usize;
     if !(HEADER_LEN..=MAX_BUF).contains(&len) {
-        return Err("length of an encrypted message");
+        return Err("an encrypted message with a wrong length");
     }
     let plain = if len < SHORT_BYTES {
         let mut plain = vec![0; len];
@@ -254,12 +253,12 @@ async fn decrypt(connection: &Connection, body: &Bytes) -> Result<(Bytes, Arc<Se
         plain.freeze()
     };
     if !plain.starts_with(&MAGIC) && !plain.starts_with(&MAGIC_COMPRESSED) {
-        return Err("3.3.5.2.1.1: what was encrypted is not an SMB2 message");
+        return Err("3.3.5.2.1.1: the decrypted bytes are not an SMB2 message");
     }
     Ok((plain, session))
 }
 
-/// 3.3.5.2.1.2.
+/// Decompresses a message (3.3.5.2.1.2).
 async fn decompress(connection: &Connection, body: &Bytes) -> Result<Bytes, Reason> {
     let agreed =
         connection.compression().ok_or("a compressed message, but compression was not negotiated")?;
@@ -276,22 +275,22 @@ async fn decompress(connection: &Connection, body: &Bytes) -> Result<Bytes, Reas
         plain.freeze()
     };
     if !plain.starts_with(&MAGIC) {
-        return Err("3.3.5.2.1.2: what was compressed is not an SMB2 message");
+        return Err("3.3.5.2.1.2: the decompressed bytes are not an SMB2 message");
     }
     Ok(plain)
 }
 
 async fn smb1(connection: &Rc<Connection>, body: &Bytes) -> Result<(), Reason> {
-    // 3.3.5.2.3: it has MessageId 0.
+    // 3.3.5.2.3: its MessageId is 0.
     if !connection.take_credits(0, 1) {
-        return Err("3.3.5.2.3: SMB1 negotiate is not the first request");
+        return Err("3.3.5.2.3: an SMB1 negotiate after other requests");
     }
     let (mut header, reply) = negotiate::smb1(connection, body)?;
     header.credits = connection.grant(1, 1);
     send(connection, vec![Answered { header, answer: Ok(reply), sign: None, hash: None }], None).await
 }
 
-/// Verifies and carries out one request. `None`: nothing to answer.
+/// Verifies and executes one request. `None`: no answer.
 async fn request(
     connection: &Rc<Connection>,
     chain: &mut Chain,
@@ -305,7 +304,7 @@ async fn request(
     if let Some(session) = &chain.sealed {
         // 3.3.5.2.1.1.
         if (!related || chain.index == 0) && header.session_id != session.id {
-            return Err("SessionId inside an encrypted message is another");
+            return Err("an encrypted message contains another SessionId");
         }
     }
     match header.command {
@@ -313,19 +312,19 @@ async fn request(
             cancel(connection, chain, &header, message);
             return Ok(None);
         }
-        // Behind another request it is answered, as Windows does: what came before has been carried out.
+        // After another request it is answered, as Windows does, because the earlier requests have been executed.
         Command::Unknown(_) | Command::ServerToClient if chain.index == 0 => {
-            return Err("3.3.5.2.6: no such command");
+            return Err("3.3.5.2.6: unknown command");
         }
-        // 3.3.5.2.2; once only, 3.3.5.4; and a compound would make the preauthentication hash ambiguous.
-        Command::Negotiate if connection.is_negotiated() => return Err("3.3.5.4: NEGOTIATE again"),
+        // 3.3.5.2.2; only once (3.3.5.4); in a compound the preauthentication hash would be ambiguous.
+        Command::Negotiate if connection.is_negotiated() => return Err("3.3.5.4: a second NEGOTIATE"),
         Command::Negotiate if !chain.alone() => return Err("NEGOTIATE in a compound"),
         Command::Negotiate => {}
-        _ if !connection.is_negotiated() => return Err("3.3.5.2.2: request before NEGOTIATE"),
+        _ if !connection.is_negotiated() => return Err("3.3.5.2.2: a request before NEGOTIATE"),
         _ => {}
     }
     if message.len() > MAX_CONTROL_BYTES && !carries_payload(header.command) {
-        return Err("3.3.5.2: request too long for its command");
+        return Err("3.3.5.2: the request is too long for its command");
     }
     let charge = connection.charge(&header);
     if !connection.take_credits(header.message_id, charge) {
@@ -354,7 +353,7 @@ async fn request(
     Ok(Some(Answered { header: reply, answer, sign: step.sign, hash: step.hash }))
 }
 
-/// The credits that a request is worth: those that it asks for, but whoever has not logged on keeps no more than it had.
+/// The credits to grant: as many as the request asks for, but before the log-on no more than it had.
 fn wanted(header: &Header, charge: u16, status: NtStatus) -> u16 {
     match header.command == Command::SessionSetup && status != NtStatus::SUCCESS {
         true => header.credits.min(charge),
@@ -362,7 +361,7 @@ fn wanted(header: &Header, charge: u16, status: NtStatus) -> u16 {
     }
 }
 
-/// What carrying out a request yields beside its answer.
+/// The result of a request besides its answer.
 struct Step {
     sign: Option<Arc<SigningKey>>,
     hash: Option<Rc<std::cell::RefCell<crypto::Preauth>>>,
@@ -379,8 +378,8 @@ async fn carry_out(
     related: bool,
     step: &mut Step,
 ) -> Result<Answer, Reason> {
-    // 3.3.5.2.7.2: related requests follow another one. Where styles are mixed, each request is taken at its word, as
-    // Windows does.
+    // 3.3.5.2.7.2: a related request must follow another one. In a compound of both styles each request is taken
+    // literally, as Windows does.
     if related && chain.index == 0 {
         return fail(NtStatus::INVALID_PARAMETER);
     }
@@ -428,7 +427,7 @@ async fn carry_out(
     let request = match verified.in_session() {
         Ok(request) => request,
         Err(refused) => {
-            // 3.3.5.2.7.2: what relates to a request without a session has none.
+            // 3.3.5.2.7.2: a request that relates to one without a session has none either.
             let none = refused == Refused::NoSession && std::mem::take(&mut chain.session_id) == 0;
             return fail(match related && none {
                 true => NtStatus::INVALID_PARAMETER,
@@ -440,7 +439,7 @@ async fn carry_out(
         Command::Logoff => Ok(Box::pin(session_setup::logoff(&request)).await),
         Command::TreeConnect => {
             if connection.dialect() == Dialect::V3_1_1 && request.protection() == Protection::Not {
-                return Err("3.3.5.7: TREE_CONNECT neither signed nor encrypted");
+                return Err("3.3.5.7: TREE_CONNECT is neither signed nor encrypted");
             }
             chain.tree_id = None;
             Ok(tree::connect(&request).map(|(id, reply)| {
@@ -457,7 +456,7 @@ async fn carry_out(
     }
 }
 
-/// SESSION_SETUP finds its session, and the key that proves it, in another way than all others.
+/// SESSION_SETUP finds its session, and the key that proves it, differently from all other commands.
 async fn set_up(
     connection: &Rc<Connection>,
     chain: &Chain,
@@ -469,14 +468,14 @@ async fn set_up(
     if !chain.alone() {
         return fail(NtStatus::INVALID_PARAMETER);
     }
-    // Boxed, like everything rare here: a READ's future shall not be as large as theirs.
+    // Boxed, like everything rare here, to keep a READ's future small.
     let sealed = chain.sealed.is_some();
     let leg = Box::pin(session_setup::session_setup(connection, sealed, header, message)).await;
     (step.session_id, step.sign, step.hash) = (leg.session_id, leg.sign, leg.hash);
     Ok(leg.answer)
 }
 
-/// What an operation runs in, if the request may be carried out where it stands.
+/// The operation's context, if the request may run at this position.
 #[inline(always)]
 fn context(
     chain: &Chain,
@@ -488,11 +487,12 @@ fn context(
         return Err(NtStatus::INVALID_PARAMETER);
     }
     if related && command != Command::Create && chain.file_id.is_none() {
-        // 3.3.5.2.7.2. What failed on a file that is open leaves the file open: a CLOSE behind it is carried out.
+        // 3.3.5.2.7.2. If an operation on an open file fails, the file stays open, and a CLOSE after it is executed.
         return Err(chain.failed.unwrap_or(NtStatus::INVALID_HANDLE));
     }
     if command == Command::ChangeNotify && !chain.last {
-        // 3.3.5.2.7: what waits for others to do something may be refused where requests follow; as Windows refuses it.
+        // 3.3.5.2.7: a request that may wait for others can be refused if more requests follow; Windows refuses it this
+        // way.
         return Err(NtStatus::INTERNAL_ERROR);
     }
     let connection = request.connection();
@@ -513,7 +513,7 @@ async fn operation(
     };
     let answer = ops::dispatch(&cx).await;
     if command == Command::Create && cx.session().is_ended() {
-        // It ended while this was on its way; nobody else closes what was opened since.
+        // The session ended while this ran; nobody else closes what was opened since.
         Box::pin(cx.session().opens.end_all()).await;
     }
     chain.file_id = cx.file_id.get();
@@ -528,7 +528,7 @@ fn fail(status: NtStatus) -> Result<Answer, Reason> {
     Ok(Err(Failure::from(status)))
 }
 
-/// 3.3.5.16: has no answer, uses no credit, and cannot fail.
+/// 3.3.5.16: no answer, no credits, and no failure.
 fn cancel(connection: &Rc<Connection>, chain: &Chain, header: &Header, mut message: Bytes) {
     let incoming = Incoming { connection, header, message: &mut message };
     match incoming.verify(header.session_id, chain.sealed.as_ref()) {

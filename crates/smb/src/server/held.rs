@@ -1,12 +1,12 @@
-//! What sessions make the server keep, in bytes: the rates that are charged to its [`Budget`].
+//! The memory that sessions occupy: the fixed rates that are charged to the server's [`Budget`].
 //!
-//! Each rate is what one of its kind takes with its places in tables, rounded up. Names, fragments and changes that wait count by
-//! their length where they are kept. The budget is [`super::Limits::held_bytes`]; who is refused is answered
+//! A rate is the size of one object with its table entries, rounded up. Names, fragments and queued changes are charged
+//! by their length where they are stored. The budget is [`super::Limits::held_bytes`]; a refused client gets
 //! STATUS_INSUFFICIENT_RESOURCES.
 //!
-//! Nobody is refused a log-on, or the first tree connect of a session to a share: whoever lost his connection comes back to his
-//! handles by them, and others at his address come in. [`super::Limits::sessions`] and the number of shares bound those. Where
-//! they find no room they are not counted, so that they take none from others.
+//! A log-on and a session's first tree connect to a share are never refused: a client that lost its connection needs
+//! them to reach its handles, and others at its address need them to get in. [`super::Limits::sessions`] and the number
+//! of shares bound them. If there is no room they are not charged, so they take none from others.
 //!
 //! [`Budget`]: weft_machine::Budget
 
@@ -15,33 +15,33 @@ use weft_wire::smb2::NtStatus;
 
 use super::ops;
 
-/// A session with its keys and its places in the tables of its connections.
+/// A session with its keys and its entries in the tables of its connections.
 pub(super) const SESSION_BYTES: usize = 4096;
 /// A tree connect.
 pub(super) const TREE_BYTES: usize = 512;
-/// An open with its name, its node in the table of opens, and what it may cache.
+/// An open with its name, its node in the open table, and its caching state.
 pub(super) const OPEN_BYTES: usize = 2048;
 /// A byte-range lock, in a table that may be half empty.
 pub(super) const LOCK_BYTES: usize = 96;
-/// A pipe, what waits in it not counted.
+/// A pipe without its queued data.
 pub(super) const PIPE_BYTES: usize = 1024;
-/// A watch of a directory, changes that wait not counted.
+/// A directory watch without its queued changes.
 pub(super) const WATCH_BYTES: usize = 1024;
-/// An entry of a listing that was fetched ahead, its name not counted.
+/// A prefetched directory entry without its name.
 pub(super) const ENTRY_BYTES: usize = 256;
 
-/// Of descriptors an address may hold as many as it leaves free, and a user likewise: one alone gets half, ten leave an eleventh.
+/// An address, and a user, may hold as many descriptors as it leaves free: one alone gets half, ten leave an eleventh.
 pub(super) const DESCRIPTOR_SHARE: usize = 1;
-/// Descriptors of an open: of the file, and of its node, which has to stay within reach.
+/// Descriptors per open: one for the file, and one for its node, which must stay accessible.
 pub(super) const DESCRIPTORS_OF_OPEN: usize = 2;
 
-/// What the client is told.
+/// The status for a client that is out of memory budget.
 pub(super) fn refused(_: Full) -> NtStatus {
-    ops::limit_reached("memory that the sessions of an address or of a user take");
+    ops::limit_reached("memory of the sessions of an address or user");
     NtStatus::INSUFFICIENT_RESOURCES
 }
 
-/// The same of descriptors.
+/// The status for a client that is out of descriptors.
 pub(super) fn no_descriptor(_: Full) -> NtStatus {
     ops::limit_reached("open files of an address or a user (a part of ulimit -n)");
     NtStatus::TOO_MANY_OPENED_FILES

@@ -1,21 +1,21 @@
-//! Handles that outlive the server: what has to be known of each to open it again.
+//! The journal of persistent handles: what is needed to reopen each one after a restart of the server.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9.10, 3.3.5.9.12 (Open.IsPersistent). Owns: one file, a table of records by FileId.Persistent.
-//! Does not: open anything (see `ops`), nor keep handles of shares that are not continuously available.
+//! Spec: [MS-SMB2] 3.3.5.9.10, 3.3.5.9.12 (Open.IsPersistent). Owns one file with a table of records by
+//! FileId.Persistent. `ops` opens the files; only handles on continuously available shares are recorded.
 //!
 //! ```text
 //! DIR/smb-INSTANCE.redb      table "handles": FileId.Persistent -> record;  table "server": "guid" -> ServerGuid
 //!
 //! record: 3 | create guid 16 | client guid 16 | user, share (length 2, UTF-8) | stable id of the file 24
-//!         | access 4, as asked for 4 | options 4 | sharing 1 | what the CREATE did 4 | timeout in ms 4 | delete pending 1
+//!         | access 4, as requested 4 | options 4 | sharing 1 | create action 4 | timeout in ms 4 | delete pending 1
 //!         | 0, or 1 rights 1, or 2 lease key 16, state 4, 0 or 1 parent 16 epoch 2
 //!         | locks: count 2, each offset 8 length 8 exclusive 1 | lock sequences: count 1, each index 1 number 1
-//!         | path of the file below the share's root (length 2), empty where it is not known
+//!         | path of the file below the share's root (length 2), empty if unknown
 //! ```
-//! The path is where the file was, its stable id is which file it is: the path saves looking for it. Records of version 2 have none.
-//! A record is there before its handle is told to a client, and says what was locked before a LOCK is answered. It goes
-//! when the handle is closed. What it says of caches may be more than is left, never less: whoever comes back is told what
-//! it got.
+//! The stable id identifies the file; the path is where it was, which saves a search. Records of version 2 have no
+//! path. A record is written before its handle is returned to a client, and lists a lock before the LOCK is answered.
+//! It is removed when the handle closes. It may overstate the caching rights, but never understates them: a client that
+//! reconnects is told what it actually got.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt::Display;
@@ -32,14 +32,14 @@ use weft_wire::smb2::create_context::{Lease, LeaseFlags, LeaseState, LeaseV2};
 const HANDLES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("handles");
 const SERVER: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("server");
 const VERSION: u8 = 3;
-/// The version whose records end before the path.
+/// The version whose records have no path.
 const WITHOUT_PATH: u8 = 2;
 
 type Handles<'a> = redb::Table<'a, u64, &'static [u8]>;
-/// The right to write the next record of a handle. True once there is to be none.
-pub(super) type Turn = futures_util::lock::OwnedMutexGuard<bool>;
+/// The right to write the next record of a handle. The value is true once no more may be written.
+pub(super) type RecordGuard = futures_util::lock::OwnedMutexGuard<bool>;
 
-/// Why the journal is of no use.
+/// Why the journal cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Unusable(String);
@@ -64,11 +64,11 @@ impl std::fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens or makes the journal in `dir`. `instance` tells servers that share the directory from each other; it becomes
-    /// part of a file's name.
+    /// Opens or creates the journal in `dir`. `instance` distinguishes servers that share the directory; it becomes
+    /// part of the file name.
     ///
     /// # Errors
-    /// The directory or the journal cannot be made or read, or another process has it open.
+    /// The directory or the journal cannot be created or read, or another process has it open.
     pub fn open(dir: &Path, instance: &str) -> Result<Journal, Unusable> {
         private::folder(dir).map_err(|e| Unusable(format!("{}: {e}", dir.display())))?;
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
@@ -76,7 +76,7 @@ impl Journal {
         Journal::of(journal::Journal::open(&dir.join(format!("smb-{name}.redb"))).map_err(unusable)?)
     }
 
-    /// A journal in memory whose disk can fail: for stories of what is answered then.
+    /// A journal in memory whose disk can fail, to test the answers in that case.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend + Clone) -> Journal {
         let open = move || redb::Database::builder().create_with_backend(disk.clone());
@@ -102,12 +102,12 @@ impl Journal {
         })
     }
 
-    /// ServerGuid: the same over all runs.
+    /// ServerGuid, which is the same in all runs.
     pub fn server_guid(&self) -> Guid {
         self.guid
     }
 
-    /// What was open in the last run. What cannot be read is left out, and said in the log.
+    /// The handles of the last run. Unreadable records are skipped and logged.
     pub(super) fn records(&self) -> Result<Vec<(u64, Record)>, Unusable> {
         let records = self.database.read(|begun| {
             let mut records = Vec::new();
@@ -115,7 +115,7 @@ impl Journal {
                 let (id, bytes) = entry?;
                 match Record::parse(bytes.value()) {
                     Some(record) => records.push((id.value(), record)),
-                    None => tracing::warn!("a persistent handle is lost: its record cannot be read"),
+                    None => tracing::warn!("lost a persistent handle: its record cannot be read"),
                 }
             }
             Ok(records)
@@ -123,14 +123,14 @@ impl Journal {
         records.map_err(unusable)
     }
 
-    /// Returns once it is on disk. `turn` is given back then, also where nobody waits for it any more: the next record of this
-    /// handle comes later.
-    pub(super) async fn save(&self, id: u64, record: &Record, turn: Turn) -> Result<(), Unusable> {
+    /// Completes once the record is on disk. `guard` is released then, even if nobody waits any more: the handle's next
+    /// record must come later.
+    pub(super) async fn save(&self, id: u64, record: &Record, guard: RecordGuard) -> Result<(), Unusable> {
         let bytes = record.to_bytes();
-        self.change(turn, move |table| table.insert(id, &bytes[..]).map(drop)).await
+        self.change(guard, move |table| table.insert(id, &bytes[..]).map(drop)).await
     }
 
-    /// Many records in one step: for stories of servers with many handles.
+    /// Writes many records in one step, for tests with many handles.
     #[cfg(test)]
     pub(super) async fn save_all(&self, records: Vec<(u64, Record)>) {
         let insert = move |table: &mut Handles<'_>| {
@@ -139,21 +139,21 @@ impl Journal {
         self.change((), insert).await.unwrap();
     }
 
-    /// The handles are closed. `turn` is given back as in [`Journal::save`].
-    pub(super) async fn forget(&self, ids: Vec<u64>, turn: impl Send + 'static) -> Result<(), Unusable> {
-        self.change(turn, move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
+    /// Removes the records of closed handles. `guard` is released as in [`Journal::save`].
+    pub(super) async fn forget(&self, ids: Vec<u64>, guard: impl Send + 'static) -> Result<(), Unusable> {
+        self.change(guard, move |table| ids.iter().try_for_each(|id| table.remove(id).map(drop))).await
     }
 
-    /// `turn` is held until the change is on disk.
+    /// Holds `guard` until the change is on disk.
     async fn change(
         &self,
-        turn: impl Send + 'static,
+        guard: impl Send + 'static,
         act: impl FnOnce(&mut Handles<'_>) -> Result<(), redb::StorageError> + Send + 'static,
     ) -> Result<(), Unusable> {
         let database = self.database.clone();
         let change = move || {
             let changed = database.change(|begun| Ok(act(&mut begun.open_table(HANDLES)?)?));
-            drop(turn);
+            drop(guard);
             changed
         };
         #[cfg(test)]
@@ -164,19 +164,18 @@ impl Journal {
     }
 }
 
-/// The thread that waits for the disk: calls run to their end there, whatever becomes of who waits for them. A story can hold
-/// them.
+/// The thread that waits for the disk: calls complete there even if their waiters are dropped. A test can hold them.
 #[cfg(test)]
 #[derive(Clone, Default)]
 struct Worker(Arc<std::sync::Mutex<Option<Gate>>>);
 
-/// What holds calls while somebody else has it.
+/// Blocks the calls while a test holds it.
 #[cfg(test)]
 pub(super) type Gate = Arc<futures_util::lock::Mutex<()>>;
 
 #[cfg(test)]
 impl Journal {
-    /// Changes that begin from now on wait for this.
+    /// Makes changes that start from now on wait for this.
     pub(super) fn hold(&self, gate: Option<Gate>) {
         *self.worker.0.lock().unwrap() = gate;
     }
@@ -201,7 +200,7 @@ impl Worker {
     }
 }
 
-/// What a handle caches by.
+/// The caching rights of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cached {
     Nothing,
@@ -210,7 +209,7 @@ pub(super) enum Cached {
     Lease(Lease),
 }
 
-/// What is known of a handle.
+/// The record of a handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub create_guid: Guid,
@@ -219,7 +218,7 @@ pub(super) struct Record {
     pub share: String,
     pub file: Stable,
     pub access: u32,
-    /// DesiredAccess, by which a repetition of the CREATE is known.
+    /// DesiredAccess, by which a repeated CREATE is recognized.
     pub desired: u32,
     pub options: u32,
     /// Read 1, write 2, delete 4.
@@ -228,10 +227,10 @@ pub(super) struct Record {
     pub timeout_ms: u32,
     pub delete_pending: bool,
     pub cached: Cached,
-    /// First byte, length, whether exclusively.
+    /// Offset, length, and whether exclusive.
     pub locks: Vec<(u64, u64, bool)>,
     pub sequences: Vec<(u8, u8)>,
-    /// Names from the root of the share, with `/` between them.
+    /// The path from the share's root, with `/` between names.
     pub path: Vec<u8>,
 }
 
@@ -268,7 +267,7 @@ impl Record {
                 }
             }
         }
-        // The store allows 4096 of a file.
+        // The store allows 4096 per file.
         out.extend(u16::try_from(self.locks.len()).unwrap_or(u16::MAX).to_le_bytes());
         for (offset, len, exclusive) in self.locks.iter().take(u16::MAX.into()) {
             out.extend(offset.to_le_bytes());
@@ -278,7 +277,7 @@ impl Record {
         // There are 64.
         out.push(u8::try_from(self.sequences.len()).unwrap_or(u8::MAX));
         self.sequences.iter().take(u8::MAX.into()).for_each(|(index, number)| out.extend([*index, *number]));
-        // One that is too long is not known.
+        // A path that is too long is stored as unknown.
         let path = Some(&self.path[..]).filter(|path| path.len() <= u16::MAX.into()).unwrap_or_default();
         out.extend((path.len() as u16).to_le_bytes());
         out.extend(path);
@@ -328,7 +327,7 @@ impl Record {
     }
 }
 
-/// Fields of a record, taken off the front.
+/// Parses the fields of a record from the front.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -422,7 +421,7 @@ mod tests {
         bytes[0] = 2;
         bytes.truncate(bytes.len() - 2);
         assert_eq!(Record::parse(&bytes), Some(known));
-        // A path that no record holds is not known.
+        // A path that is too long for a record is unknown.
         let long = Record { path: vec![b'x'; 70_000], ..record() };
         assert_eq!(Record::parse(&long.to_bytes()), Some(Record { path: Vec::new(), ..record() }));
     }
@@ -433,10 +432,10 @@ mod tests {
         let first = Journal::open(&dir.path().join("state"), "127.0.0.1:445").unwrap();
         assert!(Journal::open(&dir.path().join("state"), "127.0.0.1:445").is_err(), "one server at a time");
         rt::block_on(async {
-            let turn = async || Arc::<futures_util::lock::Mutex<bool>>::default().lock_owned().await;
-            first.save(7, &record(), turn().await).await.unwrap();
-            first.save(8, &record(), turn().await).await.unwrap();
-            first.save(7, &Record { sharing: 1, ..record() }, turn().await).await.unwrap();
+            let guard = async || Arc::<futures_util::lock::Mutex<bool>>::default().lock_owned().await;
+            first.save(7, &record(), guard().await).await.unwrap();
+            first.save(8, &record(), guard().await).await.unwrap();
+            first.save(7, &Record { sharing: 1, ..record() }, guard().await).await.unwrap();
             first.forget(vec![8], ()).await.unwrap();
         })
         .unwrap();

@@ -1,8 +1,8 @@
-//! The log of log-ons: who, from where, and why not.
+//! The log of log-ons: user, source, and the reason of a refusal.
 //!
-//! Spec: none. Successes are logged at info, each; refusals at warn, at most [`BURST`] at once and one a [`PAUSE`] from then on, with
-//! the number of those left out, so that an attacker cannot fill the disk.
-//! Does not: log passwords or keys; names from the network are escaped and cut ([`escaped`]).
+//! Every success is logged at info. Refusals are logged at warn, at most [`BURST`] in a row and then one per [`PAUSE`],
+//! with the number of those left out, so that an attacker cannot fill the disk. Passwords and keys are never logged;
+//! names from the network are escaped and truncated ([`escaped`]).
 
 use std::fmt::{self, Display, Write};
 use std::sync::{Mutex, PoisonError};
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use weft_machine::Time;
 
-/// Refusals that are logged without a pause between them.
+/// Refusals that are logged without a pause in between.
 const BURST: u32 = 20;
-/// How often one more may be logged.
+/// The interval after which one more may be logged.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Characters of a name in the log: user names of Windows have 20 at most, principals are longer.
+/// Characters of a name in the log: Windows user names have at most 20, principals are longer.
 const MOST_CHARS: usize = 64;
 
-/// What limits the lines about refusals of one server.
+/// Limits the log lines about refusals of one server.
 pub(super) struct Refusals(Mutex<Budget>);
 
 struct Budget {
     left: u32,
-    /// Up to when `left` was replenished.
+    /// When `left` was last replenished.
     since: Time,
     left_out: u64,
 }
@@ -34,7 +34,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Logs that `user`, as the client calls itself, was not let in.
+    /// Logs that `user`, the name that the client claims, was refused.
     pub fn log(&self, user: Option<&str>, source: &str, reason: impl Display, now: Time) {
         let Some(left_out) = self.take(now) else { return };
         let user = escaped(user.unwrap_or(""));
@@ -44,7 +44,7 @@ impl Refusals {
         }
     }
 
-    /// Whether a line may be written now; then, how many were left out before it.
+    /// Whether a line may be logged now; if so, how many were left out before it.
     fn take(&self, now: Time) -> Option<u64> {
         let budget = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.since(budget.since).as_secs().checked_div(PAUSE.as_secs()).unwrap_or(0);
@@ -65,7 +65,7 @@ impl Refusals {
     }
 }
 
-/// A name from the network as it may stand in a log: on one line, without control characters, not endless.
+/// A name from the network made safe for the log: on one line, without control characters, of limited length.
 pub(super) fn escaped(name: &str) -> Escaped<'_> {
     Escaped(name)
 }

@@ -1,8 +1,8 @@
 //! The SMB server: connections, sessions, trees, and the operations on them.
 //!
 //! Spec: [MS-SMB2] 3.3.
-//! Owns: the users, the table of sessions, the limits. Does not: listen or accept (the caller hands over channels),
-//! nor touch files (the store does).
+//! Owns the users, the table of sessions, and the limits. The caller listens and hands over accepted channels; the
+//! store accesses the files.
 
 mod about;
 mod accounts;
@@ -49,18 +49,18 @@ use logons::Refusals;
 use session::Sessions;
 use shares::Shares;
 
-/// What READ, WRITE and transact can move at most: what SMB Direct peers and Windows use.
+/// The most that READ, WRITE and transact can move: what SMB Direct peers and Windows use.
 pub const MAX_IO: u32 = 8 << 20;
 
-/// Somebody who may log on.
+/// A user that may log on.
 pub struct User {
-    /// Name, compared without regard to case.
+    /// Name; compared case-insensitively.
     pub name: String,
-    /// What proves it.
+    /// The password's hash.
     pub secret: Secret,
 }
 
-/// One network interface that clients may use for more channels ([MS-SMB2] 2.2.32.5).
+/// A network interface that clients may use for further channels ([MS-SMB2] 2.2.32.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkInterface {
     /// Interface number.
@@ -71,15 +71,15 @@ pub struct NetworkInterface {
     pub link_speed_bps: u64,
     /// Whether SMB Direct is served on it.
     pub rdma: bool,
-    /// Whether it spreads connections over queues.
+    /// Whether it distributes connections over receive queues (RSS).
     pub rss: bool,
 }
 
-/// Where clients find out which interfaces there are: asked each time, because links come and go.
+/// The list of interfaces for clients, queried on each request because links come and go.
 pub struct Interfaces(Box<dyn Fn() -> Vec<NetworkInterface> + Send + Sync>);
 
 impl Interfaces {
-    /// Those that `list` gives when a client asks.
+    /// An interface list that `list` produces on each request.
     pub fn asked(list: impl Fn() -> Vec<NetworkInterface> + Send + Sync + 'static) -> Interfaces {
         Interfaces(Box::new(list))
     }
@@ -90,51 +90,51 @@ impl Interfaces {
 }
 
 impl From<Vec<NetworkInterface>> for Interfaces {
-    /// Always the same.
+    /// A fixed list.
     fn from(list: Vec<NetworkInterface>) -> Interfaces {
         Interfaces::asked(move || list.clone())
     }
 }
 
-/// Bounds on what peers can make the server keep.
+/// Limits on the resources that peers can occupy.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Sessions of one connection.
+    /// Sessions per connection.
     pub sessions: usize,
-    /// Channels of one session: connections that it is bound to.
+    /// Channels per session: connections that are bound to it.
     pub channels: usize,
-    /// How long a session is valid until its client has to authenticate again; `None` for as long as it likes.
+    /// How long a session is valid before its client must authenticate again; `None` for no limit.
     pub session_ms: Option<u64>,
-    /// Trees of one session.
+    /// Trees per session.
     pub trees: usize,
-    /// Opens of one session.
+    /// Opens per session.
     pub opens: usize,
-    /// What all sessions together can make the server keep, in bytes: opens, locks, pipes, watches and what waits in them. An
-    /// address can have a quarter, a user all of what is free.
+    /// Memory that all sessions together can occupy, in bytes: opens, locks, pipes, watches and what is queued in them.
+    /// One address can occupy a quarter; one user can occupy everything that is free.
     pub held_bytes: usize,
-    /// Descriptors of files that all sessions have open. An address, or a user, can have as many as it leaves free.
+    /// File descriptors that all sessions together can hold. An address or a user can hold as many as it leaves free.
     pub descriptors: usize,
-    /// Credits that a connection can hold, thus requests that it can have outstanding.
+    /// Credits that a connection can hold, and so the number of its outstanding requests.
     pub credits: u16,
     /// Requests in one compound.
     pub compound: usize,
     /// Largest READ, WRITE or transact in bytes; at most [`MAX_IO`].
     pub max_io: u32,
-    /// How long a connection may take to authenticate, and an authentication may take from its first token to its last.
+    /// Time limit for a connection to authenticate, and for an authentication from its first token to its last.
     pub authenticate_ms: u64,
-    /// Credits that a connection can hold before somebody has logged on: clients ask for one or two then.
+    /// Credits that a connection can hold before the first log-on: clients ask for one or two then.
     pub credits_of_strangers: u16,
-    /// Authentications in progress of a connection before somebody has logged on. Each keeps some 4 KiB.
+    /// Authentications in progress on a connection before the first log-on. Each takes about 4 KiB.
     pub half_open_of_strangers: usize,
-    /// The same from then on: several users of a client may log on at a time.
+    /// Authentications in progress after the first log-on: several users of a client may log on at the same time.
     pub half_open: usize,
 }
 
-/// Of the descriptors of a process, files that clients have open have one in so many at most. NFS has parts of its own.
+/// Clients' open files may use at most one in this many of the process's descriptors. NFS has its own parts.
 const OPENED_PART: usize = 4;
 
 impl Limits {
-    /// For a process that may have so many descriptors.
+    /// The limits for a process with this many descriptors.
     pub fn within(descriptors: usize) -> Limits {
         Limits { descriptors: descriptors / OPENED_PART, ..Limits::default() }
     }
@@ -161,34 +161,34 @@ impl Default for Limits {
     }
 }
 
-/// Whose requests must be signed. Clients that ask for signing get it in any case, and encrypted sessions need none.
+/// Which requests must be signed. Clients that ask for signing always get it; encrypted sessions need none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signing {
-    /// Those of all sessions.
+    /// Requests of all sessions.
     Required,
-    /// Those of sessions on which others may be in between: all but those of this host (loopback, shared memory) and of RDMA
-    /// connections whose client cannot sign payload there, which would otherwise have no use of RDMA.
+    /// Requests of sessions that a man in the middle could reach: all except those from this host (loopback, shared
+    /// memory) and those on RDMA connections whose client cannot sign RDMA payload, which would otherwise lose RDMA.
     #[default]
     Exposed,
-    /// Those of clients that ask for it.
+    /// Requests of clients that ask for it.
     Enabled,
 }
 
-/// What a server is made of.
+/// A server's configuration.
 pub struct Config {
-    /// Identifies this server to clients; stable over restarts where possible.
+    /// Identifies this server to clients; should be stable across restarts.
     pub server_guid: [u8; 16],
     /// NetBIOS-like name, shown in the NTLM challenge.
     pub name: String,
-    /// What is served.
+    /// The shares.
     pub shares: Vec<Share>,
-    /// Who may log on.
+    /// The users.
     pub users: Vec<User>,
-    /// The names that clients may call this server by, `name` among them.
+    /// The names by which clients may call this server, including `name`.
     pub names: Arc<ServerNames>,
-    /// Whose sessions must sign.
+    /// Which sessions must sign.
     pub signing: Signing,
-    /// The oldest dialect that is spoken.
+    /// The oldest supported dialect.
     pub min_dialect: Dialect,
     /// Refuse sessions that do not encrypt.
     pub require_encryption: bool,
@@ -196,19 +196,19 @@ pub struct Config {
     pub multichannel: bool,
     /// Answer to FSCTL_QUERY_NETWORK_INTERFACE_INFO.
     pub interfaces: Interfaces,
-    /// Answer to FSCTL_WEFT_ENDPOINTS: UTF-8 lines.
+    /// Answer to FSCTL_WEFT_ENDPOINTS: lines of UTF-8.
     pub endpoints: String,
-    /// What not every server offers.
+    /// Optional features.
     pub offers: Offers,
     /// Payload buffers.
     pub pool: Pool,
-    /// Bounds.
+    /// Limits.
     pub limits: Limits,
 }
 
 impl Config {
-    /// These shares for these users, called "WEFT" and by no other name, with what nobody has asked to be otherwise. A server that is
-    /// started again has the same `server_guid`.
+    /// A server with these shares and users, named "WEFT" only, and defaults for everything else. Use the same
+    /// `server_guid` again after a restart.
     pub fn new(server_guid: [u8; 16], shares: Vec<Share>, users: Vec<User>, pool: Pool) -> Config {
         Config {
             server_guid,
@@ -229,27 +229,27 @@ impl Config {
     }
 }
 
-/// What a server offers beyond what all do; nothing of it by default.
+/// Optional features of a server; all off by default.
 #[derive(Clone, Debug, Default)]
 pub struct Offers {
-    /// Names that lead to other shares.
+    /// DFS links to other shares.
     pub dfs: dfs::Namespace,
     /// Compress messages with clients that ask for it, on connections without RDMA.
     pub compression: bool,
-    /// Shares whose clients are told to ask for it; in lower case.
+    /// Shares whose clients are told to request compression; in lower case.
     pub compressed: Vec<String>,
-    /// What Kerberos tickets are checked against.
+    /// The keytab that Kerberos tickets are checked against.
     pub keytab: Option<Arc<Keytab>>,
-    /// Where handles are kept that outlive the server.
+    /// The journal of handles that survive a restart of the server.
     pub journal: Option<journal::Journal>,
-    /// Shares that are continuously available: clients may ask for such handles; in lower case. Needs `journal`.
+    /// Continuously available shares, on which clients may ask for persistent handles; in lower case. Needs `journal`.
     pub continuous: Vec<String>,
-    /// Speak the POSIX extensions with clients that ask for them.
+    /// Offer the POSIX extensions to clients that ask for them.
     pub posix: bool,
 }
 
 impl Offers {
-    /// Whether handles of a share can outlive the server.
+    /// Whether a share's handles can survive a restart of the server.
     pub(crate) fn is_continuous(&self, share: &str) -> bool {
         self.journal.is_some()
             && !self.continuous.is_empty()
@@ -259,11 +259,11 @@ impl Offers {
 
 /// A server, shared by all cores.
 pub struct Server {
-    /// Without its shares, which are in `shares`.
+    /// The configuration without its shares, which are in `shares`.
     pub(crate) config: Config,
     pub(crate) shares: Shares,
     pub(crate) sessions: Sessions,
-    /// What survives a session, or is of a client rather than of one of its sessions.
+    /// State that outlives a session, or belongs to a client rather than to one of its sessions.
     pub(crate) handles: ops::Handles,
     clients: Arc<Clients>,
     /// The host and its users as SIDs.
@@ -271,23 +271,23 @@ pub struct Server {
     users: Arc<Users>,
     delays: Delays,
     refusals: Refusals,
-    /// What sessions make it keep.
+    /// Memory that sessions occupy.
     held: Budget,
-    /// Of [`Limits::descriptors`].
+    /// The budget for [`Limits::descriptors`].
     descriptors: Budget,
     name: Arc<str>,
     drain: Drain,
 }
 
 impl Server {
-    /// A server that serves nobody yet.
+    /// A server without connections.
     pub fn new(mut config: Config) -> Arc<Server> {
         config.limits.max_io = config.limits.max_io.min(MAX_IO);
         let users = config.users.iter().map(|user| (user.name.as_str(), user.secret.clone()));
         let users = Arc::new(Users::new(users));
         let name = Arc::from(config.name.as_str());
         let accounts = Accounts::new(&config.name, config.users.iter().map(|user| user.name.as_str()));
-        // Measured now rather than during somebody's log-on.
+        // Measured now rather than during the first log-on.
         Engine::choose();
         let held = Budget::new(config.limits.held_bytes);
         let descriptors = Budget::shared(config.limits.descriptors, held::DESCRIPTOR_SHARE);
@@ -309,13 +309,14 @@ impl Server {
         })
     }
 
-    /// Serves these shares from now on. A tree that is connected keeps the share that it has, and what that asks, until its client
-    /// connects anew. A share whose files are to stay open has the file system of the one that it replaces.
+    /// Serves these shares from now on. A connected tree keeps its share with its requirements until the client
+    /// connects again. A share whose files should stay open must have the same file system as the one that it replaces.
     pub fn replace_shares(&self, shares: Vec<Share>) {
         self.shares.replace(shares);
     }
 
-    /// Opens again what clients had open in the last run, and keeps it for them. To be called before anybody is served.
+    /// Reopens the handles that clients had in the previous run, and keeps them for those clients. Call this before
+    /// serving.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -328,24 +329,24 @@ impl Server {
         self.accept(channel).run().await;
     }
 
-    /// A connection that is yet to be served, so that somebody can look at it meanwhile.
+    /// A connection that is not running yet, so that the caller can observe it meanwhile.
     pub fn accept(self: &Arc<Server>, channel: Rc<dyn Channel>) -> Served {
         Served(Rc::new(Connection::new(self.clone(), channel)))
     }
 
-    /// Ends all connections, on whatever core: what has been received is answered, nothing more is.
+    /// Ends all connections on every core: received requests are answered, no more are accepted.
     pub fn drain(&self) {
         self.drain.begin();
     }
 
-    /// On whose account a client keeps what it keeps. Where only one user can log on his part would be everybody's, and a few
-    /// addresses would leave the next one nothing: addresses alone count there.
+    /// Who is charged for a client's resources. If only one user can log on, its share would be everything, and a few
+    /// addresses could exhaust it for the next one; then only addresses are charged.
     fn holder(&self, source: Option<Source>, user: &Arc<str>) -> Holder {
         let several = self.config.users.len() > 1 || self.config.offers.keytab.is_some();
         Holder { source, user: several.then(|| user.clone()) }
     }
 
-    /// How many sessions there are now.
+    /// The current number of sessions.
     pub fn session_count(&self) -> usize {
         self.sessions.len()
     }

@@ -1,7 +1,7 @@
 //! NEGOTIATE: dialect, algorithms, limits.
 //!
-//! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4.
-//! Owns: nothing; the connection keeps the outcome. Does not: offer what nobody asks for.
+//! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4. The connection stores the result. Nothing is offered that the client
+//! did not ask for.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,13 +27,13 @@ const DIALECTS: [Dialect; 5] =
     [Dialect::V3_1_1, Dialect::V3_0_2, Dialect::V3_0, Dialect::V2_1, Dialect::V2_0_2];
 /// Signing algorithms, best first: GMAC runs at memory speed, CMAC is serial.
 const SIGNING: [SigningId; 3] = [SigningId::AES_GMAC, SigningId::AES_CMAC, SigningId::HMAC_SHA256];
-/// Ciphers. Within a group the client's order counts; CCM, which is serial, is for clients that have nothing else.
+/// Ciphers. Within a group the client's order decides; CCM, which is serial, is for clients without GCM.
 const CIPHERS: [[CipherId; 2]; 2] =
     [[CipherId::AES_128_GCM, CipherId::AES_256_GCM], [CipherId::AES_128_CCM, CipherId::AES_256_CCM]];
-/// What a dialect without multi-credit requests may move at once.
+/// The most that a dialect without multi-credit requests may move at once.
 const SINGLE_CREDIT_BYTES: u32 = 64 * 1024;
 
-/// What NEGOTIATE settled. FSCTL_VALIDATE_NEGOTIATE_INFO compares it ([MS-SMB2] 3.3.5.15.12).
+/// The result of NEGOTIATE. FSCTL_VALIDATE_NEGOTIATE_INFO compares it ([MS-SMB2] 3.3.5.15.12).
 pub(crate) struct Negotiated {
     /// The dialect.
     pub dialect: Dialect,
@@ -45,28 +45,28 @@ pub(crate) struct Negotiated {
     pub client_security_mode: SecurityMode,
     /// ClientGuid.
     pub client_guid: Guid,
-    /// Capabilities that we answered.
+    /// Capabilities in our response.
     pub server_capabilities: Capabilities,
-    /// SecurityMode that we answered.
+    /// SecurityMode in our response.
     pub server_security_mode: SecurityMode,
     /// Largest READ, WRITE and transact.
     pub max_io: u32,
-    /// What may be done to payload that travels by RDMA.
+    /// Transforms for RDMA payload.
     pub transforms: Transforms,
     /// How messages may be compressed.
     pub compression: Option<Agreed>,
-    /// Both sides speak the POSIX extensions.
+    /// Whether both sides support the POSIX extensions.
     pub posix: bool,
-    /// What keys are derived for.
+    /// The parameters of key derivation.
     pub(super) profile: Profile,
 }
 
-/// RDMATransformIds: what both sides can do to payload that travels by RDMA.
+/// RDMATransformIds: the transforms of RDMA payload that both sides support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transforms {
-    /// Encrypt it.
+    /// Encryption.
     pub encryption: bool,
-    /// Sign it.
+    /// Signing.
     pub signing: bool,
 }
 
@@ -79,27 +79,27 @@ impl Transforms {
 }
 
 impl Negotiated {
-    /// Whether the server requires the sessions of this connection to sign.
+    /// Whether the server requires signing from the sessions of this connection.
     pub(super) fn signing_required(&self) -> bool {
         self.server_security_mode.contains(SecurityMode::SIGNING_REQUIRED)
     }
 
-    /// Whether requests of several credits exist: from 2.1 on.
+    /// Whether requests may cost several credits: from 2.1 on.
     pub(super) fn multi_credit(&self) -> bool {
         self.dialect >= Dialect::V2_1
     }
 }
 
-/// The Windows time of now.
+/// The current FILETIME.
 pub(super) fn filetime() -> Filetime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Filetime::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
 }
 
-/// An SMB1 negotiate: the answer is one of SMB2 (3.3.5.3). `Err` ends the connection.
+/// An SMB1 negotiate, which gets an SMB2 response (3.3.5.3). `Err` ends the connection.
 pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, Reply), &'static str> {
     if connection.negotiating() || connection.is_negotiated() {
-        return Err("3.3.5.3: SMB1 negotiate after another");
+        return Err("3.3.5.3: a second SMB1 negotiate");
     }
     let offered = Smb1Negotiate::parse(message).map_err(|m| m.0)?;
     let dialect = match offered {
@@ -109,7 +109,7 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
     };
     if dialect != Dialect::WILDCARD && dialect < connection.server.config.min_dialect {
         return Err(
-            "the client's newest dialect, 2.0.2, is older than the oldest that is spoken here (--min-dialect)",
+            "the client's newest dialect, 2.0.2, is older than the oldest one allowed here (--min-dialect)",
         );
     }
     let negotiated = Negotiated {
@@ -138,7 +138,7 @@ pub(super) fn smb1(connection: &Connection, message: &[u8]) -> Result<(Header, R
     Ok((Header { credit_charge: 0, ..header }, reply))
 }
 
-/// An SMB2 negotiate. The caller has made sure that it is the first.
+/// An SMB2 NEGOTIATE. The caller ensures that it is the first.
 pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) -> Answer {
     if header.flags.contains(Flags::SIGNED) {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -150,7 +150,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     let oldest = connection.server.config.min_dialect;
     if dialect < oldest {
         let reason = format_args!(
-            "the client's newest dialect is {dialect}, the oldest that is spoken here {oldest} (--min-dialect {dialect} lets it in)"
+            "the client's newest dialect is {dialect}, but the oldest one allowed here is {oldest} (--min-dialect {dialect} lets it in)"
         );
         connection.server.refusals.log(None, &connection.peer, reason, rt::now());
         return Err(NtStatus::NOT_SUPPORTED.into());
@@ -173,7 +173,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     {
         server_capabilities |= Capabilities::PERSISTENT_HANDLES;
     }
-    // 3.3.5.4: only to those who ask. impacket, which does not, falls over the flag.
+    // 3.3.5.4: only for clients that announce it. impacket, which does not, fails on the flag.
     if dialect >= Dialect::V3_0 && request.capabilities.contains(Capabilities::DIRECTORY_LEASING) {
         server_capabilities |= Capabilities::DIRECTORY_LEASING;
     }
@@ -189,7 +189,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
         Dialect::V3_1_1 => {
             let rdma = connection.channel.limits().max_rdma.is_some();
             let mut answer = contexts(&request.contexts, &mut profile, rdma.then_some(&mut transforms))?;
-            // Never over RDMA ([MS-SMB2] 3.3.5.12): what is compressed is in messages.
+            // Never over RDMA ([MS-SMB2] 3.3.5.12), because only messages are compressed.
             if !rdma && connection.server.config.offers.compression {
                 compression = compress(&request.contexts, &mut answer)?;
             }
@@ -200,7 +200,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
             }
             answer
         }
-        // Here a capability stands for the only cipher.
+        // In these dialects a capability stands for the only cipher.
         Dialect::V3_0 | Dialect::V3_0_2 if request.capabilities.contains(Capabilities::ENCRYPTION) => {
             profile.cipher = Some(CipherId::AES_128_CCM);
             server_capabilities |= Capabilities::ENCRYPTION;
@@ -227,7 +227,7 @@ pub(super) fn smb2(connection: &Connection, header: &Header, message: &Bytes) ->
     Ok(reply)
 }
 
-/// The contexts of the answer; the choices go into `profile`, and into `transforms` on a connection with RDMA.
+/// The response's contexts; the choices go into `profile`, and into `transforms` on a connection with RDMA.
 fn contexts(
     offered: &[Context],
     profile: &mut Profile,
@@ -253,12 +253,13 @@ fn contexts(
                 let salt = Bytes::copy_from_slice(&random::bytes::<32>()?);
                 answer.push(Context::Preauth { hashes: vec![HashId::SHA512], salt });
             }
-            // No client may offer none (2.2.3.1.2), but some that shall not encrypt do, and take no 0 for an answer.
+            // The list must not be empty (2.2.3.1.2), but some clients with encryption disabled send an empty one, and
+            // reject 0 as the answer.
             Context::Encryption(ciphers) if ciphers.is_empty() => {}
             Context::Encryption(ciphers) => {
                 profile.cipher =
                     CIPHERS.iter().find_map(|group| ciphers.iter().copied().find(|c| group.contains(c)));
-                // 0 says: no cipher in common.
+                // 0 means no common cipher.
                 answer.push(Context::Encryption(vec![profile.cipher.unwrap_or(CipherId(0))]));
             }
             Context::Signing(algorithms) if algorithms.is_empty() => return Err(invalid()),
@@ -268,7 +269,7 @@ fn contexts(
                 answer.push(Context::Signing(vec![profile.signing]));
             }
             Context::RdmaTransform(ids) if ids.is_empty() => return Err(invalid()),
-            // Not supported, and therefore to be ignored; or for later, when the cipher is known.
+            // Unsupported contexts are ignored; the others are processed later, when the cipher is known.
             _ => {}
         }
     }
@@ -286,7 +287,7 @@ fn contexts(
     Ok(answer)
 }
 
-/// Compression as the client offers it; the answer to that goes into `answer`.
+/// Compression as the client offers it; appends the response's context to `answer`.
 fn compress(offered: &[Context], answer: &mut Vec<Context>) -> Result<Option<Agreed>, Failure> {
     let offer = offered.iter().find_map(|context| match context {
         Context::Compression { flags, algorithms } => Some((*flags, algorithms)),
@@ -301,7 +302,7 @@ fn compress(offered: &[Context], answer: &mut Vec<Context>) -> Result<Option<Agr
     Ok(agreed)
 }
 
-/// 3.3.5.4: what is asked of the sessions of this connection.
+/// 3.3.5.4: the signing requirement for the sessions of this connection.
 fn security_mode(connection: &Connection, transforms: Transforms) -> SecurityMode {
     let rdma = connection.channel.limits().max_rdma.is_some();
     let required = match connection.server.config.signing {
@@ -315,10 +316,10 @@ fn security_mode(connection: &Connection, transforms: Transforms) -> SecurityMod
     }
 }
 
-/// Largest READ, WRITE and transact: what the transport carries beside or inside a message.
+/// Largest READ, WRITE and transact: what the transport carries inside a message or beside it.
 fn max_io(connection: &Connection, dialect: Dialect, transforms: Transforms) -> u32 {
-    // Without transforms encrypted payload does not travel by RDMA. Where nothing else is served, nothing else is
-    // offered: Linux would ask for that much, and gets along with no READ that is answered in part.
+    // Without transforms, encrypted payload does not move by RDMA. If every session is encrypted, the larger size must
+    // not be announced: Linux would request it, and cannot handle a READ that is answered in part.
     let beside = match connection.server.config.require_encryption && !transforms.encryption {
         true => None,
         false => connection.channel.limits().max_rdma,

@@ -1,12 +1,12 @@
-//! From answers to a message: headers, padding, signatures, encryption.
+//! Builds messages from answers: headers, padding, signatures, encryption.
 //!
-//! Spec: [MS-SMB2] 3.3.4.1 (signing, compounding, compressing, encrypting), 3.3.4.4 (errors).
-//! Does not: decide what is signed or encrypted; an [`Answered`] says so.
+//! Spec: [MS-SMB2] 3.3.4.1 (signing, compounding, compressing, encrypting), 3.3.4.4 (errors). Each [`Answered`] says
+//! whether it is signed or encrypted.
 //!
-//! Buffers: a plain answer's payload stays what it is, also an unread file range. To be signed it is read into a pool
-//! buffer; to be encrypted it is read into its place in the one buffer of the whole message, so that neither copies
-//! it. What travels by RDMA is signed or encrypted where that was negotiated (RDMA transforms), in a buffer of its own;
-//! otherwise it is never sent for an encrypted request.
+//! The payload of a plain answer is passed on unchanged, even an unread file range. For signing it is read into a pool
+//! buffer; for encryption it is read into its place in the single buffer of the whole message, so neither copies it.
+//! RDMA payload is signed or encrypted in its own buffer if that was negotiated (RDMA transforms); otherwise it is
+//! never sent for an encrypted request.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,20 +25,20 @@ use super::status;
 use crate::compression::Agreed;
 use crate::crypto::{Preauth, SealError, Sealer, Sender, SigningKey, TRANSFORM_LEN};
 
-/// A request with its answer, ready to be put on the wire.
+/// A request with its answer, ready to be sent.
 pub(super) struct Answered {
-    /// The response's header but for status, NextCommand and signature.
+    /// The response's header, without status, NextCommand and signature.
     pub header: Header,
-    /// What the operation said.
+    /// The operation's result.
     pub answer: Answer,
-    /// Whose key signs the response.
+    /// The key that signs the response.
     pub sign: Option<Arc<SigningKey>>,
-    /// A preauthentication chain that takes the response in.
+    /// A preauthentication chain that the response is added to.
     pub hash: Option<Rc<RefCell<Preauth>>>,
 }
 
 impl Answered {
-    /// Whether the payload has to be in memory, to be signed, and may not be.
+    /// Whether the payload must be in memory, for signing, but is possibly not.
     pub(super) fn has_to_be_read(&self) -> bool {
         let Ok(reply) = &self.answer else { return false };
         let unread = matches!(reply.payload, Some(Payload::File(_)));
@@ -80,9 +80,8 @@ impl Piece {
             }
             Err(failure) => Piece::failed(header, failure, sign, hash),
         };
-        // An operation that chose RDMA on an encrypted session would send plaintext, and one whose answer is longer
-        // than the transport carries has asked for what NEGOTIATE did not offer. Neither happens: the operations
-        // refuse before.
+        // An operation that chose RDMA on an encrypted session would send plaintext, and an answer longer than the
+        // transport carries exceeds what NEGOTIATE announced. Neither happens: the operations refuse earlier.
         let encrypted = piece.transform == Some(RdmaTransformId::ENCRYPTION);
         let leaks = !piece.segments.is_empty() && sealed != encrypted;
         if leaks || piece.inline_len() > max_message.saturating_sub(TRANSFORM_LEN + 8) {
@@ -107,23 +106,23 @@ impl Piece {
         Piece { header, head, payload, segments, transform: None, invalidate, compress: false, sign, hash }
     }
 
-    /// Bytes in the message, without pad.
+    /// Bytes in the message, without padding.
     fn inline_len(&self) -> usize {
         let inline = self.payload.as_ref().filter(|_| self.segments.is_empty());
         self.head.len().saturating_add(inline.map_or(0, Payload::len))
     }
 
-    /// Pad after which another header can follow.
+    /// Padding after which another header can follow.
     fn pad(&self) -> usize {
         self.inline_len().wrapping_neg() & 7
     }
 
-    /// Bytes in the message, with pad.
+    /// Bytes in the message, with padding.
     fn padded_len(&self) -> usize {
         self.inline_len().saturating_add(self.pad())
     }
 
-    /// Writes the header in front; `last` of its compound or not.
+    /// Writes the header; `last` says whether it is the last of its compound.
     fn complete(&mut self, last: bool) {
         if !last {
             // Below the transport's limit, hence below 2^32.
@@ -135,7 +134,7 @@ impl Piece {
         }
     }
 
-    /// Reads a payload that has to be in memory. What cannot be read turns the answer into an error.
+    /// Reads a payload that must be in memory. A read failure turns the answer into an error.
     async fn load(&mut self, pool: &Pool) {
         match self.payload.take() {
             Some(payload) if self.segments.is_empty() => match payload.into_chain(pool).await {
@@ -146,7 +145,7 @@ impl Piece {
         }
     }
 
-    /// Signs a payload that travels by RDMA, and tells so in the body.
+    /// Signs RDMA payload, and describes that in the body.
     async fn sign_payload(&mut self, pool: &Pool) {
         let (Some(key), Some(payload)) = (self.sign.clone(), self.payload.take()) else { return };
         match payload.into_chain(pool).await {
@@ -161,7 +160,7 @@ impl Piece {
         }
     }
 
-    /// Encrypts one, in a buffer of its own.
+    /// Encrypts RDMA payload in its own buffer.
     async fn seal_payload(&mut self, sealer: &Sealer, pool: &Pool) -> Result<(), SealError> {
         let Some(payload) = self.payload.take() else { return Ok(()) };
         let len = payload.len();
@@ -198,7 +197,7 @@ impl Piece {
         *self = Piece::failed(self.header, failure, self.sign.take(), self.hash.take());
     }
 
-    /// Signs what is complete and loaded.
+    /// Signs a completed and loaded piece.
     fn sign(&mut self, pad: &[u8]) {
         let Some(key) = &self.sign else { return };
         let mut rest: Vec<&[u8]> = Vec::new();
@@ -224,11 +223,11 @@ impl Piece {
     }
 }
 
-/// A message that is ready, and what to answer instead if its payload turns out to be unreadable on the way.
+/// A message that is ready, and the answer to send instead if its payload proves unreadable.
 pub(super) struct Ready {
     pub outgoing: Outgoing,
     pub fallback: Vec<Header>,
-    /// Rooms of answers that were encrypted or compressed: their address goes on being charged for them.
+    /// Pool buffers of answers that were encrypted or compressed: their address is charged until the message is sent.
     pub held: Vec<Bytes>,
 }
 
@@ -237,7 +236,7 @@ pub(super) fn short(outgoing: Outgoing) -> Ready {
     Ready { outgoing, fallback: Vec::new(), held: Vec::new() }
 }
 
-/// What answers hold of the pool.
+/// The pool buffers that answers hold.
 fn rooms(pieces: &[Piece]) -> Vec<Bytes> {
     let chains = pieces.iter().filter(|piece| piece.segments.is_empty()).map(|piece| &piece.payload);
     let bytes = chains.filter_map(|payload| match payload {
@@ -249,13 +248,13 @@ fn rooms(pieces: &[Piece]) -> Vec<Bytes> {
 
 const PAD: [u8; 8] = [0; 8];
 
-/// What follows one of `count` answers in a message. 3.3.4.1.3: in a compound the last is padded like the others; one
-/// that stands alone is not.
+/// The padding after one of `count` answers in a message. 3.3.4.1.3: in a compound the last one is padded like the
+/// others; a single one is not.
 fn pad(piece: &Piece, count: usize) -> &'static [u8] {
     if count == 1 { &[] } else { PAD.split_at(piece.pad()).0 }
 }
 
-/// Puts the answers to one message into as few messages as the transport takes, in order; usually one.
+/// Puts the answers to one message, in order, into as few messages as the transport allows; usually one.
 pub(super) async fn compose(
     answers: Vec<Answered>,
     sealed: Option<&Session>,
@@ -282,7 +281,7 @@ pub(super) async fn compose(
     Ok(ready)
 }
 
-/// The message of one answer that is neither encrypted nor hashed, and of which nothing has to be read first.
+/// The message of a single answer that is neither encrypted nor hashed, and whose payload need not be read first.
 pub(super) fn at_once(answered: Answered, max_message: usize) -> Ready {
     debug_assert!(!answered.has_to_be_read() && answered.hash.is_none());
     let mut piece = Piece::new(answered, false, max_message);
@@ -331,7 +330,7 @@ async fn message(
         return Ok(Ready { held: rooms(&pieces), ..short(Outgoing::bytes(bytes)) });
     }
     if !fallback.is_empty() {
-        // One message, one fate.
+        // A message succeeds or fails as a whole.
         fallback = pieces.iter().map(|piece| piece.header).collect();
     }
     for piece in pieces {
@@ -342,7 +341,7 @@ async fn message(
     Ok(Ready { outgoing, fallback, held: Vec::new() })
 }
 
-/// The message compressed, where that makes it shorter; all of it is in memory.
+/// Compresses a message, if that makes it shorter; all of it is in memory.
 fn squeezed(agreed: &Agreed, pieces: &[Piece]) -> Option<Vec<u8>> {
     let plain = pieces.first()?.head.len();
     let mut whole = Vec::with_capacity(pieces.iter().map(Piece::padded_len).sum());
@@ -361,7 +360,7 @@ fn squeezed(agreed: &Agreed, pieces: &[Piece]) -> Option<Vec<u8>> {
     agreed.compress(&whole, plain)
 }
 
-/// The whole message in one buffer, payload read straight into its place, encrypted there.
+/// Encrypts a whole message in one buffer; the payload is read straight into its place.
 async fn seal(
     mut pieces: Vec<Piece>,
     session: &Session,
@@ -413,12 +412,12 @@ async fn seal(
             invalidate = invalidate.or(piece.invalidate);
         }
         if let Some((i, e)) = unreadable {
-            // Once more, with an error in its place: it has another length.
+            // Again, with an error in its place, because that has another length.
             pieces.get_mut(i).into_iter().for_each(|piece| piece.unreadable(&e));
             continue;
         }
         let mut out = window.try_into_buf().expect("every slice of this window is gone");
-        // 3.1.4.3: compressed first.
+        // 3.1.4.3: compression comes first.
         let plain = pieces.first().map_or(0, |piece| piece.head.len());
         let whole = out.split_at(TRANSFORM_LEN).1;
         if let Some(short) = compression.and_then(|agreed| agreed.compress(whole, plain)) {
@@ -433,7 +432,7 @@ async fn seal(
     }
 }
 
-/// The message that says that what was asked for could not be read: an error for each of the headers.
+/// The message that reports an unreadable payload: an error for each of the headers.
 pub(super) fn unreadable(headers: &[Header]) -> Outgoing {
     let mut message = Vec::new();
     for (i, header) in headers.iter().enumerate() {
@@ -447,7 +446,7 @@ pub(super) fn unreadable(headers: &[Header]) -> Outgoing {
     Outgoing::bytes(message)
 }
 
-/// An interim response (3.3.4.2): never signed, because it shares its MessageId with the final one.
+/// An interim response (3.3.4.2): never signed, because it shares its MessageId with the final response.
 pub(super) fn interim(header: &Header) -> Vec<u8> {
     debug_assert!(!header.flags.contains(Flags::SIGNED));
     let mut message = Vec::with_capacity(TRANSFORM_LEN + header::HEADER_LEN + 9);

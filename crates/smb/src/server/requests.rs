@@ -1,8 +1,7 @@
-//! Requests that wait: how a CANCEL finds and wakes one.
+//! Waiting requests: how a CANCEL finds and wakes one.
 //!
-//! Spec: [MS-SMB2] 3.3.5.16.
-//! Owns: an entry per request that waits for something a peer decides; others are not entered, because nothing could
-//! cancel them. Does not: stop an operation; the operation looks at its [`Cancel`].
+//! Spec: [MS-SMB2] 3.3.5.16. Owns an entry per request that waits for something a peer decides; others cannot be
+//! cancelled. A CANCEL does not stop an operation; the operation watches its [`Cancel`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,7 +9,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Tells one operation that the client gave it up.
+/// Tells one operation that the client has cancelled it.
 #[derive(Default)]
 pub(crate) struct Cancel {
     set: Cell<bool>,
@@ -25,7 +24,7 @@ impl Cancel {
         }
     }
 
-    /// Ends once a CANCEL came. For one waiter.
+    /// Completes once a CANCEL has arrived. For one waiter.
     pub async fn wait(&self) {
         poll_fn(|cx| {
             if self.set.get() {
@@ -38,33 +37,33 @@ impl Cancel {
     }
 }
 
-/// CHANGE_NOTIFYs are refused where a connection has so many requests waiting: as many as Windows lets wait of the 512 that it
-/// has for that ([MS-SMB2] 3.3.4.2, note 242), so that a client's other requests always find room.
+/// CHANGE_NOTIFYs are refused while a connection has this many waiting requests: Windows lets this many of its 512 wait
+/// ([MS-SMB2] 3.3.4.2, note 242), so that a client's other requests always find room.
 pub(super) const MAX_WAITING: usize = 511;
 
-/// The waiting requests of a connection. Bounded by the credits, of which each holds one.
+/// The waiting requests of a connection. Each holds a credit, so the credits bound them.
 #[derive(Default)]
 pub(super) struct Waiting {
     by_message_id: RefCell<HashMap<u64, (u64, Rc<Cancel>)>>,
 }
 
 impl Waiting {
-    /// Enters a request of a session.
+    /// Registers a request of a session.
     pub fn enter(&self, message_id: u64, session_id: u64, cancel: Rc<Cancel>) {
         self.by_message_id.borrow_mut().insert(message_id, (session_id, cancel));
     }
 
-    /// How many there are.
+    /// The number of waiting requests.
     pub fn len(&self) -> usize {
         self.by_message_id.borrow().len()
     }
 
-    /// It waits no longer.
+    /// Removes a request that no longer waits.
     pub fn leave(&self, message_id: u64) {
         self.by_message_id.borrow_mut().remove(&message_id);
     }
 
-    /// Carries out a CANCEL: of a request of the same session, or of nothing.
+    /// Executes a CANCEL: wakes the request if it belongs to the same session.
     pub fn cancel(&self, message_id: u64, session_id: u64) {
         let found = self.by_message_id.borrow().get(&message_id).cloned();
         if let Some((_, cancel)) = found.filter(|(owner, _)| *owner == session_id) {

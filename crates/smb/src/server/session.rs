@@ -1,17 +1,17 @@
-//! Sessions, their channels and tree connects: who the user is, the keys, and what is connected and open.
+//! Sessions, their channels and tree connects: the user, the keys, and what is connected and open.
 //!
-//! Spec: [MS-SMB2] 3.3.1.8 (session), 3.3.1.9 (tree connect), 3.3.1.14 (channel), 3.3.7.1 (loss of a channel).
-//! Owns: the trees and the open table of a session, and the list of its channels. The server-wide table and the
-//! connections share it by `Arc`. Does not: authenticate (see [`super::session_setup`]).
+//! Spec: [MS-SMB2] 3.3.1.8 (session), 3.3.1.9 (tree connect), 3.3.1.14 (channel), 3.3.7.1 (loss of a channel). Owns the
+//! trees and the open table of a session, and the list of its channels. The server-wide table and the connections share
+//! it by `Arc`. Authentication is in [`super::session_setup`].
 //!
 //! A session lives as long as its list of channels is open. The list is closed once, by whoever comes first: LOGOFF on
-//! any channel, the loss of the last one, a newer session, a failed reauthentication. Entering a closed list fails, and
-//! the list is closed in the same step that takes the last channel out: no channel can join a session that is on its
-//! way out, and nobody can end one that has channels left.
+//! any channel, the loss of the last one, a newer session, a failed reauthentication. Joining a closed list fails, and
+//! removing the last channel closes the list in the same step: no channel can join a session that is ending, and nobody
+//! can end a session that has channels left.
 //!
-//! What belongs to one channel, above all the key that signs on it, is not in the list: it is in the [`Binding`] of that
-//! connection, which is neither `Send` nor reachable from anywhere else, and goes when the connection goes. No race of
-//! channels can therefore show a key to another connection, or use one that was freed.
+//! State of one channel, above all its signing key, is not in the list but in the [`Binding`] of its connection, which
+//! is neither `Send` nor reachable from elsewhere, and is dropped with the connection. So no race between channels can
+//! reveal a key to another connection, or use a freed one.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -32,7 +32,7 @@ use super::pipes::Pipes;
 use crate::crypto::{Profile, SessionKeys, SigningKey};
 use crate::ids::IdMap;
 
-/// A session that authenticated.
+/// An authenticated session.
 pub(crate) struct Session {
     /// SessionId: random, never 0 or -1.
     pub id: u64,
@@ -49,27 +49,27 @@ pub(crate) struct Session {
     pub met: Instant,
     /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
-    /// Who its user is to security descriptors, once that has been asked.
+    /// The user's token for access checks, once needed.
     pub token: OnceLock<Token>,
     pub(super) keys: SessionKeys,
-    /// Requests that came neither signed nor encrypted are refused.
+    /// Whether requests that are neither signed nor encrypted are refused.
     pub(super) signing_required: bool,
-    /// Requests that did not come encrypted are refused.
+    /// Whether unencrypted requests are refused.
     pub(super) encrypt: bool,
-    /// When it expires, in nanoseconds of the runtime's clock; [`NEVER`] for never.
+    /// When it expires, in nanoseconds of the runtime's clock, or [`NEVER`].
     expires: AtomicU64,
-    /// The same as `channels` being `None`, to be looked at without the lock.
+    /// True if `channels` is `None`; read without the lock.
     ended: AtomicBool,
     /// ChannelList without its keys; `None` once the session has ended.
     channels: Mutex<Option<Vec<Arc<Mailbox>>>>,
     trees: Mutex<Trees>,
-    /// On the account of its user, and of the address where it was set up.
+    /// Charged to its user, and to the address where it was established.
     held: Charge,
 }
 
 const NEVER: u64 = u64::MAX;
 
-/// What a session starts with.
+/// The initial state of a session.
 pub(crate) struct New {
     pub id: u64,
     pub user: Arc<str>,
@@ -78,7 +78,7 @@ pub(crate) struct New {
     pub keys: SessionKeys,
     pub signing_required: bool,
     pub encrypt: bool,
-    /// What it is charged itself; what it opens comes on the same account.
+    /// The charge for the session itself; its opens are charged to the same account.
     pub held: Charge,
 }
 
@@ -87,23 +87,23 @@ pub(crate) struct New {
 pub(super) enum Refused {
     /// The session has ended.
     Ended,
-    /// It has as many channels as it may.
+    /// It has the maximum number of channels.
     Full,
 }
 
-/// A connection's channel of a session. Lives in the table of that connection, and nowhere else.
+/// A connection's channel of a session. Stored only in the table of that connection.
 pub(super) struct Binding {
     pub session: Arc<Session>,
     /// Channel.SigningKey.
     pub signing: Arc<SigningKey>,
-    /// Requests that come on this channel neither signed nor encrypted are refused: because of the session, or because others may
-    /// be in between on this connection.
+    /// Whether requests on this channel that are neither signed nor encrypted are refused: because the session requires
+    /// it, or because a man in the middle could reach this connection.
     pub must_sign: bool,
     mailbox: Arc<Mailbox>,
 }
 
 impl Binding {
-    /// Makes a connection a channel of a session; `limit` bounds how many there are.
+    /// Makes a connection a channel of a session; `limit` bounds their number.
     pub fn join(
         session: Arc<Session>,
         signing: Arc<SigningKey>,
@@ -123,7 +123,7 @@ impl Binding {
         Ok(Rc::new(Binding { session, signing, must_sign, mailbox: mailbox.clone() }))
     }
 
-    /// The connection is lost; the session ends with its last channel (3.3.7.1).
+    /// Removes a lost connection; the session ends with its last channel (3.3.7.1).
     pub async fn leave(&self, table: &Sessions) {
         let last = {
             let channels = &mut *lock(&self.session.channels);
@@ -147,26 +147,26 @@ struct Trees {
     by_id: IdMap<u32, Arc<Tree>>,
 }
 
-/// A share that a session is connected to.
+/// A tree connect.
 pub(crate) struct Tree {
     /// TreeId: never 0 or -1.
     pub id: u32,
-    /// The share; `None` is IPC$, which has no files.
+    /// The share; `None` for IPC$, which has no files.
     pub share: Option<Share>,
-    /// On IPC$, the pipes that are open.
+    /// The open pipes, on IPC$.
     pub pipes: Pipes,
     _held: Charge,
 }
 
 impl Tree {
-    /// Whether requests that do not come encrypted are refused ([MS-SMB2] 3.3.5.2.11, Share.EncryptData).
+    /// Whether unencrypted requests are refused ([MS-SMB2] 3.3.5.2.11, Share.EncryptData).
     pub fn encrypted(&self) -> bool {
         self.share.as_ref().is_some_and(|share| share.rules.encrypted)
     }
 }
 
 impl Session {
-    /// A session without channels, which nobody finds yet.
+    /// A session without channels, not in any table yet.
     pub(crate) fn new(new: New) -> Session {
         let New { id, user, profile, client_guid, keys, signing_required, encrypt, held } = new;
         Session {
@@ -189,12 +189,12 @@ impl Session {
         }
     }
 
-    /// Room for something that it makes the server keep.
+    /// Charges memory for something that the session makes the server keep.
     pub(super) fn hold(&self, bytes: usize) -> Result<Charge, NtStatus> {
         self.held.beside(bytes).map_err(held::refused)
     }
 
-    /// The same for the descriptors of one more open.
+    /// Charges the descriptors of one more open.
     pub(super) fn hold_descriptors(&self, of: &Budget) -> Result<Charge, NtStatus> {
         of.charge(self.held.holder().clone(), DESCRIPTORS_OF_OPEN).map_err(held::no_descriptor)
     }
@@ -204,7 +204,7 @@ impl Session {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Whether the client has to authenticate again (3.3.5.2.9). `now` is asked where sessions expire at all.
+    /// Whether the client must authenticate again (3.3.5.2.9). `now` is called only if the session expires at all.
     pub(super) fn is_expired(&self, now: impl FnOnce() -> Time) -> bool {
         match self.expires.load(Ordering::Relaxed) {
             NEVER => false,
@@ -212,12 +212,12 @@ impl Session {
         }
     }
 
-    /// It is valid until then, or for good.
+    /// Sets the time of expiry; `None` for never.
     pub(super) fn expire_at(&self, at: Option<Time>) {
         self.expires.store(at.map_or(NEVER, Time::as_nanos), Ordering::Relaxed);
     }
 
-    /// Ends it on all channels: no request finds it any more, what is open is closed, delete-on-close included.
+    /// Ends it on all channels: requests no longer find it, and its opens are closed, including delete-on-close.
     pub(super) async fn end(&self, table: &Sessions) {
         let first = {
             let channels = &mut *lock(&self.channels);
@@ -230,7 +230,7 @@ impl Session {
         }
     }
 
-    /// The moment of its end, under the lock of the list.
+    /// Marks the end, under the lock of the list.
     fn close(&self, channels: &mut Option<Vec<Arc<Mailbox>>>) {
         *channels = None;
         self.ended.store(true, Ordering::Release);
@@ -243,24 +243,25 @@ impl Session {
         self.opens.end_all().await;
     }
 
-    /// A message that the client did not ask for, to go out by any channel; see [`Notice::send`]. `message` is one whole
-    /// SMB2 message, header first.
+    /// Sends an unsolicited message to the client over any channel; see [`Notice::send`]. `message` is one whole SMB2
+    /// message, header first.
     #[allow(dead_code, reason = "for oplock and lease breaks")]
     pub(crate) fn notice(self: &Arc<Session>, message: Vec<u8>) -> Notice {
         Notice::new(self.clone(), message)
     }
 
-    /// Where its channels take notices, oldest channel first.
+    /// The mailboxes of its channels, oldest channel first.
     pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
         lock(&self.channels).clone().unwrap_or_default()
     }
 
-    /// The tree of this id.
+    /// The tree with this id.
     pub(super) fn tree(&self, id: u32) -> Option<Arc<Tree>> {
         lock(&self.trees).by_id.get(&id).cloned()
     }
 
-    /// Connects to a share, unless the session has `limit` trees already. Only a further tree of the same share needs room.
+    /// Connects to a share, unless the session already has `limit` trees. Only a further tree of the same share needs
+    /// room.
     pub(super) fn connect(&self, share: Option<Share>, limit: usize) -> Option<Arc<Tree>> {
         let trees = &mut *lock(&self.trees);
         if trees.by_id.len() >= limit {
@@ -284,7 +285,7 @@ impl Session {
         }
     }
 
-    /// Leaves a share; false when there is no such tree.
+    /// Disconnects from a share; false if there is no such tree.
     pub(super) async fn disconnect(&self, id: u32) -> bool {
         let found = lock(&self.trees).by_id.remove(&id);
         if let Some(tree) = &found {
@@ -294,7 +295,7 @@ impl Session {
         found.is_some()
     }
 
-    /// The shares that it is connected to, without IPC$, by name.
+    /// The connected shares by name, without IPC$.
     pub(super) fn shares(&self) -> Vec<ShareAbout> {
         let about = |tree: &Arc<Tree>| {
             let share = tree.share.as_ref()?;
@@ -306,7 +307,7 @@ impl Session {
         shares
     }
 
-    /// How many of its trees are of this share; `None`: of IPC$.
+    /// Number of its trees on this share; `None` means IPC$.
     pub(super) fn connected_to(&self, share: Option<&str>) -> usize {
         let is = |tree: &&Arc<Tree>| tree.share.as_ref().map(|share| &*share.name) == share;
         lock(&self.trees).by_id.values().filter(is).count()
@@ -318,7 +319,7 @@ impl Session {
 pub(crate) struct Sessions(Mutex<HashMap<u64, Arc<Session>>>);
 
 impl Sessions {
-    /// Enters a session; false when its id is taken.
+    /// Adds a session; false if its id is taken.
     pub(super) fn insert(&self, session: &Arc<Session>) -> bool {
         let mut table = lock(&self.0);
         match table.contains_key(&session.id) {
@@ -335,18 +336,18 @@ impl Sessions {
         lock(&self.0).remove(&id);
     }
 
-    /// All of them.
+    /// All sessions.
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
         lock(&self.0).values().cloned().collect()
     }
 
-    /// How many there are.
+    /// Number of sessions.
     pub(super) fn len(&self) -> usize {
         lock(&self.0).len()
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of these tables is one call that cannot panic half way.
+    // Every update of these tables is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! SESSION_SETUP and LOGOFF: from tokens to a session with keys, or to one more channel of it.
+//! SESSION_SETUP and LOGOFF: turns tokens into a session with keys, or into a further channel of one.
 //!
-//! Spec: [MS-SMB2] 3.3.5.5 and its sections, 3.3.5.6.
-//! Owns: authentications in progress. Does not: look into tokens (see [`crate::auth`]).
+//! Spec: [MS-SMB2] 3.3.5.5 and its sections, 3.3.5.6. Owns authentications in progress; [`crate::auth`] interprets the
+//! tokens.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -27,10 +27,10 @@ use super::status;
 use crate::auth::{Acceptor, AuthError, Crowded, Login, Refused, Step, Target};
 use crate::crypto::{self, Preauth, Role, Sender, SessionKeys, SigningKey};
 
-/// An authentication between two of its legs.
+/// An authentication between two round trips.
 pub(super) struct InProgress {
     acceptor: Acceptor,
-    /// 3.1.1: what the keys will be bound to.
+    /// 3.1.1: the preauthentication hash that the keys will be bound to.
     preauth: Rc<RefCell<Preauth>>,
     purpose: Purpose,
     begun: Time,
@@ -38,43 +38,43 @@ pub(super) struct InProgress {
 }
 
 impl InProgress {
-    /// Whether its client may still go on with it.
+    /// Whether the client is still within the time limit.
     fn is_fresh(&self, connection: &Connection) -> bool {
         let limit = Duration::from_millis(connection.server.config.limits.authenticate_ms);
         rt::now().since(self.begun) <= limit
     }
 }
 
-/// What a client authenticates for.
+/// The purpose of an authentication.
 #[derive(Clone)]
 enum Purpose {
     /// A new session.
     New,
-    /// Its session, once more (3.3.5.5.2).
+    /// Reauthentication of its session (3.3.5.5.2).
     Again(Rc<Binding>),
-    /// This connection becomes a channel of a session.
+    /// Binding this connection to a session.
     Bind(Arc<Session>),
 }
 
 impl Purpose {
-    /// What a leg must find in progress to continue it.
+    /// Whether a round trip continues an authentication of the same purpose.
     fn is_alike(&self, other: &Purpose) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// What came of one leg.
+/// The result of one round trip.
 pub(super) struct Leg {
     pub answer: Answer,
     /// For the response's header.
     pub session_id: u64,
-    /// Signs the response.
+    /// The key that signs the response.
     pub sign: Option<Arc<SigningKey>>,
-    /// Takes the response in, unless it is the last.
+    /// The chain that the response is added to, unless it is the last.
     pub hash: Option<Rc<RefCell<Preauth>>>,
 }
 
-/// Carries out one leg. `sealed`: the request came encrypted.
+/// Executes one round trip. `sealed`: the request was encrypted.
 pub(super) async fn session_setup(
     connection: &Connection,
     sealed: bool,
@@ -97,7 +97,7 @@ async fn advance(
     let request = Request::parse(message).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let server = &connection.server;
     if server.config.require_encryption && connection.negotiated().profile.cipher.is_none() {
-        refuse(connection, None, "encryption is required and the client has no cipher of ours");
+        refuse(connection, None, "encryption is required, but the client supports none of our ciphers");
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let id = header.session_id;
@@ -110,7 +110,7 @@ async fn advance(
             if let Some(binding) = connection.binding(id)
                 && !binding.signing.verify(Sender::Client, message)
             {
-                // It is bound: here its own key signs, not the session's.
+                // Already bound: on this connection its own key signs, not the session's.
                 return Err(NtStatus::ACCESS_DENIED.into());
             }
             let session = bindable(connection, id)?;
@@ -135,7 +135,7 @@ async fn advance(
                     return Err(NtStatus::ACCESS_DENIED.into());
                 }
                 if protected && !sealed {
-                    // 3.3.4.1.1: what is not the last answer is signed by the session's key on every channel.
+                    // 3.3.4.1.1: the session's key signs every response but the last, on every channel.
                     leg.sign = Some(binding.session.keys.signing.clone());
                 }
                 Purpose::Again(binding)
@@ -153,13 +153,13 @@ async fn advance(
     };
     let mut progress = match found {
         Some(progress) if progress.purpose.is_alike(&purpose) => progress,
-        // One flag more or less than in the leg before.
+        // The binding flag differs from that of the previous round trip.
         Some(_) => return Err(NtStatus::INVALID_PARAMETER.into()),
         None => {
             if !matches!(purpose, Purpose::Again(_))
                 && connection.sessions_len() >= server.config.limits.sessions
             {
-                tracing::warn!(peer = %connection.peer, "limit reached: sessions of a connection");
+                tracing::warn!(peer = %connection.peer, "limit reached: sessions per connection");
                 return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
             }
             begin(connection, purpose)?
@@ -174,8 +174,8 @@ async fn advance(
     if let Some(user) = &user {
         wait_for_turn(connection, user).await?;
     }
-    // No await from here to the verdict: attempts that run at the same time are no more than there are cores.
-    // The chain takes in the request now, the response when it is emitted; the last response stays out.
+    // No await from here to the verdict: at most as many attempts run at the same time as there are cores. The chain
+    // includes the request now and the response when it is emitted, except the last response.
     progress.preauth.borrow_mut().update(message);
     match progress.acceptor.step(&request.token, filetime().0) {
         Ok(Step::Continue(token)) => {
@@ -200,7 +200,7 @@ async fn advance(
         }
         Err(e) => {
             if let (AuthError::Anonymous, Purpose::Again(binding)) = (e, &progress.purpose) {
-                // 3.3.5.5.3: a session that has a user keeps it. Nothing was proven, so it expires when it would have.
+                // 3.3.5.5.3: a session that has a user keeps it. Nothing was proven, so its expiry does not change.
                 leg.sign = Some(binding.signing.clone());
                 return Ok(reply(
                     NtStatus::SUCCESS,
@@ -217,8 +217,8 @@ async fn advance(
             if let (Some(user), AuthError::LogonFailure) = (&user, e) {
                 server.delays.failed(user, connection.source, rt::now());
             }
-            // 3.3.5.5.3: a session that fails to authenticate again is gone. One that somebody fails to bind to is not:
-            // its other channels have done nothing.
+            // 3.3.5.5.3: a failed reauthentication ends the session. A failed binding does not: the session's other
+            // channels have done nothing wrong.
             if let Purpose::Again(binding) = progress.purpose {
                 binding.session.end(&server.sessions).await;
             }
@@ -227,25 +227,29 @@ async fn advance(
     }
 }
 
-/// Passwords are looked at no faster than [`crate::auth::Delays`] allows; requests of other sessions go on meanwhile.
+/// Delays the password check as [`crate::auth::Delays`] demands; requests of other sessions run meanwhile.
 async fn wait_for_turn(connection: &Connection, user: &str) -> Result<(), NtStatus> {
     match connection.server.delays.enter(user, connection.source, rt::now()) {
         Ok(Duration::ZERO) => {}
         Ok(wait) => {
-            tracing::debug!(peer = %connection.peer, user = %escaped(user), "a log-on waits {} ms after failed ones", wait.as_millis());
+            tracing::debug!(peer = %connection.peer, user = %escaped(user), "delaying a log-on by {} ms after failed ones", wait.as_millis());
             rt::sleep(wait).await;
         }
         Err(Crowded) => {
-            refuse(connection, Some(user), "too many log-ons of this source wait after failed ones");
+            refuse(
+                connection,
+                Some(user),
+                "too many log-ons from this source are already waiting after failed ones",
+            );
             return Err(NtStatus::ACCOUNT_LOCKED_OUT);
         }
     }
     Ok(())
 }
 
-/// [MS-NLMP] 3.2.5.1.2: a proof that was made for another server is of use to somebody in the middle only where requests need no
-/// key: there it is refused. Where they are signed or encrypted an unknown name is an alias more often than an attack, and is
-/// logged.
+/// [MS-NLMP] 3.2.5.1.2: a proof that was made for another server helps a man in the middle only if requests need no
+/// key: then it is refused. If they are signed or encrypted, an unknown name is more likely an alias than an attack,
+/// and is only logged.
 fn check_target(
     connection: &Connection,
     request: &Request,
@@ -256,7 +260,7 @@ fn check_target(
     let protected = match purpose {
         Purpose::New => must_sign(connection, request) || connection.server.config.require_encryption,
         Purpose::Again(binding) => binding.must_sign || binding.session.encrypt,
-        // Signed by the session's key already.
+        // Already signed with the session's key.
         Purpose::Bind(_) => true,
     };
     if protected {
@@ -264,19 +268,19 @@ fn check_target(
             user = %login.user,
             source = %connection.peer,
             target = %escaped(name),
-            "a client calls this server by a name that it does not know (--server-name)"
+            "a client uses an unknown name for this server (add it with --server-name)"
         );
         return Ok(());
     }
     let reason = format_args!(
-        "the client meant {}, which is not this server: an alias is made known by --server-name, anything else is an NTLM relay",
+        "the client meant {}, which is not this server: if it is an alias, add it with --server-name; otherwise this is an NTLM relay",
         escaped(name)
     );
     refuse(connection, Some(&login.user), reason);
     Err(NtStatus::ACCESS_DENIED)
 }
 
-/// 3.3.5.5.3: whether the session of this log-on has to sign: either side may say so.
+/// 3.3.5.5.3: whether this session must sign: either side may require it.
 fn must_sign(connection: &Connection, request: &Request) -> bool {
     let negotiated = connection.negotiated();
     let signs = [request.security_mode, negotiated.client_security_mode]
@@ -285,17 +289,17 @@ fn must_sign(connection: &Connection, request: &Request) -> bool {
     signs || negotiated.signing_required()
 }
 
-/// Tells the log who was not let in. `user` is what the client says.
+/// Logs a refused log-on. `user` is the name that the client claims.
 fn refuse(connection: &Connection, user: Option<&str>, reason: impl Display) {
     connection.server.refusals.log(user, &connection.peer, reason, rt::now());
 }
 
-/// 3.3.5.5: the session that a request to bind names, if this connection may become a channel of it. In the order in which
-/// Windows looks, so that a client learns the same from every server.
+/// 3.3.5.5: the session that a binding request names, if this connection may become a channel of it. The checks run in
+/// Windows' order, so that a client gets the same status from every server.
 fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> {
     let (negotiated, gmac) = (connection.negotiated(), SigningId::AES_GMAC);
     let session = connection.server.sessions.find(id).ok_or(NtStatus::USER_SESSION_DELETED)?;
-    // AES-GMAC on all channels or on none; the others may be mixed.
+    // All channels use AES-GMAC or none does; the other algorithms may be mixed.
     match (session.profile.signing == gmac, negotiated.profile.signing == gmac) {
         (true, false) => return Err(NtStatus::REQUEST_OUT_OF_SEQUENCE),
         (false, true) => return Err(NtStatus::NOT_SUPPORTED),
@@ -304,7 +308,7 @@ fn bindable(connection: &Connection, id: u64) -> Result<Arc<Session>, NtStatus> 
     if negotiated.dialect < Dialect::V3_0 || !connection.server.config.multichannel {
         return Err(NtStatus::REQUEST_NOT_ACCEPTED);
     }
-    // The keys of the session seal on every channel, so every channel has its cipher.
+    // The session's keys encrypt on every channel, so every channel must have its cipher.
     if negotiated.dialect != session.profile.dialect || negotiated.profile.cipher != session.profile.cipher {
         return Err(NtStatus::INVALID_PARAMETER);
     }
@@ -342,8 +346,7 @@ fn begin(connection: &Connection, purpose: Purpose) -> Result<InProgress, Failur
     })
 }
 
-/// An id that nobody has and that is not one of a sequence. It proves nothing, and clients exist that keep only 32 bits
-/// of it.
+/// A random id that is not in use. It proves nothing, and some clients keep only 32 bits of it.
 fn random_id(connection: &Connection) -> Result<u64, Failure> {
     loop {
         let id = u64::from(u32::from_ne_bytes(random::bytes()?));
@@ -367,7 +370,7 @@ async fn established(
     let server = &connection.server;
     let negotiated = connection.negotiated();
     if !connection.enter_client() {
-        refuse(connection, Some(&login.user), "the client speaks another dialect on another connection");
+        refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     let (key, full_key) = (&login.session_key, &login.full_key);
@@ -375,7 +378,7 @@ async fn established(
     let encrypt = server.config.require_encryption;
     let signing = keys.signing.clone();
     let holder = server.holder(Some(connection.source), &login.user);
-    // Never refused: a client that is back has handles that wait for it.
+    // Never refused: a returning client needs the session to reach its handles.
     let held = server.held.charge_if_room(holder, SESSION_BYTES);
     let session = Arc::new(Session::new(New {
         id,
@@ -388,13 +391,13 @@ async fn established(
         held,
     }));
     expire(connection, &session, login.lifetime);
-    // Its first channel before anybody finds it: a session without channels is one that has ended.
+    // Add its first channel before it can be found: a session without channels counts as ended.
     connection.bind(session.clone(), signing.clone()).map_err(refused)?;
     if !server.sessions.insert(&session) {
         connection.forget(id);
         return Err(NtStatus::INSUFFICIENT_RESOURCES.into());
     }
-    // 3.3.5.5.3: the user's session of before the connection was lost, if it is still here.
+    // 3.3.5.5.3: ends the user's previous session, from before the connection was lost, if it still exists.
     if request.previous_session_id != id {
         let previous = server.sessions.find(request.previous_session_id);
         if let Some(previous) = previous.filter(|previous| previous.user == session.user) {
@@ -413,7 +416,7 @@ async fn established(
     Ok(reply(NtStatus::SUCCESS, session_flags(&session), token))
 }
 
-/// The keys stay; so must the user.
+/// The keys do not change, and the user must not.
 fn reauthenticated(
     connection: &Connection,
     binding: &Binding,
@@ -423,16 +426,16 @@ fn reauthenticated(
 ) -> Answer {
     let session = &binding.session;
     if session.user != login.user {
-        refuse(connection, Some(&login.user), format_args!("the session is of {}", session.user));
+        refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     expire(connection, session, login.lifetime);
-    tracing::info!(user = %session.user, source = %connection.peer, "authenticated again");
+    tracing::info!(user = %session.user, source = %connection.peer, "reauthenticated");
     leg.sign = Some(binding.signing.clone());
     Ok(reply(NtStatus::SUCCESS, session_flags(session), token))
 }
 
-/// 3.3.5.5.3: the channel gets a key of its own, from its own authentication.
+/// 3.3.5.5.3: the channel gets its own key, from its own authentication.
 fn bound(
     connection: &Connection,
     session: Arc<Session>,
@@ -442,17 +445,17 @@ fn bound(
     leg: &mut Leg,
 ) -> Answer {
     if session.user != login.user {
-        refuse(connection, Some(&login.user), format_args!("the session is of {}", session.user));
+        refuse(connection, Some(&login.user), format_args!("the session belongs to {}", session.user));
         return Err(NtStatus::NOT_SUPPORTED.into());
     }
     if !connection.enter_client() {
-        refuse(connection, Some(&login.user), "the client speaks another dialect on another connection");
+        refuse(connection, Some(&login.user), "the client uses another dialect on another connection");
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
     let profile = &connection.negotiated().profile;
     let signing = Arc::new(crypto::signing_key(profile, &login.session_key, &preauth.borrow()));
     let flags = session_flags(&session);
-    tracing::info!(user = %session.user, source = %connection.peer, "one more channel of a session");
+    tracing::info!(user = %session.user, source = %connection.peer, "added a channel to a session");
     connection.bind(session, signing.clone()).map_err(refused)?;
     leg.sign = Some(signing);
     Ok(reply(NtStatus::SUCCESS, flags, token))
@@ -462,13 +465,13 @@ fn refused(why: session::Refused) -> NtStatus {
     match why {
         session::Refused::Ended => NtStatus::USER_SESSION_DELETED,
         session::Refused::Full => {
-            tracing::warn!("limit reached: channels of a session");
+            tracing::warn!("limit reached: channels per session");
             NtStatus::INSUFFICIENT_RESOURCES
         }
     }
 }
 
-/// 3.3.5.5.3: a session ends with its ticket (NETWORK_SESSION_EXPIRED), or when the server wants to see its user again.
+/// 3.3.5.5.3: a session ends with its ticket (NETWORK_SESSION_EXPIRED), or at the server's own limit.
 fn expire(connection: &Connection, session: &Session, ticket: Option<Duration>) {
     let ours = connection.server.config.limits.session_ms.map(Duration::from_millis);
     let lifetime = [ours, ticket].into_iter().flatten().min();

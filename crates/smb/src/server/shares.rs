@@ -1,13 +1,13 @@
-//! The shares that a server has now. They can be replaced while it runs.
+//! The server's current shares, which can be replaced while it runs.
 //!
-//! A tree keeps the share that it was connected to, with what that asked then: a request never looks here. So a change counts
-//! from the next TREE_CONNECT on.
+//! A tree keeps the share that it was connected to, with that share's requirements: requests never look here. So a
+//! change takes effect at the next TREE_CONNECT.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use weft_store::vfs::Share;
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Shares(RwLock<Arc<[Share]>>);
 
 impl Shares {
@@ -15,13 +15,13 @@ impl Shares {
         Shares(RwLock::new(shares.into()))
     }
 
-    /// Those of now.
+    /// The current shares.
     pub fn now(&self) -> Arc<[Share]> {
-        // What it guards is a pointer, which no panic leaves half changed.
+        // It guards a pointer, which no panic leaves half-changed.
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The one that clients call so, in whatever case.
+    /// The share with this name, in any case.
     pub fn named(&self, name: &str) -> Option<Share> {
         let wanted = name.to_lowercase();
         self.now().iter().find(|share| share.name.to_lowercase() == wanted).cloned()

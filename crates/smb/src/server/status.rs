@@ -1,4 +1,4 @@
-//! Status codes that the core answers and that are not among [`NtStatus`]'s own.
+//! Status codes of the core that are not constants of [`NtStatus`].
 //!
 //! Spec: [MS-ERREF] 2.3.1, [MS-SMB2] 3.3.5.
 
@@ -8,7 +8,7 @@ use crate::auth::AuthError;
 
 pub(super) const UNEXPECTED_IO_ERROR: NtStatus = NtStatus(0xC000_00E9);
 
-/// What the client is told when it cannot log on.
+/// The status of a failed log-on.
 pub(super) fn of(error: &AuthError) -> NtStatus {
     match error {
         AuthError::Ntlm(_) | AuthError::Spnego(_) | AuthError::Unexpected(_) => NtStatus::INVALID_PARAMETER,

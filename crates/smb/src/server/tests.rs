@@ -1,4 +1,4 @@
-//! Stories of a server and of clients that follow the rules, stretch them, or break them, under virtual time.
+//! Stories of a server and its clients, which follow the rules, stretch them or break them, under virtual time.
 
 #[cfg(test)]
 mod admission;

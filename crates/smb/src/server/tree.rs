@@ -1,7 +1,7 @@
 //! TREE_CONNECT and TREE_DISCONNECT.
 //!
-//! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. Owns: nothing; the session keeps its trees.
-//! Does not: restrict users to shares: whoever logs on may connect to every share, and the file system decides.
+//! Spec: [MS-SMB2] 3.3.5.7, 3.3.5.8. The session owns its trees. Shares are not restricted to users: every user may
+//! connect to every share, and the file system decides.
 
 use weft_store::vfs::Share;
 use weft_wire::smb2::access::AccessMask;
@@ -11,16 +11,16 @@ use weft_wire::smb2::{Dialect, NtStatus, tree_disconnect};
 use super::admission::{Admitted, InSession};
 use super::context::{Answer, Failure, Reply};
 
-/// The share of named pipes: always there, without files.
+/// The share of named pipes: always present, without files.
 const IPC: &str = "IPC$";
 
-/// Connects; the new TreeId is for the response's header.
+/// Connects; returns the new TreeId for the response's header.
 pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> {
     let (connection, session) = (request.connection(), request.session());
     let request =
         Request::parse(request.message()).map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;
     let config = &connection.server.config;
-    // 2.2.9: \\server\share. The server part is whatever name or address the client knows us by.
+    // 2.2.9: \\server\share. The server part is the name or address by which the client knows us.
     let name = request
         .path
         .strip_prefix(r"\\")
@@ -36,12 +36,12 @@ pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> 
     };
     let encrypted = session.encrypt || share.as_ref().is_some_and(|share| share.rules.encrypted);
     if encrypted && connection.negotiated().profile.cipher.is_none() {
-        tracing::warn!(peer = %connection.peer, "refused: an encrypted share and a client without a cipher of ours");
+        tracing::warn!(peer = %connection.peer, "refused: the share requires encryption, but the client supports none of our ciphers");
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     let share_type = if share.is_some() { ShareType::Disk } else { ShareType::Pipe };
     let tree = session.connect(share, config.limits.trees).ok_or_else(|| {
-        tracing::warn!(peer = %connection.peer, "limit reached: trees of a session");
+        tracing::warn!(peer = %connection.peer, "limit reached: trees per session");
         NtStatus::INSUFFICIENT_RESOURCES
     })?;
     session.client.get_or_init(|| {
@@ -73,7 +73,7 @@ pub(super) fn connect(request: &InSession<'_>) -> Result<(u32, Reply), Failure> 
     Ok((tree.id, reply))
 }
 
-/// Disconnects.
+/// Disconnects a tree.
 pub(super) async fn disconnect(request: &Admitted) -> Answer {
     let parsed = tree_disconnect::Request::parse(request.message());
     parsed.map_err(|_| Failure::from(NtStatus::INVALID_PARAMETER))?;

@@ -1,8 +1,7 @@
-//! Signing and encrypting what is sent, opening and checking what is received.
+//! Signs and encrypts outgoing messages; decrypts and verifies incoming ones.
 //!
-//! Spec: [MS-SMB2] 3.2.4.1.1, 3.2.4.1.8, 3.2.5.1.1, 3.2.5.1.3; compression: 3.1.4.3, 3.2.5.1.1.2.
-//! Owns: nothing; the keys are the session's. Buffers: a sealed or opened message is in one of the pool, or of the heap while
-//! the pool is empty.
+//! Spec: [MS-SMB2] 3.2.4.1.1, 3.2.4.1.8, 3.2.5.1.1, 3.2.5.1.3; compression: 3.1.4.3, 3.2.5.1.1.2. The keys belong to
+//! the session. An encrypted or decrypted message is in a buffer of the pool, or on the heap while the pool is empty.
 
 use bytes::Bytes;
 use weft_machine::{Buf, Pool, buf};
@@ -14,10 +13,10 @@ use crate::client::error::Error;
 use crate::compression::Agreed;
 use crate::crypto::{self, Sender, SessionKeys, TRANSFORM_LEN};
 
-/// How a request is protected; its response must be protected alike.
+/// How a request is protected; its response must have the same protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Protection {
-    /// Not at all.
+    /// Unprotected.
     None,
     /// Signed.
     Signed,
@@ -46,7 +45,7 @@ pub(super) fn protect(
             security.keys.signing.sign_parts(Sender::Client, &mut message, &[&payload]);
         }
         (Protection::Sealed, Some(security)) => {
-            // 3.1.4.3: compressed first.
+            // 3.1.4.3: compression comes first.
             return match compression.and_then(|agreed| squeezed(agreed, &message, &payload)) {
                 Some(short) => seal(pool, security, &short, &Bytes::new()),
                 None => seal(pool, security, &message, &payload),
@@ -84,7 +83,7 @@ fn seal(pool: &Pool, security: &Security, message: &[u8], payload: &Bytes) -> Re
 /// Decrypts a frame (3.2.5.1.1.1).
 pub(super) fn open(pool: &Pool, security: Option<&Security>, frame: &Bytes) -> Result<Bytes, Error> {
     let header = crypto::transform(frame)?;
-    // 3.2.5.1.1.1: a session that is not ours, or has no key.
+    // 3.2.5.1.1.1: refuses a session that is not ours or has no key.
     let opener = security
         .filter(|s| s.session_id == header.session_id)
         .and_then(|s| s.keys.opener.as_ref())
@@ -98,14 +97,14 @@ pub(super) fn open(pool: &Pool, security: Option<&Security>, frame: &Bytes) -> R
 pub(super) fn decompress(pool: &Pool, agreed: Option<&Agreed>, frame: &Bytes) -> Result<Bytes, Error> {
     let agreed =
         agreed.ok_or(Error::Violation("a compressed message, but compression was not negotiated"))?;
-    // No answer is longer than the largest buffer.
+    // No response is longer than the largest buffer.
     let len = agreed.original_len(frame, buf::MAX_BUF).map_err(|corrupt| Error::Violation(corrupt.0))?;
     let mut plain = Room::new(pool, len);
     agreed.decompress(frame, &mut plain).map_err(|corrupt| Error::Violation(corrupt.0))?;
     Ok(plain.freeze())
 }
 
-/// A message and its payload compressed, where that makes them shorter.
+/// Compresses a message and its payload, if that makes them shorter.
 fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> {
     let len = message.len().saturating_add(payload.len());
     let mut whole = Vec::with_capacity(len);
@@ -115,7 +114,7 @@ fn squeezed(agreed: &Agreed, message: &[u8], payload: &[u8]) -> Option<Vec<u8>> 
     agreed.compress(&whole, message.len())
 }
 
-/// 3.2.5.1.3 and 3.2.5.1.1: what was asked under protection must be answered under it.
+/// 3.2.5.1.3 and 3.2.5.1.1: the response to a protected request must be protected too.
 pub(super) fn check(
     security: Option<&Security>,
     asked: Protection,
@@ -125,19 +124,19 @@ pub(super) fn check(
     interim: bool,
 ) -> Result<(), Error> {
     match asked {
-        // The tag has been verified over all of it, and the signature field is not used.
+        // The tag covers everything and has been verified; the signature field is unused.
         _ if sealed => return Ok(()),
         Protection::Sealed => return Err(Error::Tampered("an unencrypted answer to an encrypted request")),
-        // A server that does not know the session that a connection is to be bound to has nothing to sign with.
+        // A server that does not know the session that a connection should bind to has no key to sign with.
         Protection::Signed if header.command == Command::SessionSetup && header.status.is_error() => {}
-        // 3.2.5.1.3: interim responses may go unsigned; they carry credits and an AsyncId, nothing else.
+        // 3.2.5.1.3: interim responses may be unsigned; they carry only credits and an AsyncId.
         Protection::Signed if !interim && !header.flags.contains(Flags::SIGNED) => {
             return Err(Error::Tampered("an unsigned answer to a signed request"));
         }
         _ => {}
     }
     match security {
-        // The set-up of a further channel verifies it with that channel's key, which is not here yet.
+        // Binding a connection verifies it with that connection's key, which is not known here yet.
         _ if header.command == Command::SessionSetup && header.status == NtStatus::SUCCESS => Ok(()),
         Some(security) if header.flags.contains(Flags::SIGNED) => {
             match security.keys.signing.verify(Sender::Server, message) {
@@ -145,13 +144,13 @@ pub(super) fn check(
                 false => Err(Error::Tampered("wrong signature")),
             }
         }
-        // Before the session is established nobody can verify; the set-up verifies its last response itself.
+        // Until the session is established nothing can be verified; session setup verifies its last response itself.
         _ => Ok(()),
     }
 }
 
-/// Memory for a sealed or an opened message: of the pool, or of the heap while the pool is empty, because the receiver
-/// must not wait for buffers that those who wait for it hold.
+/// Memory for an encrypted or decrypted message: from the pool, or from the heap while the pool is empty, because the
+/// receiver must not wait for buffers that are held by the tasks waiting for it.
 enum Room {
     Pool(Buf),
     Heap(Vec<u8>),

@@ -1,4 +1,4 @@
-//! Compression between our client and our server: plain, signed, encrypted, and only where both ask for it.
+//! Compression between our client and our server: plain, signed, encrypted, and only if both ask for it.
 
 use weft_wire::smb2::compression::MAGIC_COMPRESSED;
 
@@ -33,7 +33,7 @@ impl Default for Ask {
     }
 }
 
-/// Tells the story, then moves a text there and back; says how many bytes went over the wire for it.
+/// Runs the story, then moves a text both ways; returns how many bytes that took on the wire.
 fn moved(ask: Ask) -> usize {
     weft_machine::sim::Sim::new(61).run(async {
         let own = Own::new(|config| config.offers.compression = ask.server);
@@ -77,11 +77,11 @@ fn what_only_one_asks_for_is_not() {
 
 #[test]
 fn what_moves_by_rdma_is_not() {
-    // Payload by RDMA is not in messages.
+    // RDMA payload is not in messages, so it is not compressed.
     moved(Ask { rdma: true, ..Ask::default() });
 }
 
-/// A server that sends more than it says ends the connection, and nothing else.
+/// A server that sends more than it declares ends the connection, and nothing else.
 #[test]
 fn damage_to_a_compressed_answer_is_noticed() {
     for at in [4, 20, 5000] {

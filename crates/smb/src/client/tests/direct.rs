@@ -1,4 +1,4 @@
-//! A channel with RDMA between two ends of one thread: what the client exposes is exactly what the other end reaches.
+//! A channel with RDMA between two ends in one thread: the far end reaches exactly the memory that the client exposes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -24,19 +24,19 @@ pub struct Direct {
     reader: RefCell<Option<Waker>>,
     closed: Cell<bool>,
     peer: RefCell<Weak<Direct>>,
-    /// Memory open to the peer. `None` as access: the peer has invalidated it, and its owner has not fetched it yet.
+    /// Memory exposed to the peer. `None` as access: the peer has invalidated it, and its owner has not revoked it yet.
     regions: RefCell<HashMap<u32, (Window, Option<Access>)>>,
     next: Cell<u32>,
     traffic: RefCell<Traffic>,
     /// Regions that the peer invalidated.
     pub invalidated: Cell<u32>,
-    /// Every byte that this end has moved by RDMA, as it moved.
+    /// Every byte that this end moved by RDMA, as it moved.
     pub tap: RefCell<Vec<u8>>,
-    /// Whether a bit of all that this end moves by RDMA changes on its way.
+    /// Whether one bit of all RDMA payload from this end is flipped in transit.
     pub damage: Cell<bool>,
-    /// Whether this end says that it waits for memory.
+    /// Whether this end reports that it waits for memory.
     pub starved: Cell<bool>,
-    /// Whether regions of this end can be revoked by the peer.
+    /// Whether the peer can invalidate regions of this end.
     pub revocable: Cell<bool>,
 }
 
@@ -66,7 +66,7 @@ pub fn pair(pool: &Pool) -> (Rc<Direct>, Rc<Direct>) {
 }
 
 impl Direct {
-    /// How many regions are open to the peer.
+    /// How many regions are exposed to the peer.
     pub fn open_regions(&self) -> usize {
         self.regions.borrow().len()
     }
@@ -94,7 +94,7 @@ impl Direct {
         self.wake();
     }
 
-    /// The peer's memory behind a segment, or the end of both: a refused access ends an RDMA connection.
+    /// The peer's memory behind a segment, or the end of both sides: a refused access ends an RDMA connection.
     fn reach(&self, peer: &Direct, segment: &Segment, wanted: Access) -> Result<Window, Error> {
         let regions = peer.regions.borrow();
         let window = regions

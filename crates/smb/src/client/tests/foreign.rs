@@ -1,5 +1,5 @@
-//! Against somebody else's server. `WEFT_FOREIGN=address:port/share/sealed-share/user/password`, then
-//! `cargo test -p weft-smb --lib client::tests::foreign -- --ignored --nocapture`.
+//! Runs against another vendor's server. `WEFT_FOREIGN=address:port/share/sealed-share/user/password`, then `cargo test
+//! -p weft-smb --lib client::tests::foreign -- --ignored --nocapture`.
 
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -133,7 +133,7 @@ fn tampered_answers_end_the_connection() {
                     match attack {
                         // One bit of the content.
                         0 => *bytes.last_mut().unwrap() ^= 1,
-                        // The signature taken off, flag and all (of a plain message).
+                        // Removes the signature and its flag (of a plain message).
                         1 if bytes[0] == 0xfe => {
                             bytes[16] &= !8;
                             bytes[48..HEADER_LEN].fill(0);
@@ -158,8 +158,8 @@ fn tampered_answers_end_the_connection() {
 #[ignore = "needs a foreign server"]
 fn a_downgraded_negotiation_is_found_out() {
     run(|foreign| async move {
-        // The attacker takes signing-enabled and the capabilities off the NEGOTIATE response. In 3.1.1 the keys then
-        // differ, in 3.0 the validation tells.
+        // The attacker removes signing-enabled and the capabilities from the NEGOTIATE response. In 3.1.1 the keys then
+        // differ; in 3.0 the validation detects it.
         for dialect in [Dialect::V3_0, Dialect::V3_1_1] {
             let between = foreign.channel().await;
             between.tamper(|bytes| {

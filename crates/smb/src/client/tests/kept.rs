@@ -1,4 +1,4 @@
-//! Files that outlive the connections of their session.
+//! Durable handles: files that outlive the connections of their session.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ fn a_file_is_had_again_after_all_connections_are_lost() {
     ] {
         Sim::new(61).run(async move {
             let own = Own::new(|_| {});
-            let line = tcp(&own).await;
+            let channel = tcp(&own).await;
             let options = Options { dialects: dialect..=dialect, encryption, ..own.options() };
-            let session = Session::connect(line.clone(), options).await.unwrap();
+            let session = Session::connect(channel.clone(), options).await.unwrap();
             let tree = session.tree("data").await.unwrap();
             let file = tree.open_kept("f", OpenOptions::create()).await.unwrap();
             assert!(file.is_kept(), "{dialect}");
             file.write(0, pattern(1)).await.unwrap();
-            // The client loses it; the server believes that all is well.
-            line.cut();
+            // The client loses the connection; the server has not noticed.
+            channel.cut();
             assert!(file.read(0, 1).await.unwrap_err().is_loss());
             let session = session.again(tcp(&own).await).await.unwrap();
             assert_eq!(own.server.session_count(), 1, "the one that is lost has ended");
@@ -46,7 +46,7 @@ fn a_file_is_had_again_after_all_connections_are_lost() {
             assert_eq!(again.read(0, 3 << 20).await.unwrap(), pattern(1));
             again.write(3 << 20, pattern(2)).await.unwrap();
             assert_eq!(again.stat().await.unwrap().len, 6 << 20);
-            // It is there once.
+            // It exists exactly once.
             assert_eq!(
                 tree.reopen(&file).await.err().unwrap().status(),
                 Some(NtStatus::OBJECT_NAME_NOT_FOUND)
@@ -67,13 +67,13 @@ fn a_server_that_was_restarted_has_no_such_handle_and_the_same_file() {
             Own::new(|config| config.shares = vec![share])
         };
         let (first, second) = (start(), start());
-        let line = tcp(&first).await;
-        let session = Session::connect(line.clone(), first.options()).await.unwrap();
+        let channel = tcp(&first).await;
+        let session = Session::connect(channel.clone(), first.options()).await.unwrap();
         let tree = session.tree("data").await.unwrap();
         let file = tree.open_kept("f", OpenOptions::create()).await.unwrap();
         let other = tree.open_kept("g", OpenOptions::create()).await.unwrap();
         file.write(0, pattern(1)).await.unwrap();
-        line.cut();
+        channel.cut();
         let session = session.again(tcp(&second).await).await.unwrap();
         let tree = session.tree("data").await.unwrap();
         assert_eq!(tree.reopen(&file).await.err().unwrap().status(), Some(NtStatus::OBJECT_NAME_NOT_FOUND));
@@ -97,12 +97,13 @@ fn nobody_waits_for_a_lease_that_keeps_a_file() {
             let other = Session::connect(tcp(&own).await, options()).await.unwrap();
             let theirs = other.tree("data").await.unwrap();
             let before = rt::now();
-            // Takes away what the lease lets its client read ahead, and waits until that is acknowledged.
+            // Breaks the lease's read caching, and waits for the acknowledgement.
             let emptied = theirs.open("f", OpenOptions::truncate()).await.unwrap();
             assert!(rt::now() - before < Duration::from_secs(1), "nobody had to run out of patience");
             emptied.write(0, pattern(2)).await.unwrap();
             assert_eq!(file.read(0, 3 << 20).await.unwrap(), pattern(2));
-            // Who shares nothing takes the handle away: closing it would do, and keeping it is given up.
+            // An open without sharing breaks the handle lease: the client could close the file, but instead gives up
+            // keeping it.
             let alone =
                 OpenOptions { share: weft_wire::smb2::access::ShareAccess::NONE, ..OpenOptions::read() };
             let refused = theirs.open("f", alone).await.err().unwrap();

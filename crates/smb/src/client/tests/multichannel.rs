@@ -1,4 +1,4 @@
-//! Sessions of several connections: which one carries what, and nothing lost or doubled when one goes.
+//! Sessions of several connections: which connection carries what, and nothing lost or doubled when one is lost.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,23 +16,23 @@ use super::super::*;
 use super::own::Own;
 use super::story;
 
-/// A connection that somebody can cut, silence, or hold up.
-pub(super) struct Line {
+/// A connection that a test can cut, silence, or hold up.
+pub(super) struct FaultyChannel {
     inner: Rc<dyn Channel>,
-    /// What the client sends waits here instead of going out.
+    /// Holds what the client sends instead of sending it.
     held: RefCell<Option<Vec<Outgoing>>>,
     silent: Cell<bool>,
     cut: Cell<bool>,
     reader: RefCell<Option<Waker>>,
     /// MessageIds of the SESSION_SETUPs that the client sent.
     setups: RefCell<Vec<u64>>,
-    /// Cut after so many more messages of the client.
+    /// The connection is cut after this many more messages of the client.
     left: Cell<Option<u32>>,
 }
 
-impl Line {
-    pub(super) fn new(inner: Rc<dyn Channel>) -> Rc<Line> {
-        Rc::new(Line {
+impl FaultyChannel {
+    pub(super) fn new(inner: Rc<dyn Channel>) -> Rc<FaultyChannel> {
+        Rc::new(FaultyChannel {
             inner,
             held: RefCell::new(None),
             silent: Cell::new(false),
@@ -55,7 +55,7 @@ impl Line {
         self.held.replace(Some(Vec::new()));
     }
 
-    /// What was held arrives after all.
+    /// Delivers what was held.
     fn release(&self) {
         for message in self.held.take().unwrap_or_default() {
             drop(self.inner.send(message));
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-impl Channel for Line {
+impl Channel for FaultyChannel {
     fn kind(&self) -> Kind {
         self.inner.kind()
     }
@@ -88,7 +88,7 @@ impl Channel for Line {
             self.reader.replace(Some(cx.waker().clone()));
             match receiving.as_mut().poll(cx) {
                 std::task::Poll::Ready(Ok(Some(_))) if self.silent.get() => {
-                    // Swallowed; and nothing else comes.
+                    // Swallowed, and nothing else arrives.
                     std::task::Poll::Pending
                 }
                 polled => polled,
@@ -136,15 +136,15 @@ impl Channel for Line {
         self.inner.traffic()
     }
     fn close(&self) {
-        // A held message shall still be deliverable.
+        // A held message must stay deliverable.
         if self.held.borrow().is_none() {
             self.inner.close();
         }
     }
 }
 
-pub(super) async fn tcp(own: &Own) -> Rc<Line> {
-    Line::new(own.tcp().await)
+pub(super) async fn tcp(own: &Own) -> Rc<FaultyChannel> {
+    FaultyChannel::new(own.tcp().await)
 }
 
 fn pattern(len: usize, seed: u64) -> Bytes {
@@ -186,7 +186,7 @@ fn two_connections_share_the_payload() {
     }
 }
 
-/// Requests to bind are signed by the session's key on every connection, and their MessageIds are nonces.
+/// The session's key signs binding requests on every connection, and their MessageIds are the nonces.
 #[test]
 fn no_two_bindings_use_the_same_message_ids() {
     Sim::new(46).run(async {
@@ -196,12 +196,12 @@ fn no_two_bindings_use_the_same_message_ids() {
         let tree = session.tree("data").await.unwrap();
         let mut used = Vec::new();
         for _ in 0..6 {
-            let line = tcp(&own).await;
-            session.add(line.clone()).await.unwrap();
-            used.append(&mut line.setups.borrow_mut());
+            let channel = tcp(&own).await;
+            session.add(channel.clone()).await.unwrap();
+            used.append(&mut channel.setups.borrow_mut());
         }
         assert_eq!(used, (1..=12).collect::<Vec<u64>>());
-        // What was left out is used afterwards: no window stands still.
+        // The reserved ids are used afterwards: no window stalls.
         let file = tree.open("f", OpenOptions::create()).await.unwrap();
         for n in 0..3000u64 {
             file.write(n * 512, pattern(512, n)).await.unwrap();
@@ -221,13 +221,13 @@ fn payload_prefers_rdma_and_goes_on_without_it() {
         let tree = session.tree("data").await.unwrap();
         let file = tree.open("f", OpenOptions::create()).await.unwrap();
         let (between, _) = own.rdma();
-        let rdma = Line::new(between);
+        let rdma = FaultyChannel::new(between);
         session.add(rdma.clone()).await.unwrap();
         let data = pattern(3 << 20, 1);
         file.write(0, data.clone()).await.unwrap();
         let buf = file.write_buf(3 << 20, own.pool.buf_from(&data).unwrap()).await.unwrap();
         assert_eq!(session.traffic().sent.0, session.carriers()[0].traffic.sent.0, "payload by RDMA alone");
-        // In the middle of a buffer that was to go by RDMA.
+        // In the middle of a buffer that should move by RDMA.
         rdma.left.set(Some(0));
         let buf = file.write_buf(6 << 20, buf).await.unwrap();
         assert_eq!(buf[..], data[..]);
@@ -255,7 +255,7 @@ fn nothing_is_lost_or_doubled_when_connections_are_cut_in_the_middle() {
             let blocks = (0..16u64).map(|n| {
                 let (file, data) = (file.clone(), data.slice((n as usize) << 16..(n as usize + 1) << 16));
                 async move {
-                    // Versions of one block, each acknowledged before the next: the last one must win.
+                    // Versions of one block, each acknowledged before the next is written: the last one must win.
                     for version in 0..3u8 {
                         file.write(n << 16, vec![version; 1 << 16].into()).await?;
                     }
@@ -332,7 +332,7 @@ fn what_cannot_be_a_channel_is_refused_and_the_session_goes_on() {
         let session = Session::connect(tcp(&own).await, own.options()).await.unwrap();
         let error = session.add(tcp(&other).await).await.unwrap_err();
         assert!(matches!(error, Error::Violation(_)), "{error}");
-        // One server that calls itself like another does not know the session.
+        // A server with the same identity that does not know the session.
         let twin = Own::new(|_| {});
         let error = session.add(tcp(&twin).await).await.unwrap_err();
         assert!(error.status().is_some(), "{error}");
@@ -360,7 +360,7 @@ fn another_server_than_the_one_that_was_meant_is_refused_before_the_log_on() {
     });
 }
 
-/// Cuts at random, of whatever connection, while files are made, written, listed and removed.
+/// Random cuts of random connections while files are created, written, listed and removed.
 #[test]
 fn whatever_is_cut_the_story_comes_to_its_end() {
     for seed in 0..12 {
@@ -369,10 +369,10 @@ fn whatever_is_cut_the_story_comes_to_its_end() {
             let session = Session::connect(tcp(&own).await, own.options()).await.unwrap();
             let tree = session.tree("data").await.unwrap();
             for round in 0..6 {
-                let line = tcp(&own).await;
+                let channel = tcp(&own).await;
                 let after = sim::with_rng(|rng| rng.below(60)) as u32;
-                session.add(line.clone()).await.unwrap();
-                line.left.set(Some(after + 4));
+                session.add(channel.clone()).await.unwrap();
+                channel.left.set(Some(after + 4));
                 let name = format!("file {round}");
                 let file = tree.open(&name, OpenOptions::create()).await.unwrap();
                 let data = pattern(700_000, seed * 10 + round);
@@ -382,7 +382,7 @@ fn whatever_is_cut_the_story_comes_to_its_end() {
                 let names: Vec<_> =
                     tree.list("").await.unwrap().into_iter().map(|entry| entry.name).collect();
                 assert!(names.contains(&name), "{names:?}");
-                line.cut();
+                channel.cut();
             }
             for entry in tree.list("").await.unwrap() {
                 tree.remove(&entry.name).await.unwrap();

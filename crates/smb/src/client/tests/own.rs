@@ -130,7 +130,7 @@ fn the_story_with_each_algorithm() {
 #[test]
 fn the_story_over_rdma() {
     let dialects = [Dialect::V3_0, Dialect::V3_0_2, Dialect::V3_1_1].map(|dialect| (dialect, true));
-    // The last: a device whose regions the server must not be invited to invalidate.
+    // The last case: a device whose regions the server must not be asked to invalidate.
     for (dialect, revocable) in dialects.into_iter().chain([(Dialect::V3_1_1, false)]) {
         Sim::new(4).run(async {
             let own = Own::new(|_| {});
@@ -353,12 +353,12 @@ fn tampered_answers_end_the_connection() {
                     match attack {
                         // One bit of the content.
                         0 => *bytes.last_mut().unwrap() ^= 1,
-                        // The signature taken off, flag and all.
+                        // Removes the signature and its flag.
                         1 if plain => {
                             bytes[16] &= !8;
                             bytes[48..HEADER_LEN].fill(0);
                         }
-                        // An error made up.
+                        // A forged error.
                         2 => {
                             let header = Header::request(Command::Create, 4);
                             *bytes = header.reply(NtStatus::ACCESS_DENIED, 1).to_bytes().to_vec();
@@ -461,7 +461,7 @@ fn a_server_that_is_at_work_for_ever_loses_the_request_alone() {
         let between = own.tcp().await;
         let session = Session::connect(between.clone(), own.options()).await.unwrap();
         let tree = session.tree("data").await.unwrap();
-        // The answer to a CREATE becomes an interim one (2.2.2, 3.3.4.2), and nothing follows.
+        // The answer to a CREATE becomes an interim response (2.2.2, 3.3.4.2), and nothing follows.
         between.tamper(|bytes| {
             let create = bytes[12..14] == [5, 0];
             if create {
@@ -500,7 +500,7 @@ fn the_server_tells_its_endpoints_and_interfaces() {
     Sim::new(16).run(async {
         let own = Own::new(|_| {});
         let session = Session::connect(own.tcp().await, own.options()).await.unwrap();
-        // No share was entered: IPC$ is.
+        // No share was connected, so this connects to IPC$.
         let endpoints = session.endpoints().await.unwrap();
         let told: Vec<_> = endpoints.iter().map(|e| (e.kind.as_str(), e.address.as_str())).collect();
         assert_eq!(told, [("iwarp", "127.0.0.1:5445"), ("shm", "5445"), ("nfs", "127.0.0.1:2049")]);
@@ -533,7 +533,7 @@ fn a_dropped_rdma_read_keeps_its_memory_until_the_answer() {
     });
 }
 
-/// An encrypted message of a session that has ended would cost the connection, and a line in the server's log.
+/// An encrypted message of a session that has ended would end the connection and add a line to the server's log.
 #[test]
 fn what_is_dropped_after_the_log_off_says_nothing() {
     Sim::new(27).run(async {
@@ -571,8 +571,8 @@ fn handles_that_are_dropped_are_closed() {
     });
 }
 
-/// CPU time of one READ on both ends together, without a kernel in between; run with
-/// `--release -- --ignored --nocapture`. READS=n takes so many of each; CASE=name takes one of them alone, for callgrind.
+/// CPU time of one READ on both ends together, without a kernel in between; run with `--release -- --ignored
+/// --nocapture`. READS=n sets the number per case; CASE=name selects one case, for callgrind.
 #[test]
 #[ignore = "prints numbers, asserts nothing about them"]
 fn read_cost() {

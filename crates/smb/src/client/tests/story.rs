@@ -7,7 +7,7 @@ use weft_wire::smb2::{Filetime, NtStatus};
 
 use super::super::*;
 
-/// Bytes that differ everywhere.
+/// Bytes without a repeating pattern.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed | 1;
     let mut next = || {
@@ -24,7 +24,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// Everything once, in a directory of its own.
+/// Every operation once, in a directory of its own.
 pub async fn tell(session: &Session, share: &str) -> Result<(), Error> {
     session.echo().await?;
     let tree = session.tree(share).await?;
@@ -90,14 +90,14 @@ async fn small_and_large(tree: &Tree) -> Result<(), Error> {
     tree.remove("large").await
 }
 
-/// What does not fit one request: for channels on which it is quick.
+/// Operations larger than one request: for channels on which they are quick.
 pub async fn tell_large(session: &Session, share: &str) -> Result<(), Error> {
     let tree = session.tree(share).await?;
     let file = tree.open("huge", OpenOptions::truncate()).await?;
     let data = pattern(15 << 20, 8);
     file.write(5, Bytes::from(data.clone())).await?;
     assert!(file.read(5, 15 << 20).await? == data[..]);
-    // A read that crosses the end gives what there is.
+    // A read across the end of the file returns the bytes before it.
     assert!(file.read(5 + (3 << 20), buf::MAX_BUF).await? == data[3 << 20..]);
     assert!(file.read(0, buf::MAX_BUF + 1).await.is_err());
     file.close().await?;
@@ -115,7 +115,7 @@ async fn many_at_once(tree: &Tree) -> Result<(), Error> {
     let read = try_join_all(pieces.clone().map(|at| file.read(at as u64, PIECE))).await?;
     assert!(pieces.zip(&read).all(|(at, piece)| piece[..] == data[at..at + PIECE]));
     drop(read);
-    // Given up before they are answered: nothing is left behind.
+    // Abandoned before they are answered: nothing leaks.
     for at in 0..50 {
         let reading = file.read(at * 5000, PIECE);
         futures_util::pin_mut!(reading);

@@ -1,10 +1,10 @@
-//! What a listing has fetched and not yet given to its client.
+//! Directory entries that were fetched ahead of a client's requests.
 //!
-//! Spec: [MS-FSA] 2.1.5.6.3 (the order of a listing stays). Owns: the entries, and the sum of what they take.
-//! Does not: fetch, or charge anybody.
+//! Spec: [MS-FSA] 2.1.5.6.3 (the order of a listing is stable). Owns the entries and the sum of their sizes; fetching
+//! and charging are elsewhere.
 //!
-//! Entries come by the hundred and may go one by one, each with a request of its own. So no request goes through those that stay:
-//! the sum is kept, and the room of those that went is given back when it is half of all.
+//! Entries arrive in hundreds and may leave one by one, each in its own request. No request may traverse the remaining
+//! ones, so the sum is maintained, and the memory of departed entries is freed once it is half of all.
 
 use std::collections::VecDeque;
 use std::mem::size_of;
@@ -13,20 +13,20 @@ use weft_wire::smb2::fscc::directory::Entry;
 
 use crate::server::held::ENTRY_BYTES;
 
-/// An entry, with the position behind it: 0 where it has none in the store.
+/// An entry with the position after it in the store; 0 if it has none.
 pub(super) type Positioned = (u64, Entry);
 
-/// Entries in the order in which they are given.
+/// A queue of entries.
 #[derive(Default)]
 pub(super) struct Ahead {
     entries: VecDeque<Positioned>,
-    /// Of all entries: [`ENTRY_BYTES`] and the name.
+    /// Size of all entries: [`ENTRY_BYTES`] plus the name for each.
     bytes: usize,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Entries that were looked at or moved while they waited.
+    /// Entries that were traversed or moved while queued.
     pub(super) static HANDLED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -35,7 +35,7 @@ impl Ahead {
         self.entries.is_empty()
     }
 
-    /// Makes room for so many, and no more.
+    /// Reserves memory for exactly this many entries.
     pub(super) fn expect(&mut self, entries: usize) {
         self.entries.reserve_exact(entries);
     }
@@ -45,27 +45,27 @@ impl Ahead {
         self.entries.push_back(entry);
     }
 
-    /// The next one.
+    /// Takes the next entry.
     pub(super) fn pop(&mut self) -> Option<Positioned> {
         let entry = self.entries.pop_front()?;
         self.bytes = self.bytes.saturating_sub(bytes(&entry));
         Some(entry)
     }
 
-    /// That one is the next again.
+    /// Puts an entry back to the front.
     pub(super) fn give_back(&mut self, entry: Positioned) {
         self.bytes = self.bytes.saturating_add(bytes(&entry));
         self.entries.push_front(entry);
     }
 
-    /// Drops those that the store has and can be asked for again.
+    /// Drops the entries that can be fetched from the store again.
     pub(super) fn drop_stored(&mut self) {
         self.handle();
         self.entries.retain(|(position, _)| *position == 0);
         self.bytes = self.entries.iter().map(bytes).fold(0, usize::saturating_add);
     }
 
-    /// Gives back the room of those that went, unless those that stay would be moved for less than as many.
+    /// Frees the memory of departed entries, unless more remaining ones than that would have to be moved.
     pub(super) fn shrink(&mut self) {
         let len = self.entries.len();
         if self.entries.capacity() > len.saturating_mul(2) {
@@ -74,13 +74,13 @@ impl Ahead {
         }
     }
 
-    /// What all of it takes, with the room that is not used.
+    /// Memory in use, including unused capacity.
     pub(super) fn bytes(&self) -> usize {
         let spare = self.entries.capacity().saturating_sub(self.entries.len());
         self.bytes.saturating_add(spare.saturating_mul(size_of::<Positioned>()))
     }
 
-    /// All entries are gone through.
+    /// Counts a traversal of all entries.
     fn handle(&self) {
         #[cfg(test)]
         HANDLED.set(HANDLED.get() + self.entries.len());

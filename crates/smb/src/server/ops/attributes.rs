@@ -1,10 +1,9 @@
-//! Attributes of the store in SMB's terms, and back.
+//! Converts the store's attributes to SMB's and back.
 //!
-//! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7; [MS-FSA] 2.1.5.1.1 (those of a new file).
-//! Does not: tell attributes by permissions, or change permissions by attributes. What a client has set lies beside the
-//! file (see `weft_store::vfs::Dos`); until then a name that begins with a dot is HIDDEN, and every file is ARCHIVE. A file
-//! without any write permission is not READONLY, which would forbid to delete it where Unix does not; it is not written
-//! all the same.
+//! Spec: [MS-FSCC] 2.6 (file attributes), 2.4.7; [MS-FSA] 2.1.5.1.1 (those of a new file). Attributes do not follow
+//! from permissions, nor change them. What a client has set is stored beside the file (see `weft_store::vfs::Dos`);
+//! until then a name that starts with a dot is HIDDEN, and every file is ARCHIVE. A file without any write permission
+//! is not READONLY, which would forbid deleting it although Unix allows that; it still cannot be written.
 
 use weft_store::vfs::{Attr, Beside, Dos, Error, Kind, NodeId, Special, Timestamp, Vfs};
 use weft_wire::security::Sid;
@@ -18,9 +17,9 @@ use crate::server::context::OpContext;
 
 /// All write permissions.
 const WRITE_BITS: u32 = 0o222;
-/// What READONLY takes away from everybody, and a mode without any write permission.
+/// What READONLY, or a mode without any write permission, takes away from everybody.
 const WRITING: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
-/// What a client may set ([MS-FSA] 2.1.1.3, "attributes that applications can set").
+/// The attributes that a client may set ([MS-FSA] 2.1.1.3, "attributes that applications can set").
 const SETTABLE: FileAttributes = FileAttributes(
     FileAttributes::READONLY.0
         | FileAttributes::HIDDEN.0
@@ -32,40 +31,40 @@ const SETTABLE: FileAttributes = FileAttributes(
 );
 /// Set-user-id and set-group-id.
 const SET_ID_BITS: u32 = 0o6000;
-/// What is kept beside a file.
+/// The attributes that are stored beside a file.
 const KEPT: FileAttributes = FileAttributes(SETTABLE.0 | FileAttributes::SPARSE_FILE.0);
 
-/// A file's metadata: what every file has, and what a client has set of it that only DOS knows.
+/// A file's metadata: the attributes that every file has, and the DOS attributes that a client has set.
 #[derive(Clone, Copy)]
 pub(super) struct Metadata<'a> {
     pub(super) attr: &'a Attr,
     pub(super) dos: Option<Dos>,
 }
 
-/// A time of the store on the wire.
+/// A store timestamp in wire format.
 pub(super) fn filetime(t: Timestamp) -> Filetime {
     Filetime::from_unix(t.secs, t.nanos)
 }
 
-/// A time of the wire in the store.
+/// A wire timestamp in store format.
 pub(super) fn timestamp(t: Filetime) -> Timestamp {
     let (secs, nanos) = t.to_unix();
     Timestamp { secs, nanos }
 }
 
-/// Whether a file refuses to be written and deleted. Directories do not: there READONLY is a hint to Explorer.
+/// Whether a file refuses to be written and deleted. Directories do not: for them READONLY is a hint to Explorer.
 pub(super) fn is_readonly(attr: &Attr, dos: Option<Dos>) -> bool {
     attr.kind == Kind::File
         && dos.is_some_and(|dos| FileAttributes(dos.attributes).contains(FileAttributes::READONLY))
 }
 
-/// Whether a file refuses to be written. A mode that lets nobody write binds users of SMB as it binds others, also where
-/// the server's own user is above permissions.
+/// Whether a file refuses to be written. A mode without write permission binds SMB users like anybody else, even if the
+/// server's own user may bypass permissions.
 pub(super) fn refuses_writes(attr: &Attr, dos: Option<Dos>) -> bool {
     is_readonly(attr, dos) || (attr.kind == Kind::File && attr.mode & WRITE_BITS == 0)
 }
 
-/// DOS attributes of a file that is called `name`.
+/// DOS attributes of a file named `name`.
 pub(super) fn attributes(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
     let mut attributes = kept(attr, dos, name);
     match attr.kind {
@@ -81,7 +80,7 @@ pub(super) fn attributes(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttr
     if attributes == FileAttributes::NONE { FileAttributes::NORMAL } else { attributes }
 }
 
-/// What is kept, or what is taken for it while nothing is.
+/// The stored attributes, or the defaults while there are none.
 fn kept(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
     match dos {
         Some(dos) => FileAttributes(dos.attributes) & KEPT,
@@ -96,13 +95,13 @@ fn kept(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileAttributes {
     }
 }
 
-/// Whether the dot at the front of its name hides it, until somebody sets its attributes.
+/// Whether the leading dot of its name hides the file, until somebody sets its attributes.
 pub(super) fn is_hidden_by_name(name: &[u8]) -> bool {
     name.starts_with(b".") && name != b"." && name != b".."
 }
 
-/// What a client wants to be kept of a file's attributes and birth; `None` when that is what is seen already. The
-/// attributes NONE leave alone, NORMAL takes all away.
+/// What must be stored for the attributes and creation time that a client sets; `None` if nothing visible changes. NONE
+/// leaves the attributes alone, NORMAL clears them all.
 pub(super) fn to_keep(
     attr: &Attr,
     dos: Option<Dos>,
@@ -125,8 +124,8 @@ pub(super) fn to_keep(
     })
 }
 
-/// Keeps them. Where the file system has no place beside a file they are lost, as they are on any Unix; that is no
-/// reason to fail what the client is doing.
+/// Stores them. If the file system cannot, they are lost, as on any Unix; that is no reason to fail the client's
+/// operation.
 pub(super) async fn keep(vfs: &Vfs, attr: &Attr, before: Option<Dos>, dos: Dos) -> Result<(), Error> {
     match vfs.set_dos(attr.node, before, dos).await {
         Err(Error::NotSupported) => {
@@ -137,12 +136,12 @@ pub(super) async fn keep(vfs: &Vfs, attr: &Attr, before: Option<Dos>, dos: Dos) 
     }
 }
 
-/// The time of change as SMB tells it.
+/// The change time as SMB shows it.
 pub(super) fn changed(attr: &Attr, dos: Option<Dos>) -> Timestamp {
     dos.and_then(|dos| dos.changed_at(attr.mtime)).unwrap_or(attr.ctime)
 }
 
-/// Keeps a time of change from moving on: whatever was done to the file, it has this one.
+/// Freezes the change time: whatever is done to the file, it keeps this one.
 pub(super) async fn freeze_change(
     vfs: &Vfs,
     node: NodeId,
@@ -160,12 +159,12 @@ pub(super) async fn freeze_change(
     }
 }
 
-/// Birth, as a client has set it or the file system knows it.
+/// The creation time: the one that a client has set, or the file system's.
 fn born(attr: &Attr, dos: Option<Dos>) -> Timestamp {
     dos.and_then(|dos| dos.born).unwrap_or(attr.btime)
 }
 
-/// What CREATE and CLOSE answer.
+/// The metadata in CREATE and CLOSE responses.
 pub(super) fn summary(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileSummary {
     FileSummary {
         creation_time: filetime(born(attr, dos)),
@@ -178,7 +177,7 @@ pub(super) fn summary(attr: &Attr, dos: Option<Dos>, name: &[u8]) -> FileSummary
     }
 }
 
-/// What POSIX knows of a file beside what SMB tells anyway.
+/// The POSIX metadata beyond SMB's.
 pub(super) fn posix_of(attr: &Attr) -> Posix {
     let kind = match attr.kind {
         Kind::File => FileType::Regular,
@@ -198,19 +197,19 @@ pub(super) fn posix_of(attr: &Attr) -> Posix {
     }
 }
 
-/// The number of a file, the same after a restart; a stream's is its file's. A client that is told of inodes, too, takes two numbers for
-/// two files (Linux: "Stale file handle").
+/// A file's number, stable across restarts; a stream has its file's number. A client that also sees inode numbers takes
+/// two numbers for two files (Linux: "Stale file handle").
 pub(super) fn number(cx: &OpContext, attr: &Attr) -> u64 {
     if cx.connection().negotiated().posix { attr.fileid } else { attr.stable.number() }
 }
 
-/// The permissions that a client may set. Files belong to the server's own user, whoever made them: a program that ran in the
-/// name of its owner would run in the server's.
+/// The permissions that a client may set. All files belong to the server's own user, so a set-id program would run as
+/// the server's user, whoever created it.
 pub(super) fn settable_mode(mode: u32, directory: bool) -> u32 {
     if directory { mode } else { mode & !SET_ID_BITS }
 }
 
-/// The same with everything else; `device` tells shares apart.
+/// All metadata at once; `device` distinguishes shares.
 pub(super) fn information(attr: &Attr, summary: &FileSummary, shown: &str, device: u32) -> Information {
     Information {
         creation_time: summary.creation_time,
@@ -227,17 +226,17 @@ pub(super) fn information(attr: &Attr, summary: &FileSummary, shown: &str, devic
     }
 }
 
-/// EaSize: what the extended attributes would take as a FileFullEaInformation list ([MS-FSCC] 2.4.16), but for its
-/// padding; with a reparse point its tag, as listings have it.
+/// EaSize: the size of the extended attributes as a FileFullEaInformation list ([MS-FSCC] 2.4.16), without its padding;
+/// for a reparse point its tag, as in listings.
 pub(super) fn ea_size(attr: &Attr, beside: &Beside) -> u32 {
     if let Some(tag) = reparse::tag(attr.kind) {
         return tag;
     }
-    // Per entry eight bytes of head and the NUL behind the name.
+    // Per entry: eight bytes of header, and the NUL after the name.
     beside.xattrs.saturating_mul(9).saturating_add(beside.xattr_bytes)
 }
 
-/// What a user may do with a file at most: users of a share share it whole.
+/// The most that any user may do with a file, before its security descriptor is considered.
 pub(super) fn maximal_access(attr: &Attr, dos: Option<Dos>) -> AccessMask {
     if refuses_writes(attr, dos) { AccessMask::FILE_ALL.without(WRITING) } else { AccessMask::FILE_ALL }
 }
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(attributes(&file, None, b".f"), FileAttributes::ARCHIVE | FileAttributes::HIDDEN);
         assert_eq!(attributes(&attr(Kind::Dir, 0o555), None, b".."), FileAttributes::DIRECTORY);
         assert_eq!(maximal_access(&file, None), AccessMask::FILE_ALL);
-        // Nobody may write it, which says nothing of who may delete it.
+        // Nobody may write it, which says nothing about deleting it.
         let unwritable = attr(Kind::File, 0o444);
         assert_eq!(attributes(&unwritable, None, b"f"), FileAttributes::ARCHIVE);
         assert!(!is_readonly(&unwritable, None));
@@ -293,20 +292,20 @@ mod tests {
         assert_eq!(keep(Some(hidden), FileAttributes::HIDDEN, None), None);
         let none = keep(Some(hidden), FileAttributes::NORMAL, None).unwrap();
         assert_eq!(attributes(&file, Some(none), b"f"), FileAttributes::NORMAL);
-        // A dot hides until somebody says otherwise.
+        // A leading dot hides the file until its attributes are set.
         assert_eq!(attributes(&file, Some(none), b".f"), FileAttributes::NORMAL);
         let t = Timestamp { secs: 1, nanos: 0 };
         let old = keep(Some(hidden), FileAttributes::NONE, Some(t)).unwrap();
         assert_eq!(summary(&file, Some(old), b"f").creation_time, filetime(t));
         assert_eq!(summary(&file, Some(old), b"f").attributes, FileAttributes::HIDDEN);
-        // Nobody makes a file sparse, a directory or a link by attributes.
+        // Attributes cannot make a file sparse, a directory or a link.
         let all = keep(None, FileAttributes(u32::MAX), None).unwrap();
         assert_eq!(attributes(&file, Some(all), b"f"), SETTABLE);
         let dir = attr(Kind::Dir, 0o755);
         let readonly = to_keep(&dir, None, b"d", FileAttributes::READONLY, (None, None));
         let shown = attributes(&dir, readonly, b"d");
         assert_eq!(shown, FileAttributes::READONLY | FileAttributes::DIRECTORY);
-        // Of a directory it is a hint, to a file it is a lock.
+        // For a directory it is a hint, for a file a lock.
         assert!(is_readonly(&file, readonly) && !is_readonly(&dir, readonly));
         assert!(!maximal_access(&file, readonly).intersects(AccessMask::FILE_WRITE_DATA));
         assert_eq!(maximal_access(&dir, readonly), AccessMask::FILE_ALL);

@@ -1,8 +1,8 @@
-//! What an open may cache: an oplock of its own, or a share in its client's lease.
+//! The caching rights of an open: an oplock of its own, or its client's lease.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9 (Oplock Acquisition), 3.3.4.6 (oplock breaks), 2.2.23.1; [MS-FSA] 2.1.5.18.
-//! Owns: where an oplock's breaks are sent. Does not: decide what is granted or broken: the store's table of opens
-//! does, for NFS as well; what an open may cache is asked there and remembered nowhere else.
+//! Spec: [MS-SMB2] 3.3.5.9 (Oplock Acquisition), 3.3.4.6 (oplock breaks), 2.2.23.1; [MS-FSA] 2.1.5.18. Owns the route
+//! of oplock breaks. The store's table of opens grants and breaks caching rights, for NFS as well, and is the only
+//! place that remembers them.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,18 +26,18 @@ use super::persistent;
 use crate::server::context::{Failure, OpContext};
 use crate::server::session::Session;
 
-/// What an open caches by.
+/// What the caching rights of an open are based on.
 pub(crate) enum Caching {
-    /// By nothing.
+    /// No caching.
     None,
-    /// By itself.
+    /// Its own oplock.
     Oplock(Arc<Oplock>),
-    /// By what all opens of its lease share.
+    /// The lease that it shares with other opens.
     Lease(Arc<Lease>),
 }
 
 impl Caching {
-    /// What an open will cache by, before there is one: its lease is needed to enter the table of opens.
+    /// Prepares caching before there is an open: the table of opens needs the lease.
     pub(super) fn prepare(
         cx: &OpContext,
         vfs: &Vfs,
@@ -46,7 +46,7 @@ impl Caching {
     ) -> Result<Caching, NtStatus> {
         Ok(match wanted {
             Wanted::Nothing => Caching::None,
-            // A directory has no data, but a list of names: leases of version 2 are for that as well.
+            // A directory has no data, but its list of names can be cached with a lease of version 2.
             Wanted::Lease(lease) if attr.kind == Kind::Dir && lease.v2.is_some() => {
                 vfs.opens().cache_directories();
                 Caching::lease(cx, vfs, attr, lease)?
@@ -70,7 +70,7 @@ impl Caching {
         Ok(Caching::Lease(handles.leases.acquire(client, wanted, file, &handles.preserved)?))
     }
 
-    /// In whose name the file is opened.
+    /// The key under which the file is opened.
     pub(super) fn key(&self, vfs: &Vfs) -> Key {
         match self {
             Caching::Lease(lease) => lease.store_key(),
@@ -79,7 +79,7 @@ impl Caching {
     }
 }
 
-/// What an open caches now, to be told again.
+/// The caching rights that an open has now, for a repeated answer.
 pub(super) fn describe(open: &Open, contexts: &mut Vec<ResponseContext>) -> OplockLevel {
     match &open.caching {
         Caching::None => OplockLevel::NONE,
@@ -91,7 +91,7 @@ pub(super) fn describe(open: &Open, contexts: &mut Vec<ResponseContext>) -> Oplo
     }
 }
 
-/// The client knows an open by a new name, or in a new session.
+/// Gives an open its new FileId and session.
 pub(super) fn reconnect(cx: &OpContext, open: &Open, file: FileId) {
     match &open.caching {
         Caching::None => {}
@@ -100,7 +100,7 @@ pub(super) fn reconnect(cx: &OpContext, open: &Open, file: FileId) {
     }
 }
 
-/// Asks for what the client wants, and says what it gets: as level, and as context where it is a lease.
+/// Requests the rights that the client wants; returns the granted level, and adds a context if it is a lease.
 pub(super) fn acquire(
     cx: &OpContext,
     open: &Open,
@@ -118,7 +118,7 @@ pub(super) fn acquire(
             if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
                 lease.set_delete_on_close();
             }
-            // There are no writes to a directory that could be kept back.
+            // A directory has no writes that could be cached.
             let state = match open.kind {
                 Kind::Dir => wanted.state.without(LeaseState::WRITE_CACHING),
                 _ => wanted.state,
@@ -130,19 +130,19 @@ pub(super) fn acquire(
     }
 }
 
-/// What a CREATE asks for.
+/// The caching that a CREATE asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
-    /// Nothing, or nothing that exists.
+    /// None, or an unknown kind.
     Nothing,
     /// An oplock.
     Oplock(Rights),
-    /// A lease, or to open under one.
+    /// A lease, new or existing.
     Lease(create_context::Lease),
 }
 
 impl Wanted {
-    /// 3.3.5.9, Oplock Acquisition: a lease context counts with the level that says so, and with no other.
+    /// 3.3.5.9, Oplock Acquisition: a lease context counts only with the level that announces it.
     pub(super) fn of(request: &Request, dialect: Dialect) -> Wanted {
         match request.oplock {
             OplockLevel::II => Wanted::Oplock(Rights::R),
@@ -162,8 +162,8 @@ fn lease_of(request: &Request, dialect: Dialect) -> Wanted {
     lease.map_or(Wanted::Nothing, Wanted::Lease)
 }
 
-/// The lease of the directory in which a client opens something, as it names it itself (ParentLeaseKey): what it does
-/// there takes nothing from it.
+/// The lease of the parent directory, as the client names it itself (ParentLeaseKey): the client's own changes there do
+/// not break it.
 pub(super) fn parent(cx: &OpContext, opens: &Arc<Opens>, wanted: &Wanted) -> Option<Key> {
     let Wanted::Lease(lease) = wanted else { return None };
     let v2 = lease.v2.filter(|_| lease.flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET))?;
@@ -171,7 +171,7 @@ pub(super) fn parent(cx: &OpContext, opens: &Arc<Opens>, wanted: &Wanted) -> Opt
     Some(parent.store_key())
 }
 
-/// The state of a lease as rights. What is no legal combination is nothing ([MS-FSA] 2.1.5.18).
+/// A lease state as rights. An illegal combination counts as none ([MS-FSA] 2.1.5.18).
 pub(super) fn rights_of(state: LeaseState) -> Rights {
     let rights = Rights {
         read: state.contains(LeaseState::READ_CACHING),
@@ -181,7 +181,7 @@ pub(super) fn rights_of(state: LeaseState) -> Rights {
     if rights.read { rights } else { Rights::NONE }
 }
 
-/// The reverse.
+/// Rights as a lease state.
 pub(super) fn state_of(rights: Rights) -> LeaseState {
     let mut state = LeaseState::NONE;
     if rights.read {
@@ -196,7 +196,7 @@ pub(super) fn state_of(rights: Rights) -> LeaseState {
     state
 }
 
-/// What an oplock's rights are called.
+/// The level of an oplock with these rights.
 pub(super) fn level_of(rights: Rights) -> OplockLevel {
     match rights {
         Rights { write: true, handle: true, .. } => OplockLevel::BATCH,
@@ -217,10 +217,10 @@ pub(super) fn reach_of(access: AccessMask) -> Reach {
     }
 }
 
-/// Where the breaks of an oplock go.
+/// Routes the breaks of an oplock.
 pub(crate) struct Oplock {
     route: Mutex<Option<Route>>,
-    /// Where its open is when it has no session.
+    /// Holds its open while that has no session.
     preserved: Weak<Preserved>,
     opens: Arc<Opens>,
 }
@@ -235,7 +235,7 @@ impl Oplock {
         Oplock { route: Mutex::new(None), preserved: Arc::downgrade(preserved), opens: opens.clone() }
     }
 
-    /// From now on the client knows the open by this name, in this session.
+    /// Sets the FileId and session under which the client knows the open from now on.
     pub(super) fn connect(&self, session: &Arc<Session>, file: FileId) {
         *lock(&self.route) = Some(Route { session: Arc::downgrade(session), file });
     }
@@ -260,7 +260,7 @@ impl Holder for Oplock {
         });
         let is_mine =
             |open: &Open| matches!(&open.caching, Caching::Oplock(oplock) if std::ptr::eq(&**oplock, self));
-        // 3.3.4.6: a durable handle whose client cannot be told is closed.
+        // 3.3.4.6: a durable handle whose client cannot be notified is closed.
         told || self.preserved.upgrade().is_some_and(|kept| kept.forfeit((recall.node, &self.opens), is_mine))
     }
 
@@ -275,13 +275,13 @@ impl Holder for Oplock {
     }
 }
 
-/// The longest silence after which a break goes out by the next channel.
+/// The longest silence before a break is sent over the next channel.
 const INSIST: Duration = Duration::from_secs(5);
 /// By then all channels have been tried.
 const INSIST_FOR: Duration = Duration::from_secs(30);
 
-/// Sends a break again by the other channels of its session, one after the other, until it is acknowledged (3.3.4.6,
-/// 3.3.4.7: a channel may take a message that never arrives). Clients ignore what they have acknowledged.
+/// Repeats a break over the other channels of its session, one after the other, until it is acknowledged (3.3.4.6,
+/// 3.3.4.7: a channel may accept a message that never arrives). Clients ignore breaks that they have acknowledged.
 pub(super) fn insist(session: &Arc<Session>, message: Vec<u8>, opens: &Arc<Opens>, recall: Recall) {
     // At most a few dozen.
     let channels = session.mailboxes().len() as u32;
@@ -294,7 +294,7 @@ pub(super) fn insist(session: &Arc<Session>, message: Vec<u8>, opens: &Arc<Opens
             rt::sleep(INSIST.min(INSIST_FOR.checked_div(channels).unwrap_or_default())).await;
             let (_, left) = opens.caching(recall.node, recall.key);
             let Some(session) = session.upgrade().filter(|_| left == Some(recall.to)) else { return };
-            // One that is full or gone is passed over.
+            // A full or closed mailbox is skipped.
             let _ = session.notice(message.clone()).send_by(nth as usize);
         }
     })
@@ -311,17 +311,18 @@ pub(super) fn message(session_id: u64, notification: &Notification) -> Vec<u8> {
     message
 }
 
-/// What a client hears of while its request waits for others.
+/// Whether a client gets an interim response while its request waits for others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Interim {
-    /// That it waits.
+    /// It gets one.
     Told,
-    /// Nothing, as Windows waits in a SET_INFO: it tells clients to wait in other commands alone ([MS-SMB2] 3.3.4.2, note 240).
+    /// It gets none: Windows sends interim responses only for other commands than SET_INFO ([MS-SMB2] 3.3.4.2, note
+    /// 240).
     Silent,
 }
 
-/// Waits for what others have to give back: not at all where nobody has, otherwise until they have or the client gives up. Says
-/// whether there was a wait.
+/// Waits until others have given up their caching rights, or until the client cancels. Returns whether there was a
+/// wait.
 pub(super) async fn wait<T>(
     cx: &OpContext,
     interim: Interim,
@@ -332,7 +333,7 @@ pub(super) async fn wait<T>(
         return Ok((done?, false));
     }
     if interim == Interim::Told {
-        // A break that this caused may be for this same client: it goes out before the interim answer.
+        // The break may go to this same client, so it must precede the interim response.
         rt::yield_now().await;
         cx.pending();
     }
@@ -342,7 +343,7 @@ pub(super) async fn wait<T>(
     }
 }
 
-/// Takes from others what a SET_INFO would make untrue ([MS-FSA] 2.1.4.12, case SET_INFORMATION).
+/// Breaks the caching rights that a SET_INFO would invalidate ([MS-FSA] 2.1.4.12, case SET_INFORMATION).
 pub(super) async fn before_set_info(
     cx: &OpContext,
     open: &Open,
@@ -362,6 +363,6 @@ pub(super) async fn before_set_info(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What it guards is replaced whole.
+    // Its value is only replaced as a whole, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

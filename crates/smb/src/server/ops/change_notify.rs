@@ -1,10 +1,9 @@
 //! CHANGE_NOTIFY: waits until something changes in a directory.
 //!
-//! Spec: [MS-SMB2] 3.3.5.19, [MS-FSA] 2.1.5.11 (the request), 2.1.4.1 (what is told), [MS-FSCC] 2.7.1 (the entries).
-//! Owns: the watch of an open, from its first request until the open closes: what happens between two requests is kept
-//! for the next. Requests of one open are answered in their order.
-//! Does not: see changes itself (the store tells them, whichever protocol or program made them), or report a stream of a
-//! file that the store does not keep.
+//! Spec: [MS-SMB2] 3.3.5.19, [MS-FSA] 2.1.5.11 (the request), 2.1.4.1 (what is reported), [MS-FSCC] 2.7.1 (the
+//! entries). Owns the watch of an open, from its first request until the open closes: changes between two requests are
+//! kept for the next one. Requests on one open are answered in order. The store detects the changes, whichever protocol
+//! or program made them. Streams that the store does not keep are not reported.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +21,7 @@ use super::path;
 use crate::server::context::{Answer, OpContext, Reply};
 use crate::server::held::WATCH_BYTES;
 
-/// Requests that wait on one open.
+/// Waiting requests per open.
 const MAX_WAITING: usize = 128;
 
 pub(super) async fn change_notify(cx: &OpContext) -> Answer {
@@ -37,7 +36,8 @@ pub(super) async fn change_notify(cx: &OpContext) -> Answer {
         return Err(NtStatus::DELETE_PENDING.into());
     }
     if open.notify.is_new() {
-        // This would wait, since nothing has happened yet. Who may not wait gets no watch either: each counts among those of a directory.
+        // This would wait, since nothing has happened yet. A refused request gets no watch either: a directory's
+        // watches are limited.
         cx.may_wait()?;
         let tree = request.flags.contains(Flags::WATCH_TREE);
         let held = cx.session().hold(WATCH_BYTES)?;
@@ -48,11 +48,11 @@ pub(super) async fn change_notify(cx: &OpContext) -> Answer {
     answer(changes, limit.min(capacity) as usize)
 }
 
-/// What the open has seen, when the requests before this one are answered.
+/// The changes that the open has seen, once the requests before this one are answered.
 async fn wait(cx: &OpContext, open: &Open) -> Result<(Changes, u32), NtStatus> {
     let turn = open.notify.enter()?;
     let mut waiting = std::pin::pin!(std::future::poll_fn(|task| turn.poll(task)));
-    // Something may have happened already.
+    // Changes may be queued already.
     if let Poll::Ready(outcome) = futures_util::poll!(waiting.as_mut()) {
         return outcome;
     }
@@ -71,7 +71,7 @@ fn answer(changes: Changes, limit: usize) -> Answer {
     let mut buffer = Vec::new();
     let told: Vec<_> = changes.changes.into_iter().map(entry).collect();
     Change::emit_list(&told, &mut buffer);
-    // 3.3.5.19: what does not fit is not cut; the client lists the directory anew.
+    // 3.3.5.19: changes that do not fit are dropped; the client lists the directory again.
     if changes.overflowed || buffer.len() > limit {
         let mut reply = Reply::new();
         reply.status = NtStatus::NOTIFY_ENUM_DIR;
@@ -83,7 +83,7 @@ fn answer(changes: Changes, limit: usize) -> Answer {
     Ok(reply)
 }
 
-/// A change as SMB tells it.
+/// A change in SMB's terms.
 fn entry(told: Told) -> Change {
     let action = match told.action {
         Happened::Added => Action::ADDED,
@@ -99,17 +99,17 @@ fn entry(told: Told) -> Change {
     Change { action, name: names.join("\\") }
 }
 
-/// What an open has seen of its directory, and who waits for more.
+/// The changes that an open has seen in its directory, and the requests that wait for more.
 #[derive(Default)]
 pub(super) struct Notify(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     watch: Option<Arc<Watch>>,
-    /// How much the first request had room for: no later one is told more at a time ([MS-FSA] 2.1.5.11 allocates the
+    /// The buffer size of the first request: later answers are not larger either ([MS-FSA] 2.1.5.11 allocates the
     /// buffer then).
     capacity: u32,
-    /// Who waits, in order; the first polls the watch.
+    /// The waiting requests, in order; the first one polls the watch.
     waiting: VecDeque<(u64, Option<Waker>)>,
     next: u64,
     closed: bool,
@@ -117,7 +117,7 @@ struct State {
 
 impl Notify {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each critical section leaves the queue whole.
+        // Every critical section leaves the queue consistent, so a poisoned lock is harmless.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +125,7 @@ impl Notify {
         self.state().watch.is_none()
     }
 
-    /// The first request decides what is watched; one that came at the same time on another channel loses.
+    /// The first request decides what is watched; a simultaneous one on another channel has no effect.
     fn begin(&self, watch: Watch, capacity: u32) {
         let mut state = self.state();
         if state.watch.is_none() && !state.closed {
@@ -133,7 +133,7 @@ impl Notify {
         }
     }
 
-    fn enter(&self) -> Result<Turn<'_>, NtStatus> {
+    fn enter(&self) -> Result<QueuedRequest<'_>, NtStatus> {
         let mut state = self.state();
         if state.waiting.len() >= MAX_WAITING {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
@@ -141,10 +141,10 @@ impl Notify {
         let id = state.next;
         state.next = state.next.wrapping_add(1);
         state.waiting.push_back((id, None));
-        Ok(Turn { notify: self, id })
+        Ok(QueuedRequest { notify: self, id })
     }
 
-    /// 3.3.4.17: requests that wait on an open that closes end with STATUS_NOTIFY_CLEANUP.
+    /// 3.3.4.17: closing an open ends its waiting requests with STATUS_NOTIFY_CLEANUP.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -155,13 +155,13 @@ impl Notify {
     }
 }
 
-/// One request's place in the queue.
-struct Turn<'a> {
+/// A request in the queue; leaves it when dropped.
+struct QueuedRequest<'a> {
     notify: &'a Notify,
     id: u64,
 }
 
-impl Turn<'_> {
+impl QueuedRequest<'_> {
     fn poll(&self, task: &mut Context<'_>) -> Poll<Result<(Changes, u32), NtStatus>> {
         let mut state = self.notify.state();
         let Some(watch) = state.watch.clone().filter(|_| !state.closed) else {
@@ -171,7 +171,7 @@ impl Turn<'_> {
         if first && let Poll::Ready(changes) = watch.poll_next(task) {
             return Poll::Ready(Ok((changes, state.capacity)));
         }
-        // For its turn, and for the close of the open.
+        // To be woken when it is first in the queue, and when the open closes.
         if let Some((_, waker)) = state.waiting.iter_mut().find(|(id, _)| *id == self.id) {
             *waker = Some(task.waker().clone());
         }
@@ -179,7 +179,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         let mut state = self.notify.state();
         state.waiting.retain(|(id, _)| *id != self.id);

@@ -1,11 +1,11 @@
-//! ChannelSequence: which requests on an open come from before a channel was lost.
+//! ChannelSequence: detects requests on an open that were sent before a channel was lost.
 //!
-//! Spec: [MS-SMB2] 3.3.5.2.10, 3.3.4.1 (counting answers).
-//! Owns: the sequence of an open and how many requests of this one, and of earlier ones, are not answered yet. Does not:
-//! know channels: a client that loses one raises the number on all others, and sends again what was not answered.
+//! Spec: [MS-SMB2] 3.3.5.2.10, 3.3.4.1 (counting answers). Owns an open's sequence number, and the counts of unanswered
+//! requests with this number and with earlier ones. A client that loses a channel raises the number on all others, and
+//! repeats its unanswered requests.
 //!
-//! A write that was sent on the lost channel and comes in late must not undo what the client has sent since; and one
-//! that is still being carried out must not be carried out twice.
+//! A write that was sent on the lost channel and arrives late must not undo later writes, and one that is still being
+//! carried out must not be carried out twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use weft_wire::smb2::{Command, Dialect, Header, NtStatus};
 #[derive(Default)]
 pub(super) struct ChannelSequence(AtomicU64);
 
-/// Both counts are bounded by the credits of all channels of a session, which is far less.
+/// Both counts are bounded by the credits of all channels of a session, which are far fewer.
 const COUNT: u64 = (1 << 24) - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,12 @@ impl State {
         u64::from(self.sequence) << 48 | (self.before & COUNT) << 24 | self.now & COUNT
     }
 
-    /// Requests that are not answered.
+    /// Unanswered requests.
     fn outstanding(self) -> u64 {
         self.before.saturating_add(self.now)
     }
 
-    /// What a request makes of it, and whether the request may change anything.
+    /// The state after a request, and whether the request may change anything.
     fn enter(self, sequence: u16, replay: bool) -> (State, Entry) {
         let newer = sequence != self.sequence && sequence.wrapping_sub(self.sequence) <= 0x7FFF;
         let one_more = State { now: self.now.saturating_add(1), ..self };
@@ -68,26 +68,26 @@ impl State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// Among the outstanding ones.
+    /// Among the outstanding requests.
     Counted,
-    /// Not counted, and nothing may be written for it.
+    /// Not counted, and must not write.
     Stale,
 }
 
-/// A request that counts as outstanding on an open until this is dropped.
+/// Counts a request as outstanding on an open until dropped.
 pub(crate) struct Outstanding {
     open: Arc<super::opens::Open>,
     sequence: u16,
 }
 
 impl ChannelSequence {
-    /// As the CREATE had it (3.3.5.9): a client that has lost channels before starts high.
+    /// The CREATE's number (3.3.5.9): a client that has lost channels before does not start at zero.
     pub(super) fn starting(header: &Header) -> ChannelSequence {
         let state = State { sequence: header.channel_sequence(), before: 0, now: 0 };
         ChannelSequence(AtomicU64::new(state.word()))
     }
 
-    /// Takes a request in. `Ok(None)`: it is not counted. STATUS_FILE_NOT_AVAILABLE: it must not be carried out.
+    /// Counts a request. `Ok(None)`: it is not counted. STATUS_FILE_NOT_AVAILABLE: it must not be carried out.
     pub(super) fn enter(
         open: &Arc<super::opens::Open>,
         dialect: Dialect,
@@ -114,7 +114,7 @@ impl ChannelSequence {
             entry = outcome;
             Some(state.word())
         };
-        // The closure always gives a word.
+        // The closure always returns a value, so this cannot fail.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
         entry
     }

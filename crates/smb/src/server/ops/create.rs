@@ -1,9 +1,8 @@
-//! CREATE: opens or makes a file or directory.
+//! CREATE: opens or creates a file or directory.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9; [MS-FSA] 2.1.5.1 (open of a file), 2.1.5.1.1 (creation), 2.1.5.1.2 (existing file).
-//! Owns: nothing; the open goes into the session's table.
-//! Does not: keep extended attributes. What an open caches by is in [`super::caching`] and [`super::lease`], what it
-//! outlives in [`super::durable`]; who may do what is asked of [`super::security`].
+//! Spec: [MS-SMB2] 3.3.5.9; [MS-FSA] 2.1.5.1 (open of a file), 2.1.5.1.1 (creation), 2.1.5.1.2 (existing file). The
+//! open goes into the session's table. Caching rights are in [`super::caching`] and [`super::lease`], durability in
+//! [`super::durable`], access rights in [`super::security`].
 
 mod again;
 
@@ -40,14 +39,14 @@ use crate::server::held::OPEN_BYTES;
 
 /// [MS-FSA] 2.1.5.1, phase 1: no such rights exist.
 const INVALID_ACCESS: AccessMask = AccessMask(0x0CE0_FE00);
-/// [MS-SMB2] 2.2.13 has no such options; as Windows and Samba do, those that have a name anywhere are not looked at.
+/// Not defined by [MS-SMB2] 2.2.13; like Windows and Samba, options that are defined elsewhere are ignored.
 const UNKNOWN_OPTIONS: CreateOptions = CreateOptions(0xFF00_0000);
-/// Options that are known and not served; the first has no name in 2.2.13 (FILE_CREATE_TREE_CONNECTION).
+/// Known but unsupported options; the first has no name in 2.2.13 (FILE_CREATE_TREE_CONNECTION).
 const UNSUPPORTED_OPTIONS: CreateOptions =
     CreateOptions(0x80 | CreateOptions::OPEN_BY_FILE_ID.0 | CreateOptions::RESERVE_OPFILTER.0);
-/// A volume's label and a device, which no file is. Other unknown attributes are ignored ([MS-FSCC] 2.6).
+/// A volume label and a device, which no file is. Other unknown attributes are ignored ([MS-FSCC] 2.6).
 const NO_ATTRIBUTES: FileAttributes = FileAttributes(0x48);
-/// What needs the file's data to be open.
+/// The rights for which the file's data must be open.
 pub(super) const DATA: AccessMask = AccessMask(
     AccessMask::FILE_READ_DATA.0
         | AccessMask::FILE_WRITE_DATA.0
@@ -56,7 +55,7 @@ pub(super) const DATA: AccessMask = AccessMask(
 );
 pub(super) const WRITE_DATA: AccessMask =
     AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
-/// A name that keeps appearing and vanishing between look-up and creation is given up after this many rounds.
+/// After this many rounds a name that keeps appearing and vanishing between look-up and creation is given up.
 const MAX_ROUNDS: usize = 8;
 
 pub(super) async fn create(cx: &OpContext) -> Answer {
@@ -66,20 +65,20 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
         previous::take_token(&mut request);
     }
     let Some(share) = &cx.tree().share else {
-        // IPC$, which has pipes and no files.
+        // IPC$ has pipes but no files.
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     };
     match durable::Wanted::of(&request.contexts, cx.dialect())? {
         durable::Wanted::Reconnect { file } => again::reconnect(cx, share, &request, file, None).await,
         durable::Wanted::ReconnectV2 { file, create_guid, persistent } => {
-            // 3.3.5.9.12: one that survived the server is known by its CREATE, too.
+            // 3.3.5.9.12: a handle that survived a restart is also recognized by its CREATE.
             let made = cx.server().handles.preserved.made_by(create_guid).filter(|_| persistent);
             let file = made.map_or(file, |open| FileId { persistent: open.persistent, ..file });
             again::reconnect(cx, share, &request, file, Some((create_guid, persistent))).await
         }
         durable @ durable::Wanted::V2 { create_guid, persistent, .. } => {
             let replay = cx.header().flags.contains(Flags::REPLAY_OPERATION);
-            // 3.3.5.9: it was carried out, and its client did not hear of it before the connection or the server was lost.
+            // 3.3.5.9: it was carried out, but the client lost the connection or the server before the answer.
             let continuous = persistent && persistent::available(cx, share);
             let made = cx.server().handles.preserved.made_by(create_guid);
             if let Some(made) = made.filter(|_| continuous) {
@@ -89,7 +88,7 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
                 return again::resume(cx, share, &request, &made, create_guid).await;
             }
             match cx.server().handles.creates.begin((cx.session().client_guid, create_guid), replay)? {
-                // Its client has it, and has used it.
+                // The client has the handle, and has used it.
                 Begin::First(_)
                     if replay && continuous && persistent::is_connected(cx.server(), create_guid) =>
                 {
@@ -103,8 +102,8 @@ pub(super) async fn create(cx: &OpContext) -> Answer {
     }
 }
 
-/// A CREATE that its client can repeat goes on when the connection that it came by is lost while it waits: the client
-/// asks again on another channel of the session, and gets what this opened.
+/// A repeatable CREATE continues if its connection is lost while it waits: the client repeats it on another channel of
+/// the session, and gets this open.
 async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, begun: Begun) -> Answer {
     let own = cx.detach();
     let result = Rc::new(RefCell::new(None));
@@ -122,7 +121,8 @@ async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, 
     });
     let mut work = work.shared();
     if poll_immediate(&mut work).await.is_none() {
-        // Where nobody waits any more the open is in the session's table, or waits for its client: for whoever asks again.
+        // If nobody waits any more, the open is in the session's table or in the preserved ones, for the repeated
+        // request.
         rt::spawn(work.clone()).detach();
         work.await;
     }
@@ -131,7 +131,7 @@ async fn outlasting(cx: &OpContext, request: Request, durable: durable::Wanted, 
     answer
 }
 
-/// Opens what is open to nobody by this request yet.
+/// Executes a CREATE that has no open yet.
 async fn first(
     cx: &OpContext,
     share: &Share,
@@ -146,7 +146,7 @@ async fn first(
     let share = snapshot.as_ref().unwrap_or(share);
     let mut wish = Wish::of(request, cx.dialect(), cx.connection().negotiated().posix)?;
     if persistent::available(cx, share) {
-        // 3.3.5.9: what is acknowledged is on disk.
+        // 3.3.5.9: acknowledged data must be on disk.
         wish.options |= CreateOptions::WRITE_THROUGH;
     }
     let parent = caching::parent(cx, share.vfs.opens(), &wish.caching);
@@ -177,13 +177,13 @@ async fn first(
         let _ = open.by_short.set((cx.server().handles.tunnel.clone(), short));
     }
     if let Some(base) = opened.base {
-        // It was just made, so nobody was faster.
+        // The open is new, so its base is still unset.
         let _ = open.base.set(base);
     }
     if wish.posix {
         open.set_posix();
     }
-    // Before anything is waited for: if the connection is lost, the open is closed, and what it was to delete goes.
+    // Before any await: if the connection is lost, the open is closed, and delete-on-close takes effect.
     let owned = OwnedOpen::new(Arc::new(open));
     let about = OpenedFile {
         vfs: &share.vfs,
@@ -193,7 +193,8 @@ async fn first(
         change_time: summary.change_time,
     };
     let mut contexts = answer_contexts(cx, &request.contexts, about).await?;
-    // Before it is in a table, out of which it can be closed: whoever closes it then finds all that is to be forgotten.
+    // Before it is in a table, from which it could be closed: whoever closes it must find everything that is to be
+    // removed.
     if let Some(begun) = begun {
         begun.opened(&owned, &cx.session().user);
     }
@@ -207,7 +208,7 @@ async fn first(
     if let Some(instance) = wish.instance {
         cx.server().handles.instances.enter(cx, instance, &open);
     }
-    // Last: from here on there may be breaks, and nothing that waits stands between this and the answer.
+    // Last: from here on there may be breaks, and nothing may wait between this and the answer.
     let oplock = caching::acquire(cx, &open, &wish.caching, file, &mut contexts);
     durable::make(cx, &open, durable, &mut contexts);
     let mut reply = Reply::with_capacity(256);
@@ -215,7 +216,7 @@ async fn first(
     Ok((open, reply))
 }
 
-/// Enters an open into the session's table. Where that is full, the open is closed, unless `refused` can do something with it.
+/// Adds an open to the session's table. If the table is full, the open is closed, unless `refused` takes it.
 async fn enter(
     cx: &OpContext,
     open: OwnedOpen,
@@ -227,14 +228,14 @@ async fn enter(
             if let Err(open) = refused(open) {
                 open.close().await;
             }
-            status::limit_reached("opens of a session");
+            status::limit_reached("opens per session");
             return Err(NtStatus::TOO_MANY_OPENED_FILES.into());
         }
     };
-    // The tree or the session may have ended on another core since: then nobody would close what was just entered.
+    // The tree or the session may have ended on another core; then nobody would close the new entry.
     if !cx.session().tree(cx.tree().id).is_some_and(|tree| Arc::ptr_eq(&tree, cx.tree())) {
         if let Some(open) = cx.session().opens.remove(file, cx.tree().id) {
-            // A session that ends keeps what can wait for its client, who asks for it again.
+            // A session that ends preserves durable opens for a client that reconnects.
             let kept = if cx.session().is_ended() { open.keep() } else { Err(open) };
             if let Err(open) = kept {
                 open.close().await;
@@ -246,7 +247,7 @@ async fn enter(
     Ok(file)
 }
 
-/// A request whose fields do not contradict each other.
+/// A validated request without contradictions.
 struct Wish {
     path: Path,
     access: AccessMask,
@@ -254,18 +255,18 @@ struct Wish {
     disposition: CreateDisposition,
     options: CreateOptions,
     attributes: FileAttributes,
-    /// Bytes to reserve (`AlSi`).
+    /// Bytes to allocate (`AlSi`).
     allocation: u64,
     caching: Wanted,
     /// The descriptor of a new file (`SecD`).
     descriptor: Option<Bytes>,
-    /// In the name of which application.
+    /// The application that the open belongs to.
     instance: Option<Instance>,
-    /// Extended attributes of a file that is made or overwritten (`ExtA`).
+    /// Extended attributes of a file that is created or overwritten (`ExtA`).
     eas: Vec<FullEa>,
-    /// As POSIX opens files.
+    /// Opened with POSIX semantics.
     posix: bool,
-    /// What is made gets these permissions.
+    /// Permissions of a new file.
     mode: Option<u32>,
 }
 
@@ -343,7 +344,7 @@ impl Wish {
         self.options.contains(CreateOptions::DIRECTORY_FILE) || self.path.index
     }
 
-    /// SUPERSEDE, OVERWRITE and OVERWRITE_IF empty an existing file.
+    /// Whether an existing file is emptied: SUPERSEDE, OVERWRITE and OVERWRITE_IF.
     fn truncates(&self) -> bool {
         matches!(
             self.disposition,
@@ -351,10 +352,10 @@ impl Wish {
         )
     }
 
-    /// [MS-FSA] 2.1.5.1.2: what it takes to empty or replace a file, whatever else the open is for.
+    /// [MS-FSA] 2.1.5.1.2: the rights that emptying or replacing a file requires in addition.
     fn implied(&self) -> AccessMask {
         match self.disposition {
-            // Its content goes as well, so the right to delete it, which the directory may give, is not enough.
+            // The content is replaced too, so the right to delete, which the directory may grant, is not enough.
             CreateDisposition::Supersede => AccessMask::DELETE | AccessMask::FILE_WRITE_DATA,
             CreateDisposition::Overwrite | CreateDisposition::OverwriteIf => {
                 AccessMask::FILE_WRITE_DATA | AccessMask::FILE_WRITE_EA | AccessMask::FILE_WRITE_ATTRIBUTES
@@ -363,8 +364,8 @@ impl Wish {
         }
     }
 
-    /// What a new file has from the first. `guarded`: a descriptor follows, and brings the permissions of the group and of
-    /// others; a user of this host who opened it before that would keep it open.
+    /// The initial attributes of a new file. `guarded`: a descriptor follows and brings the permissions of group and
+    /// others. A local user who opened the file before that would keep it open.
     fn birth(&self, guarded: bool) -> SetAttr {
         let directory = self.wants_directory();
         let mode = self.mode.map(|mode| attributes::settable_mode(mode, directory));
@@ -380,7 +381,7 @@ impl Wish {
     }
 }
 
-/// DesiredAccess with its generic bits expanded; MAXIMUM_ALLOWED stays in.
+/// DesiredAccess with its generic bits expanded, except MAXIMUM_ALLOWED.
 fn requested_access(request: &Request) -> Result<AccessMask, NtStatus> {
     let mut access = request.desired_access.expand_generic();
     // Auditing needs a privilege that nobody has here.
@@ -400,7 +401,7 @@ fn requested_access(request: &Request) -> Result<AccessMask, NtStatus> {
     Ok(access)
 }
 
-/// What an access means to others ([MS-FSA] 2.1.5.1.2.2).
+/// The sharing rights that an access needs from others ([MS-FSA] 2.1.5.1.2.2).
 pub(super) fn rights_of_access(access: AccessMask) -> Rights {
     Rights {
         read: access.intersects(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE),
@@ -425,9 +426,9 @@ struct Opened {
     access: AccessMask,
     file: Option<OpenFile>,
     claim: Claim,
-    /// Of a stream: the claim on its file.
+    /// For a stream: the claim on its file.
     base: Option<Claim>,
-    /// It was opened by this 8.3 name.
+    /// The 8.3 name by which it was opened.
     by_short: Option<String>,
     caching: Caching,
     hold: weft_store::vfs::Hold,
@@ -448,7 +449,7 @@ async fn open(cx: &OpContext, vfs: &Vfs, wish: &Wish) -> Result<(Opened, CreateA
             None => new(cx, vfs, wish, &resolved).await,
         };
         match outcome {
-            // Somebody was faster, in the one direction or the other.
+            // Another client created or removed the name first.
             Ok(None) => tracing::debug!("{}: a name changed under CREATE", cx.channel().peer()),
             Ok(Some(done)) => return Ok(done),
             Err(failure) => return Err(failure),
@@ -468,7 +469,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     if wish.wants_directory() && wish.attributes.contains(FileAttributes::TEMPORARY) {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    // "name\" means a directory, and only DIRECTORY_FILE makes one.
+    // "name\" means a directory, and only DIRECTORY_FILE creates one.
     if wish.path.directory && !wish.wants_directory() {
         return Err(NtStatus::OBJECT_NAME_INVALID.into());
     }
@@ -489,12 +490,12 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     let made = vfs.create(resolved.dir, name, make, Exists::Fail, wish.birth(descriptor.is_some())).await;
     let (attr, _) = match made {
         Err(Error::Exists) => return Ok(None),
-        // The directory went away since it was found.
+        // The directory was removed since it was found.
         Err(Error::NotFound | Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         other => other?,
     };
     let place = resolved.at(name).to_owned();
-    // The creator may write even what is made read-only, so that comes last.
+    // The creator may write even a read-only file, so READONLY is applied last.
     let access = match wish.access.contains(AccessMask::MAXIMUM_ALLOWED) {
         true => AccessMask::FILE_ALL,
         false => wish.access,
@@ -511,7 +512,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(None),
         Err(failure) => {
-            // A CREATE that fails leaves nothing behind; whether that succeeds changes nothing for the client.
+            // A failed CREATE leaves nothing behind; whether the clean-up succeeds changes nothing for the client.
             let _ = match attr.kind {
                 Kind::Dir => vfs.rmdir(resolved.dir, name).await,
                 _ => vfs.remove(resolved.dir, name).await,
@@ -524,7 +525,7 @@ async fn new(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Att
     Ok(Some((opened, CreateAction::CREATED)))
 }
 
-/// A stream is named ([MS-FSA] 2.1.5.1.1): the file is made for it where there is none.
+/// The name is a stream's ([MS-FSA] 2.1.5.1.1): the file is created if it does not exist.
 async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> Attempt {
     let Some(name) = &wish.path.stream else { return Ok(None) };
     if wish.wants_directory() {
@@ -561,7 +562,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         Err(Error::NotFound) => return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
         Err(e) => return Err(e.into()),
     }
-    // To make a stream is to write to the file.
+    // Creating a stream means writing to the file.
     let asked = Asked { desired: wish.access, implied: AccessMask::FILE_WRITE_DATA };
     let dos = vfs.beside(base.node).await?.dos;
     let access = security::granted(cx, vfs, asked, Metadata { attr: &base, dos }, place.dir).await?;
@@ -573,7 +574,7 @@ async fn stream(cx: &OpContext, vfs: &Vfs, wish: &Wish, resolved: &Resolved) -> 
         Ok(Some(opened)) => opened,
         Ok(None) => return Ok(None),
         Err(failure) => {
-            // A CREATE that fails leaves no stream behind.
+            // A failed CREATE leaves no stream behind.
             let _ = vfs.remove_stream(base.node, name).await;
             return Err(failure);
         }
@@ -586,7 +587,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     if let Some(instance) = wish.instance {
         instances::take_over(cx, instance, (vfs, attr.node)).await?;
     }
-    // 3.3.5.9: it belongs to a client that will be back.
+    // 3.3.5.9: the file is reserved for a client that may come back.
     let reserved = || cx.server().handles.preserved.reserves(attr.node, vfs.opens());
     if cx.config().offers.journal.is_some() && reserved() {
         return Err(NtStatus::FILE_NOT_AVAILABLE.into());
@@ -596,7 +597,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     }
     check_kind(vfs, wish, attr).await?;
     let delete = wish.options.contains(CreateOptions::DELETE_ON_CLOSE);
-    // The root of a share stays where it is.
+    // A share's root cannot be deleted.
     let dos = vfs.beside(attr.node).await?.dos;
     let kept = attributes::is_readonly(attr, dos) || vfs.is_read_only();
     if delete && (kept || attr.node == NodeId::ROOT) {
@@ -612,8 +613,8 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
         let opened = take(cx, vfs, wish, metadata, place, access, false).await?;
         return Ok(opened.map(|opened| (opened, CreateAction::OPENED)));
     }
-    // [MS-FSA] 2.1.5.1.2.1: what is hidden or belongs to the system is overwritten by who says that it shall be so. Nobody
-    // has to say it of what only its name hides.
+    // [MS-FSA] 2.1.5.1.2.1: overwriting a hidden or system file requires these attributes in the request. HIDDEN is not
+    // required if only the file's name hides it.
     let shy = match attributes::is_hidden_by_name(&place.name) {
         true => FileAttributes::SYSTEM,
         false => FileAttributes::HIDDEN | FileAttributes::SYSTEM,
@@ -628,7 +629,7 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     opened.attr = vfs.setattr(attr.node, empty).await?;
     if vfs.stream_of(attr.node).is_none() {
-        // A file that is overwritten loses its streams, one by one.
+        // Overwriting a file removes its streams, one by one.
         for stream in vfs.streams(attr.node).await? {
             match vfs.remove_stream(attr.node, &stream.name).await {
                 Err(Error::NotFound) => {}
@@ -642,9 +643,9 @@ async fn existing(cx: &OpContext, vfs: &Vfs, wish: &Wish, attr: &Attr, place: Di
     Ok(Some((opened, if superseded { CreateAction::SUPERSEDED } else { CreateAction::OVERWRITTEN })))
 }
 
-/// Whether what exists is what the client wants ([MS-FSA] 2.1.5.1, phase 7).
+/// Whether the existing file is of the requested kind ([MS-FSA] 2.1.5.1, phase 7).
 async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> {
-    // Whatever shall be done with the name: it leads elsewhere ([MS-SMB2] 3.3.5.9, [MS-FSA] 2.1.5.1.2).
+    // Whatever is done with the name: it is a link ([MS-SMB2] 3.3.5.9, [MS-FSA] 2.1.5.1.2).
     if attr.kind == Kind::Symlink && !wish.options.contains(CreateOptions::OPEN_REPARSE_POINT) {
         return Err(symlink::stopped(vfs, attr.node, &[], wish.posix).await);
     }
@@ -668,14 +669,14 @@ async fn check_kind(vfs: &Vfs, wish: &Wish, attr: &Attr) -> Result<(), Failure> 
         }
         _ if wish.wants_directory() || wish.path.directory => NtStatus::NOT_A_DIRECTORY,
         Kind::File => return Ok(()),
-        // Links and devices have no data to offer; their attributes and names can be had.
+        // Links and devices have no data; their attributes and names are accessible.
         Kind::Symlink | Kind::Special(_) if wish.truncates() => NtStatus::ACCESS_DENIED,
         Kind::Symlink | Kind::Special(_) => return Ok(()),
     };
     Err(status.into())
 }
 
-/// Enters the table of opens and opens the data; `None` when the file is gone by now.
+/// Enters the table of opens and opens the data; `None` if the file is gone by now.
 async fn take(
     cx: &OpContext,
     vfs: &Vfs,
@@ -698,7 +699,7 @@ async fn take(
     if waited && cx.session().is_ended() {
         return Err(NtStatus::USER_SESSION_DELETED.into());
     }
-    // Whoever gave its cache back may have written the file, moved it, or closed and so deleted it.
+    // The holder of the broken cache may have written the file, moved it, or closed and thereby deleted it.
     let (attr, dos, place) = match waited {
         true if attr.node != NodeId::ROOT => match still_there(vfs, attr.node, place).await? {
             Some((attr, place)) => {
@@ -718,7 +719,7 @@ async fn take(
         Kind::File if access.intersects(DATA) => {
             let write = access.intersects(WRITE_DATA);
             match vfs.open(attr.node, write).await {
-                // MAXIMUM_ALLOWED takes what the file system gives.
+                // MAXIMUM_ALLOWED is content with what the file system grants.
                 Err(Error::Access) if write && wish.access.contains(AccessMask::MAXIMUM_ALLOWED) => {
                     Some(vfs.open(attr.node, false).await?)
                 }
@@ -729,7 +730,7 @@ async fn take(
         _ => None,
     };
     let base = match vfs.stream_of(attr.node) {
-        // It keeps the file from going away before its stream, and nobody from anything else.
+        // Keeps the file from being deleted before its stream, without excluding anybody.
         Some((base, _)) => {
             let here = Opening {
                 reach: Reach::Attributes,
@@ -756,8 +757,8 @@ async fn take(
     }))
 }
 
-/// [MS-FSA] 2.1.5.1.2.1: a file is deleted with all of its streams, so whoever has it open to delete it, and whoever has one
-/// of them open, have to share that. Asked when the open is in the table: of two that come at once, at least one sees the other.
+/// [MS-FSA] 2.1.5.1.2.1: deleting a file deletes its streams, so an open for deletion and an open of a stream must
+/// share with each other. Checked once the open is in the table: of two simultaneous ones, at least one sees the other.
 fn check_streams(vfs: &Vfs, node: NodeId, opening: &Opening) -> Result<(), Failure> {
     match vfs.stream_of(node) {
         Some((base, _)) => vfs.opens().may_open_stream(base, opening.access, opening.share)?,
@@ -768,11 +769,11 @@ fn check_streams(vfs: &Vfs, node: NodeId, opening: &Opening) -> Result<(), Failu
 }
 
 impl Opened {
-    /// 3.3.5.9.3: space for a new file, where the file system can set some aside.
+    /// 3.3.5.9.3: allocates space for a new file, if the file system supports that.
     async fn set_aside(&mut self, vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
         let Some(file) = self.file.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
         match file.allocate(0, bytes, true).await {
-            // Without the right to write, or without the means: the file grows as it is written.
+            // Without write access, or without support: the file grows as it is written.
             Err(Error::Access | Error::NotSupported) => return Ok(()),
             other => other?,
         }
@@ -780,7 +781,7 @@ impl Opened {
         Ok(())
     }
 
-    /// [MS-FSA] 2.1.5.1.1: a new file is ARCHIVE beside what the client wants; one that is overwritten, too.
+    /// [MS-FSA] 2.1.5.1.1: a new or overwritten file is ARCHIVE besides what the client wants.
     async fn keep_attributes(&mut self, vfs: &Vfs, wish: &Wish) -> Result<(), Failure> {
         ea::set(vfs, self.attr.node, &wish.eas).await?;
         let archive =
@@ -798,7 +799,7 @@ impl Opened {
     }
 }
 
-/// What there is to say about a node after a wait, and where it is now; `None` when it has no name any more.
+/// A node's attributes and place after a wait; `None` if it has no name any more.
 async fn still_there(vfs: &Vfs, node: NodeId, place: DirName) -> Result<Option<(Attr, DirName)>, Error> {
     match vfs.lookup(place.dir, &place.name, false).await {
         Ok(attr) if attr.node == node => return Ok(Some((attr, place))),
@@ -815,8 +816,8 @@ async fn still_there(vfs: &Vfs, node: NodeId, place: DirName) -> Result<Option<(
     }
 }
 
-/// 3.3.5.9.3: a file that could not become that large is not made. Nothing is set aside: the store grows files as they
-/// are written.
+/// 3.3.5.9.3: a file that could not grow to this size is not created. No space is reserved: files grow as they are
+/// written.
 async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
     if bytes > 0 && bytes > vfs.statfs().await?.available {
         return Err(NtStatus::DISK_FULL.into());
@@ -824,13 +825,13 @@ async fn reserve(vfs: &Vfs, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the contexts of an answer tell of.
+/// The file that the contexts of an answer describe.
 struct OpenedFile<'a> {
     vfs: &'a Vfs,
     /// The share's name.
     share: &'a str,
     metadata: Metadata<'a>,
-    /// The directory that it was found in.
+    /// The directory in which it was found.
     dir: NodeId,
     /// As its client sees it.
     change_time: Filetime,
@@ -847,7 +848,7 @@ async fn answer_contexts(
         false => AccessMask::NONE,
     };
     let answer = |context: &RequestContext| match context {
-        // 3.3.5.9.5: unchanged since the client asked last.
+        // 3.3.5.9.5: unchanged since the client last asked.
         RequestContext::MaximalAccess(Some(since)) if *since == change_time => {
             Some(ResponseContext::MaximalAccess { status: status::NONE_MAPPED, access: 0 })
         }
@@ -866,7 +867,7 @@ async fn answer_contexts(
     Ok(asked.iter().filter_map(answer).collect())
 }
 
-/// Tells the volumes of this server apart; the same for a share of the same name after a restart.
+/// Distinguishes the volumes of this server; the same for a share of the same name after a restart.
 pub(super) fn volume_id(share: &str) -> u64 {
     share.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)

@@ -1,14 +1,14 @@
-//! Handles that outlive their session: which may, where they wait, and who gets them back.
+//! Durable handles: opens that outlive their session, where they wait, and who gets them back.
 //!
 //! Spec: [MS-SMB2] 3.3.5.9.6, 3.3.5.9.10 (requests), 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.7.1 (loss of a
-//! connection), 3.3.6.2 (scavenger).
-//! Owns: opens without a session, at most [`MAX_PRESERVED`], and of one user [`MAX_PRESERVED_OF_USER`]. Does not: survive the server; see [`super::persistent`].
+//! connection), 3.3.6.2 (scavenger). Owns the opens without a session, at most [`MAX_PRESERVED`], and at most
+//! [`MAX_PRESERVED_OF_USER`] per user. Surviving a restart of the server is in [`super::persistent`].
 //!
-//! An open is in one place at any time: in the table of a session, or here. It moves by being taken out of the one
-//! before it is put into the other, and whoever takes it out of here, to hand it to a client or to close it, is the
-//! only one who can: a reconnect, the scavenger and a break that nobody can be told of meet at one `remove` of one map.
-//! Nobody ever closes a handle by a reference that he kept. Between two tables it is an [`OwnedOpen`], which is closed where
-//! whoever has it is given up.
+//! An open is in one place at any time: in the table of a session, or here. To move, it is taken out of one table
+//! before it is put into the other. Only whoever takes it out of here can hand it to a client or close it: a reconnect,
+//! the scavenger and an undeliverable break compete for a single `remove` from one map, and nobody closes a handle
+//! through a reference that he kept. Between two tables it is an [`OwnedOpen`], which closes the open when it is
+//! dropped.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -27,21 +27,21 @@ use super::owned_open::OwnedOpen;
 use super::persistent::Persistent;
 use crate::server::context::OpContext;
 
-/// Opens that wait for their client, of all clients together.
+/// Opens without a session, of all clients together.
 const MAX_PRESERVED: usize = 16_384;
-/// Of them, those of one user where several can log on: nobody takes all the room by leaving handles behind. So many come back
-/// after a restart, too: 10,000 of one user do.
+/// The limit per user if several users can log on, so that nobody occupies all the room with abandoned handles. It also
+/// bounds the handles after a restart; a user with 10,000 handles is realistic.
 const MAX_PRESERVED_OF_USER: usize = MAX_PRESERVED / 4 * 3;
-/// How long version 1 waits, and version 2 whose client names no time.
+/// The timeout of version 1, and of version 2 if the client names none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The longest wait that a client can ask for (3.3.5.9.10).
+/// The longest timeout that a client can ask for (3.3.5.9.10).
 const MAX_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a resilient handle waits whose client names no time, and the longest time that one can name.
+/// The timeout of a resilient handle if the client names none, and the longest one that it can name.
 const DEFAULT_RESILIENCY: Duration = Duration::from_secs(120);
 const MAX_RESILIENCY: Duration = Duration::from_secs(300);
 
-/// What makes an open durable.
+/// The durable state of an open.
 pub(crate) struct Durable {
     /// Version 2: identifies the CREATE.
     pub(super) create_guid: Option<Guid>,
@@ -50,11 +50,11 @@ pub(crate) struct Durable {
     client: Guid,
     timeout: Duration,
     home: Arc<Preserved>,
-    /// It survives the server.
+    /// Set if it survives a restart of the server.
     persistent: Option<Persistent>,
 }
 
-/// What a CREATE asks for.
+/// The durability that a CREATE asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
     /// An open that ends with its session.
@@ -63,14 +63,14 @@ pub(super) enum Wanted {
     V1,
     /// `DH2Q`.
     V2 { timeout: Duration, create_guid: Guid, persistent: bool },
-    /// `DHnC`: this handle again.
+    /// `DHnC`: reconnects this handle.
     Reconnect { file: FileId },
     /// `DH2C`.
     ReconnectV2 { file: FileId, create_guid: Guid, persistent: bool },
 }
 
 impl Wanted {
-    /// The one of the four contexts that counts, where they do not contradict each other.
+    /// The relevant one of the four contexts, if they do not contradict each other.
     pub(super) fn of(contexts: &[RequestContext], dialect: Dialect) -> Result<Wanted, NtStatus> {
         let (mut v1, mut v2) = (Wanted::Nothing, Wanted::Nothing);
         let mut versions = (0u32, 0u32);
@@ -103,8 +103,8 @@ impl Wanted {
                 _ => {}
             }
         }
-        // 3.3.5.9.6, .7, .10, .12: a request and a reconnect of version 1 may come together, nothing else may; this server knows
-        // version 2 also on connections that are too old for it, where it means nothing by itself.
+        // 3.3.5.9.6, .7, .10, .12: only a request and a reconnect of version 1 may occur together; this server
+        // recognizes version 2 even on older connections, where it has no effect of its own.
         match versions {
             (_, 0) => Ok(v1),
             (0, _) if dialect < Dialect::V3_0 => Ok(Wanted::Nothing),
@@ -114,8 +114,8 @@ impl Wanted {
     }
 }
 
-/// Makes an open durable where it can be, and adds what the client is told. What cannot be kept for want of a right to
-/// keep handles is no durable handle: a batch oplock or a lease with handles is what makes it one.
+/// Makes an open durable if possible, and adds the context for the client. An open needs a batch oplock or a lease with
+/// handle caching to be durable.
 pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut Vec<ResponseContext>) {
     if let Some(durable) = open.durable.get().filter(|durable| durable.persistent.is_some()) {
         contexts.push(durable.describe());
@@ -126,7 +126,7 @@ pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut 
         Wanted::V2 { timeout, create_guid, .. } => (Some(create_guid), timeout),
         _ => return,
     };
-    // 3.3.5.9.6, 3.3.5.9.10: no directory is durable.
+    // 3.3.5.9.6, 3.3.5.9.10: directories are never durable.
     if open.kind == Kind::Dir || !open.may_be_kept() {
         return;
     }
@@ -135,7 +135,7 @@ pub(super) fn make(cx: &OpContext, open: &Open, wanted: &Wanted, contexts: &mut 
     }
 }
 
-/// The open survives the server. Called while no other request can find it: whoever closes it removes its record.
+/// Makes the open persistent. Called before any other request can find it: whoever closes it removes its record.
 pub(super) fn make_persistent(cx: &OpContext, open: &Open, wanted: &Wanted, persistent: Persistent) {
     let Wanted::V2 { timeout, create_guid, .. } = *wanted else { return };
     let durable = Durable::of(cx, Some(create_guid), timeout, Some(persistent));
@@ -143,7 +143,7 @@ pub(super) fn make_persistent(cx: &OpContext, open: &Open, wanted: &Wanted, pers
     debug_assert!(first, "it was just made");
 }
 
-/// FSCTL_LMR_REQUEST_RESILIENCY (3.3.5.15.9): the handle waits for its client so long, whatever it may cache.
+/// FSCTL_LMR_REQUEST_RESILIENCY (3.3.5.15.9): the handle waits this long for its client, whatever its caching rights.
 pub(super) fn make_resilient(cx: &OpContext, open: &Open, input: &[u8]) -> Result<(), NtStatus> {
     let Some((timeout, _reserved)) = input.split_first_chunk().filter(|(_, rest)| rest.len() >= 4) else {
         return Err(NtStatus::INVALID_PARAMETER);
@@ -155,7 +155,7 @@ pub(super) fn make_resilient(cx: &OpContext, open: &Open, input: &[u8]) -> Resul
     if timeout > MAX_RESILIENCY {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    // What is durable already keeps its owner.
+    // An open that is durable already keeps its owner.
     open.durable.get_or_init(|| Durable::of(cx, None, timeout, None));
     open.set_resilient(timeout);
     Ok(())
@@ -172,18 +172,18 @@ fn response(create_guid: Option<Guid>, timeout: Duration, persistent: bool) -> R
     }
 }
 
-/// Whose a persistent handle is, and how long it waits for its client.
+/// The owner of a persistent handle, and how long the handle waits for its client.
 pub(super) struct Owner<'a> {
     pub(super) user: &'a str,
     /// ClientGuid.
     pub(super) client: Guid,
-    /// What its client called it.
+    /// The CreateGuid that its client assigned.
     pub(super) create_guid: Guid,
     pub(super) timeout: Duration,
 }
 
 impl Durable {
-    /// That of what this request opened.
+    /// The state of an open that this request made.
     fn of(
         cx: &OpContext,
         create_guid: Option<Guid>,
@@ -200,7 +200,7 @@ impl Durable {
         }
     }
 
-    /// That of a handle of the last run.
+    /// The state of a handle of the last run.
     pub(super) fn restored(owner: Owner<'_>, home: Arc<Preserved>, persistent: Persistent) -> Durable {
         Durable {
             create_guid: Some(owner.create_guid),
@@ -212,17 +212,17 @@ impl Durable {
         }
     }
 
-    /// The context that said that it is durable, again.
+    /// The context that announced durability, for a repeated answer.
     pub(super) fn describe(&self) -> ResponseContext {
         response(self.create_guid, self.timeout, self.persistent.is_some())
     }
 
-    /// What makes it survive the server, if it does.
+    /// The persistent state, if it survives a restart of the server.
     pub(super) fn persistent(&self) -> Option<&Persistent> {
         self.persistent.as_ref()
     }
 
-    /// Whose it is.
+    /// Its owner.
     pub(super) fn owner(&self) -> Owner<'_> {
         Owner {
             user: &self.user,
@@ -242,13 +242,13 @@ impl Durable {
         self.timeout
     }
 
-    /// Where it goes when its session ends.
+    /// The table that it moves to when its session ends.
     pub(super) fn home(&self) -> &Arc<Preserved> {
         &self.home
     }
 }
 
-/// What a client shows to get a handle back.
+/// What a client presents to reconnect a handle.
 pub(super) struct Claim<'a> {
     pub file: FileId,
     /// Version 2.
@@ -256,12 +256,12 @@ pub(super) struct Claim<'a> {
     pub client: Guid,
     pub user: &'a str,
     pub lease: Option<create_context::Lease>,
-    /// Whether the client believes that it survives the server.
+    /// Whether the client believes that the handle is persistent.
     pub persistent: bool,
 }
 
 impl Claim<'_> {
-    /// 3.3.5.9.7, 3.3.5.9.12: whether the handle is what the client believes it to be.
+    /// 3.3.5.9.7, 3.3.5.9.12: whether the handle matches the client's request.
     fn check(&self, open: &Open) -> Result<(), NtStatus> {
         let durable = open.durable.get().ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
         let same_lease = match (&open.caching, &self.lease) {
@@ -273,8 +273,8 @@ impl Claim<'_> {
             (Caching::Lease(_), None) | (_, Some(_)) => false,
             (_, None) => true,
         };
-        // Version 1 knows of no CreateGuid: it is answered for handles of version 2 as well, and its own handles are
-        // version 2's with a GUID of zeros.
+        // Version 1 has no CreateGuid: it can also reconnect handles of version 2, and its own handles count as version
+        // 2 handles with a GUID of zeros.
         let same_create = self.create_guid.is_none_or(|guid| guid == durable.create_guid.unwrap_or_default());
         let kept = durable.persistent.is_some() || open.resilient().is_some() || open.may_be_kept();
         if !same_create || !same_lease || !kept || (durable.persistent.is_some() && !self.persistent) {
@@ -296,16 +296,18 @@ struct Kept {
 #[derive(Default)]
 pub(crate) struct Preserved(Mutex<Waiting>);
 
-/// The opens, and by what CREATEs and breaks of other clients look for them, which must not take longer the more there are.
+/// The opens, and indexes for the searches by CREATEs and breaks of other clients, which must not slow down as opens
+/// accumulate.
 #[derive(Default)]
 struct Waiting {
     /// By FileId.Persistent.
     handles: HashMap<u64, Kept>,
-    /// Those of each file. A share is told by the address of its table of opens, which lives as long as any open of it.
+    /// The opens of each file. The address of a share's table of opens identifies the share; it lives as long as any of
+    /// its opens.
     files: HashMap<(usize, NodeId), OfFile>,
-    /// The persistent ones, by the CREATE that made them.
+    /// The persistent opens by the CREATE that made them.
     made: BTreeSet<(Guid, u64)>,
-    /// How many there are of each user on whose account opens are kept.
+    /// Number of opens per user, for users who are charged.
     of_users: HashMap<Arc<str>, usize>,
 }
 
@@ -364,7 +366,7 @@ impl Waiting {
         ids.filter_map(|id| Some(&self.handles.get(id)?.open))
     }
 
-    /// What this open has no room for.
+    /// The limit that prevents adding this open, if any.
     fn is_full(&self, open: &Open) -> Option<&'static str> {
         let of_user = user(open).and_then(|user| self.of_users.get(user)).copied().unwrap_or_default();
         if self.handles.len() >= MAX_PRESERVED {
@@ -377,7 +379,7 @@ impl Waiting {
     }
 }
 
-/// On whose account it is kept; `None` where only one user can log on, who may have all.
+/// The user who is charged; `None` if only one user can log on, who may use everything.
 fn user(open: &Open) -> Option<&Arc<str>> {
     open.held().holder().user.as_ref()
 }
@@ -395,7 +397,7 @@ fn create_guid(open: &Open) -> Option<Guid> {
 }
 
 impl Preserved {
-    /// Takes in an open whose session ended; it comes back when there is no room.
+    /// Takes an open whose session has ended; returns it if there is no room.
     pub(super) fn keep(self: &Arc<Preserved>, open: OwnedOpen, timeout: Duration) -> Result<(), OwnedOpen> {
         let (id, until) = (open.persistent, rt::now() + timeout);
         {
@@ -414,26 +416,26 @@ impl Preserved {
         Ok(())
     }
 
-    /// The persistent handle that this CREATE made, while it waits (3.3.5.9, 3.3.5.9.12).
+    /// The waiting persistent handle that this CREATE made (3.3.5.9, 3.3.5.9.12).
     pub(super) fn made_by(&self, create_guid: Guid) -> Option<Arc<Open>> {
         let kept = lock(&self.0);
         let (_, id) = kept.made.range((create_guid, 0)..=(create_guid, u64::MAX)).next()?;
         Some(kept.handles.get(id)?.open.clone())
     }
 
-    /// Whether a persistent handle of this file waits for its client: then the file is not available to others.
+    /// Whether a persistent handle of this file waits for its client, which makes the file unavailable to others.
     pub(super) fn reserves(&self, node: NodeId, opens: &Arc<Opens>) -> bool {
         lock(&self.0).files.get(&key(node, opens)).is_some_and(|of_file| of_file.persistent > 0)
     }
 
-    /// Takes this handle out, if it waits.
+    /// Takes this handle out, if it is waiting.
     pub(super) fn remove(&self, open: &Arc<Open>) -> Option<OwnedOpen> {
         let mut kept = lock(&self.0);
         kept.handles.get(&open.persistent).filter(|known| Arc::ptr_eq(&known.open, open))?;
         kept.remove(open.persistent)
     }
 
-    /// Persistent handles of this file that wait, and are meant.
+    /// The waiting persistent handles of this file that `which` selects.
     pub(super) fn select(
         &self,
         (node, opens): (NodeId, &Arc<Opens>),
@@ -443,7 +445,7 @@ impl Preserved {
         kept.of_file(node, opens).filter(|open| open.is_persistent() && which(open)).cloned().collect()
     }
 
-    /// The file that a handle is for, while it waits.
+    /// Looks at the open of a waiting handle.
     pub(super) fn peek<T>(&self, claim: &Claim, see: impl FnOnce(&Open) -> T) -> Result<T, NtStatus> {
         let kept = lock(&self.0);
         let open = &kept.handles.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
@@ -451,7 +453,7 @@ impl Preserved {
         Ok(see(open))
     }
 
-    /// Gives a handle to its client, which is then the only one to have it.
+    /// Takes a handle out for its client, which then has the only reference.
     pub(super) fn take(&self, claim: &Claim) -> Result<OwnedOpen, NtStatus> {
         let mut kept = lock(&self.0);
         let open = &kept.handles.get(&claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?.open;
@@ -459,7 +461,7 @@ impl Preserved {
         kept.remove(claim.file.persistent).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)
     }
 
-    /// How many handles of this file wait that do so by the right to cache them alone.
+    /// The number of waiting handles of this file that depend on their caching rights.
     pub(super) fn count_cached(
         &self,
         (node, opens): (NodeId, &Arc<Opens>),
@@ -468,10 +470,11 @@ impl Preserved {
         lock(&self.0).of_file(node, opens).filter(|open| !stays(open) && of(open)).count()
     }
 
-    /// Somebody needs what is cached by handles of this file whose client cannot be told: it has lost them. Whether there were any.
+    /// Closes the waiting handles of this file whose cache others need, because their client cannot be notified.
+    /// Returns whether there were any.
     pub(super) fn forfeit(&self, (node, opens): (NodeId, &Arc<Opens>), of: impl Fn(&Open) -> bool) -> bool {
         let mut kept = lock(&self.0);
-        // 3.3.4.7: what is persistent waits for its client in any case.
+        // 3.3.4.7: persistent handles wait in any case.
         let mut any = kept.of_file(node, opens).any(|open| open.is_persistent() && of(open));
         let lost = kept.of_file(node, opens).filter(|open| !stays(open) && of(open));
         let lost: Vec<_> = lost.map(|open| open.persistent).collect();
@@ -483,12 +486,12 @@ impl Preserved {
     }
 }
 
-/// Whether a handle waits for its client whatever that caches: one that is resilient only stops caching.
+/// Whether a handle waits even without caching rights: a resilient one only loses them.
 fn stays(open: &Open) -> bool {
     open.is_persistent() || open.resilient().is_some()
 }
 
-/// Closes a handle whose client did not come back. It may have come, and gone again: then a later scavenger has it.
+/// Closes a handle whose client did not reconnect in time. If it did and was lost again, a later scavenger closes it.
 async fn scavenge(home: Weak<Preserved>, id: u64, until: Time) {
     rt::sleep_until(until).await;
     let Some(home) = home.upgrade() else { return };
@@ -506,7 +509,7 @@ async fn scavenge(home: Weak<Preserved>, id: u64, until: Time) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of what it guards is one call that cannot panic half-way.
+    // Every update of its content is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,8 +1,8 @@
 //! Extended attributes of files.
 //!
 //! Spec: [MS-FSA] 2.1.5.12.10 (query), 2.1.5.15.6 (set); [MS-FSCC] 2.4.16.
-//! They are the extended attributes of the namespace `user.` that Linux programs and NFS see too, under the same names;
-//! to SMB case makes no difference. Does not: show Weft's own, or keep the flag FILE_NEED_EA.
+//! These are the `user.` extended attributes that Linux programs and NFS also see, under the same names; SMB ignores
+//! their case. Weft's own attributes are hidden, and the flag FILE_NEED_EA is not kept.
 
 use weft_store::vfs::{Error, MAX_XATTR_NAME, NodeId, OWN_XATTRS, SetXattr, Vfs};
 use weft_wire::smb2::NtStatus;
@@ -10,7 +10,7 @@ use weft_wire::smb2::fscc::ea::{FullEa, parse_names};
 
 use crate::server::context::Failure;
 
-/// Names that may be seen, as the store spells them.
+/// The visible names, as the store spells them.
 async fn names(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Failure> {
     let mut names = vfs.list_xattrs(node).await?;
     names.retain(|name| !name.starts_with(OWN_XATTRS) && name.is_ascii());
@@ -18,13 +18,13 @@ async fn names(vfs: &Vfs, node: NodeId) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(names)
 }
 
-/// The attributes of a file as a list: all, or those that `asked` names; those that it has not have no value.
+/// Lists a file's attributes: all, or those that `asked` names; missing ones have no value.
 pub(super) async fn list(vfs: &Vfs, node: NodeId, asked: &[u8]) -> Result<Vec<FullEa>, Failure> {
     let asked = parse_names(asked).map_err(|_| NtStatus::EA_LIST_INCONSISTENT)?;
     let names = names(vfs, node).await?;
     let mut list = Vec::new();
     let value = async |name: &[u8]| match vfs.get_xattr(node, name).await {
-        // Longer than SMB can say, or gone since.
+        // Removed meanwhile, or longer than SMB can express.
         Ok(value) if u16::try_from(value.len()).is_ok() => Ok(value),
         Ok(_) | Err(Error::NoXattr) => Ok(Vec::new()),
         Err(e) => Err(Failure::from(e)),
@@ -50,7 +50,7 @@ pub(super) async fn list(vfs: &Vfs, node: NodeId, asked: &[u8]) -> Result<Vec<Fu
     Ok(list)
 }
 
-/// [MS-FSCC] 2.4.16: what no extended attribute can be called.
+/// [MS-FSCC] 2.4.16: refuses names that extended attributes cannot have.
 fn check(name: &[u8]) -> Result<(), NtStatus> {
     let bad = |b: &u8| !(0x20..0x7f).contains(b) || b"\\/:*?\"<>|,+=[];".contains(b);
     let ours = name.to_ascii_lowercase().starts_with(OWN_XATTRS);
@@ -58,7 +58,7 @@ fn check(name: &[u8]) -> Result<(), NtStatus> {
     if !fits || ours || name.iter().any(bad) { Err(NtStatus::INVALID_EA_NAME) } else { Ok(()) }
 }
 
-/// Reads a list that is to be set; nothing is set of a list that is not good as a whole.
+/// Parses a list to set; an error anywhere refuses the whole list.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<FullEa>, NtStatus> {
     let list = FullEa::parse_list(bytes).map_err(|_| NtStatus::EA_LIST_INCONSISTENT)?;
     list.iter().try_for_each(|ea| check(&ea.name))?;

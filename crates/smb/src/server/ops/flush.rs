@@ -1,6 +1,6 @@
 //! FLUSH.
 //!
-//! Spec: [MS-SMB2] 3.3.5.11. Does not: flush what was never opened for writing.
+//! Spec: [MS-SMB2] 3.3.5.11. Files that are not open for writing are not flushed.
 
 use weft_store::vfs::Kind;
 use weft_wire::smb2::NtStatus;

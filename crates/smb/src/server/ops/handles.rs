@@ -1,8 +1,8 @@
-//! What the server knows of handles beyond the sessions that have them: their persistent ids, and leases.
+//! Server-wide state of handles, beyond sessions: their persistent ids, and leases.
 //!
-//! Spec: [MS-SMB2] 3.3.1.5 (global structures: GlobalOpenTable, GlobalLeaseTableList).
-//! Owns: the number that the next handle gets, and the tables of leases, of opens without a session, of CREATEs
-//! that may come again, of 8.3 names that may, and of tokens. Does not: keep opens that have a session.
+//! Spec: [MS-SMB2] 3.3.1.5 (global structures: GlobalOpenTable, GlobalLeaseTableList). Owns the next handle number, and
+//! the tables of leases, of opens without a session, of repeatable CREATEs, of tunnelled 8.3 names, and of offload
+//! tokens. Opens with a session are in the session's table.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::offload::Tokens;
 use super::replay::Creates;
 use super::tunnel::Tunnel;
 
-/// The handles of a server.
+/// The server-wide handle state.
 pub(crate) struct Handles {
     pub(super) leases: Arc<Leases>,
     pub(super) preserved: Arc<Preserved>,
@@ -40,12 +40,12 @@ impl Default for Handles {
 }
 
 impl Handles {
-    /// This number is taken by a handle of the last run.
+    /// Marks a number as used by a handle of the last run.
     pub(super) fn taken(&self, number: u64) {
         self.next.fetch_max(number.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// How many CREATEs are known that can come again.
+    /// Number of repeatable CREATEs.
     #[cfg(test)]
     pub(in crate::server) fn creates(&self) -> usize {
         self.creates.len()

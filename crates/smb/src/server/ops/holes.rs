@@ -1,8 +1,8 @@
 //! Holes: SET_SPARSE, SET_ZERO_DATA, QUERY_ALLOCATED_RANGES, FILE_LEVEL_TRIM.
 //!
 //! Spec: [MS-FSA] 2.1.5.10.36, .37, .22, 2.1.5.10.12; [MS-FSCC] 2.3.
-//! Does not: keep holes out of files that are not marked sparse: Unix files have them as they come. The mark is kept
-//! beside the file and shown; it decides whether zeros give space back, and whether holes are told.
+//! Files that are not marked sparse may have holes too, as on any Unix. The mark is kept beside the file and shown; it
+//! decides whether zeroing frees space, and whether holes are reported.
 
 use weft_store::vfs::{Attr, Beside, Dos, Error, Kind};
 use weft_wire::smb2::NtStatus;
@@ -15,9 +15,9 @@ use super::ioctl::Output;
 use super::opens::Open;
 use crate::server::context::Failure;
 
-/// Ranges of one FILE_LEVEL_TRIM.
+/// Ranges per FILE_LEVEL_TRIM.
 const MAX_TRIMS: u32 = 4096;
-/// What is given back of a file.
+/// The granularity in which space is freed.
 const PAGE: u64 = 4096;
 
 async fn facts(open: &Open) -> Result<(Attr, Beside), Error> {
@@ -42,7 +42,7 @@ pub(super) async fn set_sparse(request: &Request, open: &Open) -> Result<Output,
         let now = attributes::attributes(&attr, beside.dos, &open.name());
         let sparse = FileAttributes::SPARSE_FILE;
         let then = if set { now | sparse } else { now.without(sparse) };
-        // A mark that cannot be kept would make the file another than the client is told.
+        // If the mark could not be stored, the file would differ from what the client was told.
         open.vfs
             .set_dos(open.node, beside.dos, Dos { attributes: then.0, ..beside.dos.unwrap_or_default() })
             .await?;
@@ -94,7 +94,7 @@ pub(super) async fn allocated_ranges(
     let (ranges, all) = if sparse {
         file.data_ranges(wanted.offset, wanted.len, room).await?
     } else {
-        // What is not sparse is allocated from end to end.
+        // A file that is not sparse is allocated from end to end.
         let end = file.len().await?.min(end);
         let ranges: Vec<_> = (wanted.offset < end).then_some(wanted.offset..end).into_iter().collect();
         let all = ranges.len() <= room;
@@ -116,7 +116,7 @@ pub(super) async fn sparse(open: &Open) -> Result<bool, Failure> {
     Ok(is_sparse(&attr, &beside))
 }
 
-/// [MS-FSA] 2.1.5.10.12: what is trimmed reads as zeros here, which is one of the things that it may read as.
+/// [MS-FSA] 2.1.5.10.12: trimmed ranges read as zeros, which is one of the allowed results.
 pub(super) async fn trim(request: &Request, open: &Open) -> Result<Output, Failure> {
     open.require(AccessMask::FILE_WRITE_DATA)?;
     let ranges = fsctl::parse_trim(&request.input, MAX_TRIMS)?;
@@ -125,20 +125,20 @@ pub(super) async fn trim(request: &Request, open: &Open) -> Result<Output, Failu
     let mut trimmed = 0u32;
     for range in ranges {
         let end = range.offset.saturating_add(range.len).min(size);
-        // Whole pages only: what shares one with other data stays.
+        // Whole pages only: a page with other data stays.
         let start = range.offset.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let len = (end & !(PAGE - 1)).saturating_sub(start);
         if len > 0 {
             open.claim.may_write(start, len)?;
             match file.punch_hole(start, len).await {
-                // To trim is a hint.
+                // Trimming is only a hint.
                 Err(Error::NotSupported) => break,
                 other => other?,
             }
         }
         trimmed = trimmed.saturating_add(1);
     }
-    // FILE_LEVEL_TRIM_OUTPUT: how many ranges, where the client has room for it.
+    // FILE_LEVEL_TRIM_OUTPUT: the number of ranges, if the client has room for it.
     let bytes = if request.max_output_response >= 4 { trimmed.to_le_bytes().to_vec() } else { Vec::new() };
     Ok(bytes.into())
 }

@@ -1,7 +1,7 @@
-//! Applications that move from one node of a cluster to another: the new instance takes over what the old one had open.
+//! Applications that move between cluster nodes: the new instance takes over the opens of the old one.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9.13, 2.2.13.2.13, 2.2.13.2.15. Owns: which opens were made in the name of which application
-//! instance, at most [`MAX_INSTANCES`]. Does not: keep them open.
+//! Spec: [MS-SMB2] 3.3.5.9.13, 2.2.13.2.13, 2.2.13.2.15. Owns the map from application instances to their opens, at
+//! most [`MAX_INSTANCES`]; it does not keep them open.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,18 +20,18 @@ const MAX_INSTANCES: usize = 16_384;
 /// STATUS_FILE_FORCED_CLOSED.
 const FILE_FORCED_CLOSED: NtStatus = NtStatus(0xC000_00B6);
 
-/// AppInstanceId, and the version where there is one.
+/// AppInstanceId, and its version if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instance {
     id: Guid,
-    /// What counts on a connection of 3.1.1.
+    /// The version, as far as it counts: on connections of 3.1.1.
     version: Option<(u64, u64)>,
-    /// Whether the client has sent one, whatever its connection's dialect.
+    /// Whether the client has sent a version, on any dialect.
     names_version: bool,
 }
 
 impl Instance {
-    /// What a CREATE says of its application.
+    /// The application instance that a CREATE names.
     pub(super) fn of(contexts: &[RequestContext], dialect: Dialect) -> Option<Instance> {
         let id = contexts.iter().find_map(|context| match context {
             RequestContext::AppInstance(id) if dialect >= Dialect::V3_0 => Some(*id),
@@ -49,22 +49,22 @@ impl Instance {
     }
 }
 
-struct Known {
+struct InstanceOpen {
     open: Weak<Open>,
     session: Weak<Session>,
     client: Guid,
     version: Option<(u64, u64)>,
 }
 
-/// An open, and its session where that still exists.
+/// An open, and its session if that still exists.
 type Superseded = (Arc<Open>, Option<Arc<Session>>);
 
 /// Opens by their AppInstanceId.
 #[derive(Default)]
-pub(crate) struct Instances(Mutex<HashMap<Guid, Vec<Known>>>);
+pub(crate) struct Instances(Mutex<HashMap<Guid, Vec<InstanceOpen>>>);
 
 impl Instances {
-    /// Remembers in whose name an open was made.
+    /// Records the application instance of an open.
     pub(super) fn enter(&self, cx: &OpContext, instance: Instance, open: &Arc<Open>) {
         let mut all = lock(&self.0);
         if all.len() >= MAX_INSTANCES {
@@ -79,7 +79,7 @@ impl Instances {
         }
         let opens = all.entry(instance.id).or_default();
         opens.retain(|known| known.open.strong_count() > 0);
-        opens.push(Known {
+        opens.push(InstanceOpen {
             open: Arc::downgrade(open),
             session: Arc::downgrade(cx.session()),
             client: cx.session().client_guid,
@@ -87,7 +87,7 @@ impl Instances {
         });
     }
 
-    /// Opens of another client that this instance takes the place of; an error where they are of a later life.
+    /// The opens of another client that this instance supersedes; an error if they belong to a later instance.
     fn superseded(
         &self,
         cx: &OpContext,
@@ -105,7 +105,7 @@ impl Instances {
             }
             match (known.version, instance.version) {
                 (Some(theirs), Some(ours)) if theirs >= ours => return Err(FILE_FORCED_CLOSED),
-                // 3.3.5.9.13: because this server knows versions; what the connection speaks does not matter.
+                // 3.3.5.9.13: this server knows versions, so the connection's dialect does not matter.
                 (Some(_), None) if !instance.names_version => return Err(FILE_FORCED_CLOSED),
                 _ => old.push((open, known.session.upgrade())),
             }
@@ -125,7 +125,7 @@ pub(super) async fn take_over(
             Some(((id, tree), session)) => session.opens.remove(id, tree),
             None => cx.server().handles.preserved.remove(&open),
         };
-        // Somebody else may be closing it at this moment.
+        // Somebody else may be closing it at the same time.
         if let Some(open) = removed {
             tracing::debug!("an open was closed: its application has another instance now");
             open.close().await;
@@ -135,6 +135,6 @@ pub(super) async fn take_over(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of what it guards is one call that cannot panic half-way.
+    // Every update of its content is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,7 @@
 //! IOCTL: control codes.
 //!
-//! Spec: [MS-SMB2] 3.3.5.15. Copies and holes have files of their own (`server_copy`, `holes`).
-//! Does not: compression, snapshots beyond saying that there are none; each answers the
-//! status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for it.
+//! Spec: [MS-SMB2] 3.3.5.15. Copies and holes are in `server_copy` and `holes`. Unsupported controls, such as
+//! compression, answer the status that 3.3.5.15 or [MS-FSA] 2.1.5.10 names for them.
 
 use weft_wire::smb2::access::AccessMask;
 use weft_wire::smb2::ioctl::{
@@ -17,7 +16,7 @@ use crate::server::context::{Answer, Failure, OpContext, Reply};
 /// Size of a VALIDATE_NEGOTIATE_INFO response.
 const VALIDATE_LEN: u32 = 24;
 
-/// What a control answers: bytes, and a status other than success where those are told with it.
+/// The result of a control: its bytes, and a status if that is not success but still carries bytes.
 pub(super) struct Output {
     pub(super) status: NtStatus,
     pub(super) bytes: Vec<u8>,
@@ -56,7 +55,8 @@ pub(crate) async fn ioctl(cx: &OpContext) -> Answer {
             | CtlCode::PIPE_WAIT
             | CtlCode::WEFT_ENDPOINTS
     );
-    // Others are short, whatever the client has room for: a log-on asks for some, and waits for nobody who does not read.
+    // Other answers are short whatever output size the client allows: a log-on asks for some, and must not wait for
+    // buffers that slow readers hold.
     let room = match request.code {
         CtlCode::QUERY_ALLOCATED_RANGES | CtlCode::SRV_ENUMERATE_SNAPSHOTS | CtlCode::WEFT_EXCHANGE => {
             cx.room(request.max_output_response as usize).await
@@ -94,13 +94,12 @@ fn on_connection(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> 
             let newer = request.code == CtlCode::DFS_GET_REFERRALS_EX;
             cx.config().offers.dfs.answer(&request.input, newer, request.max_output_response)
         }
-        // There are no pipes to wait for.
+        // There are no pipes on this share.
         _ => Err(NtStatus::OBJECT_NAME_NOT_FOUND.into()),
     }
 }
 
-/// 3.3.5.15.12. Whatever does not agree means that somebody changed the NEGOTIATE on its way: the connection ends
-/// without an answer.
+/// 3.3.5.15.12. Any contradiction means that NEGOTIATE was changed in transit: the connection ends without an answer.
 fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Failure> {
     let negotiated = cx.connection().negotiated();
     let end = |reason| {
@@ -108,13 +107,13 @@ fn validate_negotiate(cx: &OpContext, request: &Request) -> Result<Vec<u8>, Fail
         Failure::from(NtStatus::ACCESS_DENIED)
     };
     if negotiated.dialect == Dialect::V3_1_1 {
-        return Err(end("validate negotiate on 3.1.1, which has preauthentication integrity instead"));
+        return Err(end("validate negotiate on 3.1.1, which uses preauthentication integrity instead"));
     }
     if request.max_output_response < VALIDATE_LEN {
         return Err(end("validate negotiate without room for the answer"));
     }
-    let said = ValidateNegotiateRequest::parse(&request.input)
-        .map_err(|_| end("validate negotiate that cannot be read"))?;
+    let said =
+        ValidateNegotiateRequest::parse(&request.input).map_err(|_| end("malformed validate negotiate"))?;
     // The same list leads to the same dialect.
     let agrees = said.dialects == negotiated.client_dialects
         && said.guid == negotiated.client_guid
@@ -158,8 +157,8 @@ fn interfaces(cx: &OpContext) -> Result<Vec<u8>, Failure> {
     Ok(output)
 }
 
-/// FILE_OBJECTID_BUFFER ([MS-FSCC] 2.1.3.1): what names a file wherever its name moves, from what names it and its
-/// volume anyway. There is no domain.
+/// FILE_OBJECTID_BUFFER ([MS-FSCC] 2.1.3.1): an id that follows the file when it moves, built from the file's and the
+/// volume's numbers. There is no domain.
 fn object_id(cx: &OpContext, open: &Open, max: u32) -> Result<Vec<u8>, Failure> {
     const LEN: usize = 64;
     if (max as usize) < LEN {
@@ -211,16 +210,16 @@ async fn on_file(cx: &OpContext, request: &Request) -> Result<Output, Failure> {
         CtlCode::CREATE_OR_GET_OBJECT_ID => {
             object_id(cx, &open, request.max_output_response).map(Output::from)
         }
-        // 3.3.5.15.3, 3.3.5.15.4: not a share of pipes.
+        // 3.3.5.15.3, 3.3.5.15.4: only for pipe shares.
         CtlCode::PIPE_TRANSCEIVE | CtlCode::PIPE_PEEK => Err(NtStatus::NOT_SUPPORTED.into()),
-        // Known, but not to this file system (3.3.5.15).
+        // Known, but not supported by this file system (3.3.5.15).
         code if code.name().is_some() => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
-        // 3.3.5.15.8: neither listed nor private to anybody here.
+        // 3.3.5.15.8: neither listed nor private to any driver here.
         _ => Err(NtStatus::INVALID_DEVICE_REQUEST.into()),
     }
 }
 
-/// Puts a message to what is behind the file. Who may write to it may say something to it.
+/// Sends a message to the object behind the file. This requires write access.
 async fn exchange(request: &Request, open: &Open) -> Result<Output, Failure> {
     open.require_any(AccessMask::FILE_WRITE_DATA)?;
     let file = open.file.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
@@ -228,7 +227,7 @@ async fn exchange(request: &Request, open: &Open) -> Result<Output, Failure> {
     Ok(answer.to_vec().into())
 }
 
-/// [MS-FSA] 2.1.5.10.34: a file system that does not compress can be told not to.
+/// [MS-FSA] 2.1.5.10.34: a file system without compression accepts only "none".
 fn set_compression(request: &Request, open: &Open) -> Result<Output, Failure> {
     open.require_any(AccessMask::FILE_WRITE_DATA)?;
     match *request.input {

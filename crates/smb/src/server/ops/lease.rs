@@ -1,8 +1,8 @@
-//! Leases: caching rights that all opens of a client with one key share.
+//! Leases: caching rights that all opens of a client with the same key share.
 //!
-//! Spec: [MS-SMB2] 3.3.1.12, 3.3.1.13 (lease table, lease), 3.3.5.9.8, 3.3.5.9.11 (requests), 3.3.4.7 (breaks).
-//! Owns: which key of which client is for which file, epochs, and the sessions by which the client is told of breaks.
-//! Does not: keep the state of a lease, which is the store's. A lease lives as long as an open of it.
+//! Spec: [MS-SMB2] 3.3.1.12, 3.3.1.13 (lease table, lease), 3.3.5.9.8, 3.3.5.9.11 (requests), 3.3.4.7 (breaks). Owns
+//! the map from clients' keys to files, the epochs, and the sessions over which clients are notified of breaks. The
+//! store owns the state of a lease. A lease lives as long as one of its opens.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -33,7 +33,7 @@ pub(crate) struct Lease {
     key: Guid,
     node: NodeId,
     opens: Arc<Opens>,
-    /// What the store knows it by.
+    /// The store's key for it.
     store_key: Key,
     table: Weak<Leases>,
     preserved: Weak<Preserved>,
@@ -41,16 +41,16 @@ pub(crate) struct Lease {
 }
 
 struct State {
-    /// Version 2: counts changes of the lease.
+    /// Version 2: the epoch counts changes of the lease.
     v2: Option<LeaseV2>,
-    /// Its client named the lease of the directory, by whatever key.
+    /// Its client named a parent lease, whatever its key.
     has_parent: bool,
-    /// An open of it deletes the file when it is closed: the key may then be used for another.
+    /// One of its opens deletes the file on close: the key may then be used for another file.
     delete_on_close: bool,
 }
 
 impl Lease {
-    /// What the store knows it by.
+    /// The store's key for it.
     pub(super) fn store_key(&self) -> Key {
         self.store_key
     }
@@ -60,17 +60,17 @@ impl Lease {
         self.key
     }
 
-    /// Whether it was asked for as version 2.
+    /// Whether it was requested as version 2.
     pub(super) fn is_v2(&self) -> bool {
         lock(&self.state).v2.is_some()
     }
 
-    /// An open of it was made with DELETE_ON_CLOSE.
+    /// Marks that one of its opens was made with DELETE_ON_CLOSE.
     pub(super) fn set_delete_on_close(&self) {
         lock(&self.state).delete_on_close = true;
     }
 
-    /// Asks for more, or for what it has (3.3.5.9.8); `claim` is an open of it.
+    /// Requests rights, more or the same (3.3.5.9.8); `claim` is one of its opens.
     pub(super) fn request(self: &Arc<Lease>, claim: &Claim, wanted: LeaseState) -> create_context::Lease {
         let state = &mut lock(&self.state);
         let (before, _) = self.opens.caching(self.node, self.store_key);
@@ -81,7 +81,7 @@ impl Lease {
         self.response(state, now, breaking)
     }
 
-    /// What it is now, for a CREATE that changes nothing.
+    /// Its current state, for a CREATE that changes nothing.
     pub(super) fn describe(&self) -> create_context::Lease {
         let (now, to) = self.opens.caching(self.node, self.store_key);
         self.response(&lock(&self.state), now, to.is_some())
@@ -98,7 +98,7 @@ impl Lease {
         create_context::Lease { key: self.key, state: state_of(rights), flags, v2: state.v2 }
     }
 
-    /// Whether all its opens wait for their client, as they may only while handles are cached (3.3.4.7).
+    /// Whether all its opens wait for their client, which is possible only with handle caching (3.3.4.7).
     fn is_without_connection(&self) -> bool {
         let Some(preserved) = self.preserved.upgrade() else { return false };
         let waiting = preserved.count_cached((self.node, &self.opens), |open| self.is_of(open));
@@ -109,7 +109,7 @@ impl Lease {
         matches!(&open.caching, Caching::Lease(lease) if std::ptr::eq(&**lease, self))
     }
 
-    /// 3.3.5.22.2.
+    /// Acknowledges a break (3.3.5.22.2).
     pub(super) fn acknowledge(&self, keep: LeaseState) -> Result<Waiters, NtStatus> {
         let rights = rights_of(keep);
         if state_of(rights) != keep {
@@ -123,9 +123,9 @@ impl Lease {
 }
 
 impl Holder for Lease {
-    /// 3.3.4.7.
+    /// Sends a break (3.3.4.7).
     fn recall(&self, recall: Recall) -> bool {
-        // A further step counts with the one before, as Windows counts.
+        // A further step of the same break does not change the epoch, as in Windows.
         let counts = !recall.goes_on;
         let epoch = lock(&self.state).v2.as_mut().map_or(0, |v2| {
             v2.epoch = v2.epoch.wrapping_add(counts.into());
@@ -144,8 +144,8 @@ impl Holder for Lease {
                 .upgrade()
                 .is_some_and(|kept| kept.forfeit((self.node, &self.opens), |open| self.is_of(open)))
         };
-        // Its client may have another connection, and know nothing of a handle whose CREATE was never answered. One that comes for
-        // its handle just now has it, and is told.
+        // Its client may have another connection, and not know a handle whose CREATE was never answered. If it is
+        // reconnecting the handle at this moment, the handle is in a session and the client is notified.
         if !recall.to.handle && self.is_without_connection() && forfeits() {
             return true;
         }
@@ -156,7 +156,7 @@ impl Holder for Lease {
             insist(session, message, &self.opens, recall);
             return true;
         }
-        // Without a client to tell, its durable handles are worth nothing any more: the file is somebody else's.
+        // Without a client to notify, its durable handles are forfeited in favour of the other opener.
         forfeits()
     }
 
@@ -194,15 +194,15 @@ impl Drop for Lease {
 #[derive(Default)]
 pub(crate) struct Leases {
     by_key: Mutex<ByKey>,
-    /// By which sessions a client can be told, the first one first: any will do for any lease (3.3.4.7).
+    /// The sessions over which a client can be notified, first one first: any session serves any lease (3.3.4.7).
     sessions: Mutex<HashMap<Guid, Vec<Weak<Session>>>>,
 }
 
-/// Leases by LeaseKey, each with its client. Clients choose keys at random, so that one key has mostly one lease.
+/// Leases by LeaseKey, each with its client. Clients choose random keys, so a key usually has one lease.
 #[derive(Default)]
 struct ByKey {
     by_key: HashMap<Guid, Vec<(Guid, Weak<Lease>)>>,
-    /// How many there are, at most [`MAX_LEASES`].
+    /// Number of leases, at most [`MAX_LEASES`].
     count: usize,
 }
 
@@ -214,13 +214,13 @@ impl ByKey {
 }
 
 impl Leases {
-    /// The lease of a client by this key.
+    /// The lease of a client with this key.
     pub(super) fn find(&self, client: Guid, key: Guid) -> Option<Arc<Lease>> {
         lock(&self.by_key).find(client, key)
     }
 
-    /// The lease of a directory that a client names as ParentLeaseKey: its own, or else anybody's. Windows hands the key to
-    /// the object store as it is, without the client's ClientGuid ([MS-SMB2] 3.3.1.4, note 211; 3.3.5.9.11).
+    /// The lease of a directory that a client names as ParentLeaseKey: its own, or else any client's. Windows passes
+    /// the key to the object store without the ClientGuid ([MS-SMB2] 3.3.1.4, note 211; 3.3.5.9.11).
     pub(super) fn find_parent(&self, client: Guid, key: Guid, opens: &Arc<Opens>) -> Option<Arc<Lease>> {
         let leases = lock(&self.by_key);
         let known: Vec<_> =
@@ -230,7 +230,7 @@ impl Leases {
         here().find(|lease| lease.client == client).or_else(|| here().next()).cloned()
     }
 
-    /// Breaks of the client's leases may go out by this session from now on.
+    /// Breaks of the client's leases may be sent over this session from now on.
     pub(super) fn connect(&self, session: &Arc<Session>) {
         let mut clients = lock(&self.sessions);
         let sessions = clients.entry(session.client_guid).or_default();
@@ -256,7 +256,7 @@ impl Leases {
         }
     }
 
-    /// Refuses a key that is for a file already, when the file that it is now used for does not exist yet.
+    /// Refuses a key that belongs to another file, if the file of this request does not exist yet.
     pub(super) fn check_new(&self, client: Guid, key: Guid) -> Result<(), NtStatus> {
         match self.find(client, key) {
             Some(lease) if !lock(&lease.state).delete_on_close => Err(NtStatus::INVALID_PARAMETER),
@@ -264,7 +264,7 @@ impl Leases {
         }
     }
 
-    /// The lease by which a file is to be opened; made when there is none. A key is for one file (3.3.5.9.8).
+    /// The lease with which a file is opened; created if missing. A key belongs to one file (3.3.5.9.8).
     pub(super) fn acquire(
         self: &Arc<Leases>,
         client: Guid,
@@ -272,7 +272,7 @@ impl Leases {
         (opens, node): (&Arc<Opens>, NodeId),
         preserved: &Arc<Preserved>,
     ) -> Result<Arc<Lease>, NtStatus> {
-        // Goes after the lock: this may be the last reference to it, whose end takes the lock.
+        // Dropped after the lock: this may be the last reference, whose drop takes the lock.
         let known;
         let mut leases = lock(&self.by_key);
         known = leases.find(client, wanted.key);
@@ -310,6 +310,6 @@ impl Leases {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of what these guard is one call that cannot panic half-way.
+    // Every update of these tables is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

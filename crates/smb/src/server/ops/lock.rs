@@ -1,7 +1,7 @@
 //! LOCK: byte-range locks.
 //!
-//! Spec: [MS-SMB2] 3.3.5.14, [MS-FSA] 2.1.5.8, 2.1.5.9. Owns: nothing; the locks are in the store's table of opens.
-//! Does not: know which LOCK was carried out before; the open's [`super::replay::LockSequences`] do.
+//! Spec: [MS-SMB2] 3.3.5.14, [MS-FSA] 2.1.5.8, 2.1.5.9. The locks are in the store's table of opens; repeated LOCKs are
+//! recognized by the open's [`super::replay::LockSequences`].
 
 use futures_util::future::{Either, select};
 use std::pin::pin;
@@ -21,7 +21,7 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
     if open.kind == Kind::Dir {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    // 3.3.5.14: done before, and asked for again because its client did not hear so.
+    // 3.3.5.14: done before, and repeated because its client got no answer.
     let sequenced = open.durable.get().is_some()
         || cx.connection().negotiated().server_capabilities.contains(Capabilities::MULTI_CHANNEL);
     let sequenced = sequenced && cx.dialect() >= Dialect::V2_1;
@@ -39,7 +39,7 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
         open.locks.done(request.sequence);
     }
     if let Err(status) = persistent::save(&open).await {
-        // What would not survive the server is not told as done, and is not done either.
+        // A change that would not survive a restart is neither acknowledged nor carried out.
         open.locks.forget(request.sequence);
         changed.undo(&open);
         return Err(status.into());
@@ -47,15 +47,15 @@ pub(super) async fn lock(cx: &OpContext) -> Answer {
     done()
 }
 
-/// What a LOCK did, to be undone.
+/// The effect of a LOCK, needed to undo it.
 enum Changed {
     Locked(Vec<Range>),
-    /// With whether they were exclusive.
+    /// The ranges, and whether they were exclusive.
     Unlocked(Vec<(Range, bool)>),
 }
 
 impl Changed {
-    /// What somebody else has locked in between stays his; the client is told of an error in any case.
+    /// A range that another client has locked meanwhile stays with that client; ours gets an error in any case.
     fn undo(self, open: &Open) {
         match self {
             Changed::Locked(ranges) => unlock_each(open, ranges),
@@ -63,7 +63,7 @@ impl Changed {
                 for (range, exclusive) in ranges {
                     if open.lock_again(range, exclusive).is_err() {
                         tracing::warn!(
-                            "a range that could not be unlocked for good was locked by another client"
+                            "cannot restore a lock after a failed unlock: another client has locked the range"
                         );
                     }
                 }
@@ -74,7 +74,7 @@ impl Changed {
 
 fn unlock_each(open: &Open, ranges: Vec<Range>) {
     for range in ranges {
-        // Gone already only when the handle was closed meanwhile.
+        // Fails only if the handle was closed meanwhile.
         let _ = open.unlock(range);
     }
 }
@@ -89,9 +89,9 @@ fn range(element: &Element) -> Result<Range, NtStatus> {
     Range::new(element.offset, element.length).ok_or(NtStatus::INVALID_LOCK_RANGE)
 }
 
-/// 3.3.5.14.1: those before a failure stay unlocked.
+/// 3.3.5.14.1: ranges before a failure stay unlocked.
 fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<(Range, bool)>, Failure> {
-    // Only a persistent handle has something to undo.
+    // Only a persistent handle may need to undo it.
     let held = if open.is_persistent() { open.claim.locked() } else { Vec::new() };
     let mut unlocked = Vec::new();
     for element in elements {
@@ -106,7 +106,7 @@ fn unlock_all(open: &Open, elements: &[Element]) -> Result<Vec<(Range, bool)>, F
     Ok(unlocked)
 }
 
-/// 3.3.5.14.2: all or none.
+/// 3.3.5.14.2: all ranges or none.
 async fn lock_all(cx: &OpContext, open: &Open, elements: &[Element]) -> Result<Vec<Range>, Failure> {
     let at_once = |element: &Element| element.flags.contains(Flags::FAIL_IMMEDIATELY);
     if elements.len() > 1 && !elements.iter().all(at_once) {
@@ -150,7 +150,7 @@ async fn lock_one(cx: &OpContext, open: &Open, element: &Element) -> Result<Rang
             open.locked(charge);
             Ok(range)
         }
-        // Closed while it waited.
+        // The open was closed while this waited.
         Either::Left((Err(Refused::NotLocked), _)) => Err(NtStatus::RANGE_NOT_LOCKED.into()),
         Either::Left((Err(refused), _)) => Err(refused.into()),
         Either::Right(((), _)) => Err(NtStatus::CANCELLED.into()),

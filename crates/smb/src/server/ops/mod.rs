@@ -1,10 +1,10 @@
 //! Operations on files: one file per command.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9 to 3.3.5.22; what the object store has to do is in [MS-FSA] 2.1.5.
-//! Owns: the opens of a session (see [`Opens`]). Does not: sign, encrypt, count credits or walk compounds.
+//! Spec: [MS-SMB2] 3.3.5.9 to 3.3.5.22; the object store's part is in [MS-FSA] 2.1.5. Owns the opens of a session (see
+//! [`Opens`]). The core signs, encrypts, counts credits and walks compounds.
 //!
-//! Each operation parses its request, finds its open, asks the store and emits its answer; nothing is borrowed across
-//! an await but the open itself. Payload is never copied here: READ answers a range of the file, WRITE hands the
+//! Each operation parses its request, finds its open, calls the store and emits its answer; only the open itself is
+//! borrowed across an await. Payload is never copied here: READ answers with a range of the file, WRITE passes the
 //! store slices of the message or what the transport fetched.
 
 mod ahead;
@@ -58,7 +58,7 @@ pub(crate) use self::status::limit_reached;
 use super::context::{Answer, OpContext};
 use super::pipes;
 
-/// Carries out CREATE to OPLOCK_BREAK.
+/// Executes CREATE to OPLOCK_BREAK.
 pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
     if cx.tree().share.is_none() {
         return Box::pin(pipes::dispatch(cx)).await;
@@ -80,7 +80,7 @@ pub(crate) async fn dispatch(cx: &OpContext) -> Answer {
         Command::QueryInfo => Box::pin(query_info::query_info(cx)).await,
         Command::SetInfo => Box::pin(set_info::set_info(cx)).await,
         Command::OplockBreak => oplock_break::oplock_break(cx).await,
-        // The core keeps the others to itself; a code of no command is an invalid parameter (3.3.5.2).
+        // The core handles the other commands; an unknown command code is an invalid parameter (3.3.5.2).
         _ => Err(NtStatus::INVALID_PARAMETER.into()),
     }
 }

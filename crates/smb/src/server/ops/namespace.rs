@@ -1,8 +1,8 @@
-//! Files of a share that is a DFS root: names with the namespace in front, and links, which lead elsewhere.
+//! Files in a share that is a DFS root: names prefixed with the namespace, and DFS links.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9 (normalization), [MS-DFSC] 3.2.4.1. Owns: nothing; the links are the server's (`server::dfs`).
-//! Does not: keep links in the folder: they are shown in listings, as the reparse points that Windows has there, and
-//! whatever has the same name in the folder is hidden behind them.
+//! Spec: [MS-SMB2] 3.3.5.9 (normalization), [MS-DFSC] 3.2.4.1. The links are the server's (`server::dfs`). Links are
+//! not stored in the folder: listings show them as the reparse points that Windows has there, and they hide anything of
+//! the same name in the folder.
 
 use weft_store::vfs::{Attr, NodeId};
 use weft_wire::smb2::access::FileAttributes;
@@ -15,7 +15,7 @@ use super::path::Path;
 use super::{attributes, create, resolve};
 use crate::server::context::{Failure, OpContext};
 
-/// The path of a CREATE relative to the share; STATUS_PATH_NOT_COVERED where a link leads elsewhere.
+/// The path of a CREATE relative to the share; STATUS_PATH_NOT_COVERED if it goes through a link.
 pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus> {
     let Some(share) = &cx.tree().share else { return Ok(name) };
     let dfs = &cx.config().offers.dfs;
@@ -26,17 +26,17 @@ pub(super) fn relative(cx: &OpContext, name: String) -> Result<String, NtStatus>
         true => dfs.normalize(&share.name, &name)?.to_owned(),
         false => name,
     };
-    // Also for those who know nothing of DFS: what they made there would be hidden.
+    // Also for clients without DFS: a file that they created there would be hidden.
     if dfs.covers(&share.name, &name) { Err(NtStatus::PATH_NOT_COVERED) } else { Ok(name) }
 }
 
-/// Refuses a new name that would be a link's, or beyond one.
+/// Refuses a new name that is a link's, or is below one.
 pub(super) fn refuse_covered(cx: &OpContext, name: &str) -> Result<(), NtStatus> {
     let covered = |share: &weft_store::vfs::Share| cx.config().offers.dfs.covers(&share.name, name);
     if cx.tree().share.as_ref().is_some_and(covered) { Err(NtStatus::NOT_SAME_DEVICE) } else { Ok(()) }
 }
 
-/// The links that lie in a directory, as a listing shows them.
+/// The links in a directory, as entries of its listing.
 pub(super) async fn links_in(cx: &OpContext, open: &Open) -> Result<Vec<directory::Entry>, Failure> {
     let dfs = &cx.config().offers.dfs;
     let Some(share) = cx.tree().share.as_ref().filter(|share| dfs.is_root(&share.name)) else {
@@ -48,7 +48,7 @@ pub(super) async fn links_in(cx: &OpContext, open: &Open) -> Result<Vec<director
             [] => open.node == NodeId::ROOT,
             names => {
                 let path = Path::parse(&names.join("\\"))?;
-                // Where the folder has no such directory nobody sees what is in it.
+                // If the folder has no such directory, nobody can list it.
                 let found = resolve::resolve(&open.vfs, &path).await.ok().and_then(|resolved| resolved.found);
                 found.is_some_and(|(attr, _)| attr.node == open.node)
             }
@@ -61,7 +61,7 @@ pub(super) async fn links_in(cx: &OpContext, open: &Open) -> Result<Vec<director
     Ok(entries)
 }
 
-/// A link has the times of the directory that it is in.
+/// A link has the times of its directory.
 fn entry(dir: &Attr, name: &str) -> directory::Entry {
     let summary = attributes::summary(dir, None, name.as_bytes());
     directory::Entry {
@@ -74,7 +74,7 @@ fn entry(dir: &Attr, name: &str) -> directory::Entry {
         allocation_size: 0,
         attributes: FileAttributes::DIRECTORY | FileAttributes::REPARSE_POINT,
         ea_size: reparse::DFS,
-        // Of no file; files do not have numbers that large.
+        // Not any file's id; those are never that large.
         file_id: create::volume_id(name) | 1 << 63,
         short_name: String::new(),
         name: name.to_owned(),

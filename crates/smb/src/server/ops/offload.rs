@@ -1,12 +1,12 @@
-//! OFFLOAD_READ and OFFLOAD_WRITE: a client copies by a token that stands for the bytes.
+//! OFFLOAD_READ and OFFLOAD_WRITE: a client copies with a token that represents the bytes.
 //!
-//! Spec: [MS-FSA] 2.1.5.10.20, 2.1.5.10.21; [MS-FSCC] 2.1.11, 2.3.41 to 2.3.44.
-//! Owns: what tokens stand for, at most [`MAX_TOKENS`], each for at most [`MAX_TTL`] and with a descriptor of its file.
-//! Does not: keep old bytes: a token is good until its file changes; then, or when it has expired, the client reads anew.
+//! Spec: [MS-FSA] 2.1.5.10.20, 2.1.5.10.21; [MS-FSCC] 2.1.11, 2.3.41 to 2.3.44. Owns the meaning of the tokens, at most
+//! [`MAX_TOKENS`], each for at most [`MAX_TTL`] and with a descriptor of its file. Old bytes are not kept: a token is
+//! valid until its file changes; then, or when it has expired, the client reads again.
 //!
-//! A token is a number and its HMAC under a key of this run, with the user's name: nobody makes one up, and one that somebody
-//! else has seen is of no use to him. Whether a file has changed is told by its ctime, which moves in steps of the
-//! kernel's tick: a token is given out only once the last change is older than that.
+//! A token is a number and its HMAC with a key of this run, which includes the user's name: nobody can forge one, and
+//! nobody else can use one. A changed ctime reveals a changed file. The ctime advances in steps of the kernel's tick,
+//! so a token is issued only once the last change is older than that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -25,32 +25,32 @@ use super::ioctl::Output;
 use super::opens::Open;
 use crate::server::context::{Failure, OpContext};
 
-/// Tokens of all clients together, and of one user.
+/// Tokens of all clients together, and per user.
 const MAX_TOKENS: usize = 4096;
 const MAX_TOKENS_OF_USER: usize = 512;
-/// How long a token is good whose client names no time, and the longest time that one can name.
+/// How long a token is valid if the client names no time, and the longest time that it can name.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// What one OFFLOAD_WRITE writes at most; its client asks for the rest.
+/// The most that one OFFLOAD_WRITE writes; its client requests the remainder.
 const MAX_WRITE: u64 = 64 << 20;
-/// As FileFsSizeInformation has it.
+/// The sector size of FileFsSizeInformation.
 const SECTOR: u64 = 512;
 /// Two ticks of the slowest kernel's clock.
 const SETTLED: Duration = Duration::from_millis(20);
 /// A file that is written all the time gets no token.
 const MAX_WAITS: usize = 5;
-/// TokenType of ours.
+/// Our TokenType.
 const KIND: u32 = u32::from_be_bytes(*b"WEFT");
 
-/// What the tokens of this run stand for.
+/// The tokens of this run and their meaning.
 #[derive(Default)]
 pub(crate) struct Tokens {
-    known: Mutex<HashMap<u64, Known>>,
+    known: Mutex<HashMap<u64, TokenSource>>,
     key: OnceLock<hmac::Key>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct TokenSource {
     user: Arc<str>,
     vfs: Vfs,
     node: NodeId,
@@ -70,8 +70,8 @@ impl Tokens {
         Ok(self.key.get_or_init(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    fn give(self: &Arc<Tokens>, number: u64, what: Known) -> Result<Token, NtStatus> {
-        let (user, until) = (what.user.clone(), what.until);
+    fn give(self: &Arc<Tokens>, number: u64, source: TokenSource) -> Result<Token, NtStatus> {
+        let (user, until) = (source.user.clone(), source.until);
         {
             let mut known = lock(&self.known);
             let his = known.values().filter(|token| token.user == user).count();
@@ -79,7 +79,7 @@ impl Tokens {
                 tracing::warn!("limit reached: tokens of offloaded copies");
                 return Err(NtStatus::INSUFFICIENT_RESOURCES);
             }
-            known.insert(number, what);
+            known.insert(number, source);
         }
         rt::spawn(expire(Arc::downgrade(self), number, until)).detach();
         let mut id = number.to_le_bytes().to_vec();
@@ -87,18 +87,18 @@ impl Tokens {
         Ok(Token::Own { kind: KIND, id })
     }
 
-    /// What a token stands for, if we gave it to this user and it is good still.
-    fn find(&self, token: &Token, user: &str) -> Result<Known, NtStatus> {
+    /// The meaning of a token, if we issued it to this user and it is still valid.
+    fn find(&self, token: &Token, user: &str) -> Result<TokenSource, NtStatus> {
         let Token::Own { kind: KIND, id } = token else { return Err(NtStatus::INVALID_TOKEN) };
         let Some((number, tag)) = id.split_first_chunk() else { return Err(NtStatus::INVALID_TOKEN) };
         let number = u64::from_le_bytes(*number);
-        // In constant time, and before anything is looked up.
+        // Verified in constant time, before any look-up.
         hmac::verify(self.key()?, &signed(number, user), tag).map_err(|_| NtStatus::INVALID_TOKEN)?;
         let known = lock(&self.known);
         known.get(&number).filter(|known| known.until > rt::now()).cloned().ok_or(NtStatus::INVALID_TOKEN)
     }
 
-    /// How many there are.
+    /// Number of tokens.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.known).len()
@@ -117,7 +117,7 @@ async fn expire(tokens: Weak<Tokens>, number: u64, until: Time) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of what it guards is one call that cannot panic half-way.
+    // Every update of its content is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -125,7 +125,7 @@ fn aligned(numbers: &[u64]) -> bool {
     numbers.iter().all(|number| number.is_multiple_of(SECTOR))
 }
 
-/// The data of a plain file, or `refusal`: streams, sparse files and what is no file are copied otherwise.
+/// The data of a plain file, or `refusal`: streams, sparse files and non-files are copied in other ways.
 async fn data(open: &Open, refusal: NtStatus) -> Result<&OpenFile, Failure> {
     let file = open.file.as_ref().filter(|file| open.kind == Kind::File && file.is_plain()).ok_or(refusal)?;
     if holes::sparse(open).await? {
@@ -161,19 +161,19 @@ pub(super) async fn read(cx: &OpContext, request: &Request, open: &Open) -> Resu
         0 => DEFAULT_TTL,
         ms => Duration::from_millis(ms.into()).min(MAX_TTL),
     };
-    let what = Known {
+    let source = TokenSource {
         user: cx.session().user.clone(),
         vfs: open.vfs.clone(),
         node: open.node,
         file: file.clone(),
         changed,
         offset: wish.offset,
-        // The last sector is a whole one, whose rest is zeros.
+        // The last sector is whole; the bytes beyond the end of the file are zeros.
         len: end.min(size.next_multiple_of(SECTOR)).saturating_sub(wish.offset),
         until: rt::now() + ttl,
     };
-    let len = what.len;
-    let token = cx.server().handles.tokens.give(cx.server().handles.number(), what)?;
+    let len = source.len;
+    let token = cx.server().handles.tokens.give(cx.server().handles.number(), source)?;
     Ok(told(OffloadReadAnswer { zero_beyond: end >= size, len, token }))
 }
 
@@ -183,7 +183,7 @@ fn told(answer: OffloadReadAnswer) -> Output {
     bytes.into()
 }
 
-/// When the file changed last, so long ago that any later change has another time; and its size then.
+/// The time of the file's last change, old enough that any later change has another time, and its size at that time.
 async fn settled(open: &Open) -> Result<(Timestamp, u64), Failure> {
     for _ in 0..MAX_WAITS {
         let attr = open.vfs.getattr(open.node).await?;
@@ -196,7 +196,7 @@ async fn settled(open: &Open) -> Result<(Timestamp, u64), Failure> {
     Err(NtStatus::OFFLOAD_READ_FILE_NOT_SUPPORTED.into())
 }
 
-/// How long ago that was; nothing for a time to come, which a clock that was set back leaves.
+/// The age of a timestamp; zero for one in the future, which a clock that was set back leaves.
 fn age(then: Timestamp) -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let then = Duration::new(u64::try_from(then.secs).unwrap_or(0), then.nanos);
@@ -227,7 +227,7 @@ pub(super) async fn write(cx: &OpContext, request: &Request, open: &Open) -> Res
     if wish.offset >= size {
         return Err(NtStatus::END_OF_FILE.into());
     }
-    // Whole sectors are told, and the file does not grow.
+    // Clients count in whole sectors, but the file must not grow.
     let room = size.saturating_sub(wish.offset);
     let len = wish.len.min(MAX_WRITE).min(room.next_multiple_of(SECTOR));
     let token = wish.token.as_ref().ok_or(NtStatus::INVALID_TOKEN)?;
@@ -253,12 +253,12 @@ fn written(len: u64) -> Output {
     bytes.into()
 }
 
-/// Copies what a token stands for, unless its file has changed: before, or under the copy.
+/// Copies the bytes of a token, unless its file has changed, before or during the copy.
 async fn copy(
     open: &Open,
     to: &OpenFile,
     (at, len): (u64, u64),
-    from: &Known,
+    from: &TokenSource,
     skip: u64,
 ) -> Result<(), Failure> {
     let unchanged = async || match from.vfs.getattr(from.node).await {
@@ -277,7 +277,7 @@ async fn copy(
     if let Some(rest) = len.checked_sub(copied).filter(|rest| *rest > 0) {
         to.zero_range(at.saturating_add(copied), rest).await?;
     }
-    // Within one file it is this copy that changes it.
+    // Within one file this copy itself changes the ctime.
     let same = from.node == open.node && Arc::ptr_eq(from.vfs.opens(), open.vfs.opens());
     if same { Ok(()) } else { unchanged().await }
 }

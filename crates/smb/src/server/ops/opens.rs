@@ -1,9 +1,8 @@
-//! The open table of a session, and what an open is.
+//! The open table of a session, and the state of an open.
 //!
-//! Spec: [MS-SMB2] 3.3.1.10 (Open), 3.3.4.17 (closing one), 3.3.5.9 (FileId).
-//! Owns: opens, and through them file descriptors and entries of the store's table of opens. An open that is closed
-//! here lives on until the requests that run on it have ended.
-//! Does not: decide sharing (see [`weft_store::opens`]); READ and WRITE take the table's mutex for one look-up.
+//! Spec: [MS-SMB2] 3.3.1.10 (Open), 3.3.4.17 (closing one), 3.3.5.9 (FileId). Owns opens, and through them file
+//! descriptors and entries in the store's table of opens. A closed open lives on until the requests that use it have
+//! ended. Sharing is decided in [`weft_store::opens`]; READ and WRITE take the table's mutex for one look-up.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,84 +32,85 @@ use crate::server::held::LOCK_BYTES;
 
 /// A file or directory that a client has open.
 pub(crate) struct Open {
-    /// FileId.Persistent: names it in the whole server, whatever session it belongs to.
+    /// FileId.Persistent: identifies it in the whole server, whatever session it belongs to.
     pub(super) persistent: u64,
     /// The share's files.
     pub(super) vfs: Vfs,
-    /// Which file.
+    /// The file.
     pub(super) node: NodeId,
-    /// What it is.
+    /// Its kind.
     pub(super) kind: Kind,
     /// GrantedAccess.
     pub(super) access: AccessMask,
     /// CreateOptions.
     pub(super) options: CreateOptions,
-    /// Its data, when it is a regular file and the access has to do with data.
+    /// Its data, if it is a regular file and the access concerns data.
     pub(super) file: Option<OpenFile>,
-    /// The place in the store's table: sharing, deletion, byte-range locks.
+    /// Its entry in the store's table: sharing, deletion, byte-range locks.
     pub(super) claim: Claim,
-    /// Of a stream: the place of its file in that table, so that the file is not gone before it.
+    /// For a stream: the entry of its file in that table, so that the file is not deleted before it.
     pub(super) base: OnceLock<Claim>,
-    /// What it caches by.
+    /// Its caching rights.
     pub(super) caching: Caching,
-    /// Of which share it is, for the log.
+    /// The share's name, for the log.
     pub(super) share: OnceLock<Arc<str>>,
-    /// Of what was opened by its 8.3 name: that name, and who remembers it when the file goes.
+    /// If it was opened by its 8.3 name: that name, and the cache that remembers it when the file is deleted.
     pub(super) by_short: OnceLock<(Arc<Tunnel>, String)>,
-    /// Set when it may outlive its session.
+    /// Set if it may outlive its session.
     pub(super) durable: OnceLock<Durable>,
-    /// How long it waits for its client in any case, in milliseconds; 0 unless the client asked for that.
+    /// How long it waits for its client whatever its caching rights, in milliseconds; 0 unless the client asked for
+    /// that.
     resilient_ms: AtomicU32,
-    /// Under which name its CREATE can come again.
+    /// Identifies its CREATE if that is repeated.
     pub(super) create: OnceLock<Repeatable>,
-    /// What the CREATE did, to be told again.
+    /// The CreateAction, for a repeated answer.
     pub(super) action: CreateAction,
-    /// Opened as POSIX opens files: names are what they are spelled like, and go at once when they are removed.
+    /// Opened with POSIX semantics: names are case-sensitive, and vanish at once when they are removed.
     posix: AtomicBool,
     /// IsReplayEligible.
     replayable: AtomicBool,
     pub(super) locks: LockSequences,
-    /// CurrentByteOffset: kept for whoever asks, used by nobody.
+    /// CurrentByteOffset: stored and reported, but otherwise unused.
     pub(super) position: AtomicU64,
-    /// Where a listing is. A future-aware lock: entries are fetched while it is held.
+    /// Position of a listing. An async lock, because entries are fetched while it is held.
     pub(super) scan: futures_util::lock::Mutex<Scan>,
-    /// Which requests count.
+    /// Decides which requests are current.
     pub(super) sequence: ChannelSequence,
-    /// What it has seen of its directory since a client first asked.
+    /// The changes in its directory since a client first asked.
     pub(super) notify: Notify,
-    /// Directory and name by which it was opened, or renamed since.
+    /// Directory and name under which it was opened, or renamed since.
     place: Mutex<DirName>,
-    /// The time of modification that the client set, which its own later writes shall not change.
+    /// The modification time that the client set, which its own later writes must not change.
     kept_mtime: Mutex<Option<Timestamp>>,
     /// Whether there were such writes.
     written_since: AtomicBool,
-    /// Whether there were writes that the listing of its directory does not show yet.
+    /// Whether there were writes that its directory's listing does not show yet.
     unlisted: AtomicBool,
-    /// What its client sees as the time of change.
+    /// The change time that its client sees.
     change_time: Mutex<ChangeTime>,
-    /// Whether that is [`ChangeTime::Deferred`], for whoever writes.
+    /// Whether that is [`ChangeTime::Deferred`], for writers.
     defers_change: AtomicBool,
     _hold: Hold,
-    /// What it makes the server keep, its byte-range locks included.
+    /// The charge for its memory, including byte-range locks.
     held: Charge,
     descriptors: Charge,
 }
 
-/// What the client of an open sees as the time of change.
+/// The change time that the client of an open sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChangeTime {
-    /// What the file has.
+    /// The file's.
     Moves,
-    /// What the file had before it was renamed by this open: NTFS shows that change when the open is closed ([MS-FSA]
-    /// 2.1.5.15.12, note 187), or when there is another one.
+    /// The time before this open renamed the file: NTFS shows that change when the open is closed ([MS-FSA]
+    /// 2.1.5.15.12, note 187), or at the next change.
     Deferred(Timestamp),
-    /// UserSetChangeTime ([MS-FSA] 2.1.5.15.2): what is done by this open does not change it, nor its being closed.
+    /// UserSetChangeTime ([MS-FSA] 2.1.5.15.2): neither operations of this open nor its close change it.
     Frozen(Timestamp),
 }
 
-/// What an open starts with.
+/// The initial state of an open.
 pub(super) struct New {
-    /// Open.DurableFileId: it stays when the handle goes over to another file, and over restarts of the server.
+    /// Open.DurableFileId: it stays when the handle moves to another file, and across restarts of the server.
     pub(super) id: u64,
     pub(super) sequence: ChannelSequence,
     pub(super) vfs: Vfs,
@@ -119,7 +119,7 @@ pub(super) struct New {
     pub(super) place: DirName,
     pub(super) access: AccessMask,
     pub(super) options: CreateOptions,
-    /// `None`: its data was not asked for, or has none.
+    /// `None` if its data was not requested, or if it has none.
     pub(super) file: Option<OpenFile>,
     pub(super) claim: Claim,
     pub(super) caching: Caching,
@@ -184,57 +184,57 @@ impl Open {
         }
     }
 
-    /// On whose account it is kept, for what is kept in its place.
+    /// The charge for its memory, to charge a replacement to the same account.
     pub(super) fn held(&self) -> &Charge {
         &self.held
     }
 
-    /// The same of the descriptors that it has.
+    /// The charge for its descriptors.
     pub(super) fn descriptors(&self) -> &Charge {
         &self.descriptors
     }
 
-    /// Room for a byte-range lock; [`Open::locked`] takes it once the lock is there.
+    /// Charges a byte-range lock; pass the result to [`Open::locked`] once the lock is taken.
     pub(super) fn lock_charge(&self) -> Result<Charge, Refused> {
         self.held.beside(LOCK_BYTES).map_err(|_| Refused::Limit("memory for byte-range locks"))
     }
 
-    /// A lock was taken.
+    /// Counts a lock that was taken.
     pub(super) fn locked(&self, charge: Charge) {
         self.held.absorb(charge);
     }
 
-    /// Takes back a lock.
+    /// Releases a lock.
     pub(super) fn unlock(&self, range: Range) -> Result<(), Refused> {
         self.claim.unlock(range)?;
         self.held.shrink(LOCK_BYTES);
         Ok(())
     }
 
-    /// Takes a lock that was taken back by mistake, whether there is room or not.
+    /// Restores a lock that was released by mistake, whether there is room or not.
     pub(super) fn lock_again(&self, range: Range, exclusive: bool) -> Result<(), Refused> {
         self.claim.try_lock(range, exclusive)?;
         self.held.absorb(self.held.budget().restore(self.held.holder().clone(), LOCK_BYTES));
         Ok(())
     }
 
-    /// Refuses unless all of `access` was granted.
+    /// Fails unless all of `access` was granted.
     pub(super) fn require(&self, access: AccessMask) -> Result<(), NtStatus> {
         if self.access.contains(access) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
     }
 
-    /// Refuses unless some of `access` was granted.
+    /// Fails unless some of `access` was granted.
     pub(super) fn require_any(&self, access: AccessMask) -> Result<(), NtStatus> {
         if self.access.intersects(access) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
     }
 
-    /// The name that it was opened by, or renamed to since; empty for the share's root.
+    /// The name under which it was opened, or renamed since; empty for the share's root.
     pub(super) fn name(&self) -> Vec<u8> {
         lock(&self.place).name.clone()
     }
 
-    /// Directory and name of the file now: those of the open while they still lead to it, otherwise wherever somebody
-    /// else moved it.
+    /// The file's current directory and name: those of the open if they still refer to it, otherwise the place that
+    /// another client has moved it to.
     pub(super) async fn place(&self) -> Result<DirName, Error> {
         let place = lock(&self.place).clone();
         match self.vfs.lookup(place.dir, &place.name, false).await {
@@ -247,19 +247,19 @@ impl Open {
         *lock(&self.place) = place;
     }
 
-    /// From here on, writes through this open do not show in the time of modification ([MS-FSA] 2.1.5.15.2,
-    /// UserSetModificationTime); `None` lifts that.
+    /// From here on, writes through this open do not change the modification time ([MS-FSA] 2.1.5.15.2,
+    /// UserSetModificationTime); `None` ends that.
     pub(super) fn keep_mtime(&self, mtime: Option<Timestamp>) {
         *lock(&self.kept_mtime) = mtime;
         self.written_since.store(false, Ordering::Release);
     }
 
-    /// What the client has set and keeps, if it has.
+    /// The modification time that the client has set and keeps, if any.
     pub(super) fn kept_mtime(&self) -> Option<Timestamp> {
         *lock(&self.kept_mtime)
     }
 
-    /// Notes a write.
+    /// Records a write.
     pub(super) fn written(&self) {
         self.resized();
         if !self.unlisted.load(Ordering::Relaxed) {
@@ -270,15 +270,15 @@ impl Open {
         }
     }
 
-    /// Notes a change of the data of which those who cache the directory have been told.
+    /// Records a change of the data about which those who cache the directory have been notified.
     pub(super) fn resized(&self) {
-        // A shared flag: set once, then only read.
+        // A shared flag: written once, then only read.
         if !self.written_since.load(Ordering::Relaxed) {
             self.written_since.store(true, Ordering::Release);
         }
     }
 
-    /// What its client sees as the time of change, where that is not the file's.
+    /// The change time that its client sees, if that is not the file's.
     pub(super) fn change_time(&self) -> ChangeTime {
         *lock(&self.change_time)
     }
@@ -288,22 +288,22 @@ impl Open {
         self.defers_change.store(matches!(to, ChangeTime::Deferred(_)), Ordering::Relaxed);
     }
 
-    /// What was deferred shows from now on.
+    /// Shows a deferred change time from now on.
     pub(super) fn show_change(&self) {
         if matches!(self.change_time(), ChangeTime::Deferred(_)) {
             self.set_change_time(ChangeTime::Moves);
         }
     }
 
-    /// Whether it can wait for its client: it has the right to keep the handle, and nobody asked for that back.
+    /// Whether it can wait for its client: it has handle caching, and nobody is breaking that.
     pub(super) fn may_be_kept(&self) -> bool {
         let (has, left) = self.vfs.opens().caching(self.node, self.claim.key());
-        // Byte-range locks stay with the client only as long as it alone may write.
+        // Byte-range locks are safe only while the client is the only writer.
         let locks_are_safe = has.write || !self.claim.has_locked();
         left.is_none() && has.handle && locks_are_safe && !matches!(self.caching, Caching::None)
     }
 
-    /// It waits for its client so long, whatever it may cache (3.3.5.15.9).
+    /// Makes it wait this long for its client, whatever its caching rights (3.3.5.15.9).
     pub(super) fn set_resilient(&self, timeout: Duration) {
         self.resilient_ms.store(u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX), Ordering::Release);
     }
@@ -315,34 +315,34 @@ impl Open {
             .map(|ms| Duration::from_millis(ms.into()))
     }
 
-    /// Whether it survives the server.
+    /// Whether it survives a restart of the server.
     pub(super) fn is_persistent(&self) -> bool {
         self.durable.get().is_some_and(|durable| durable.persistent().is_some())
     }
 
-    /// Whether it was opened as POSIX opens files.
+    /// Whether it was opened with POSIX semantics.
     pub(super) fn is_posix(&self) -> bool {
         self.posix.load(Ordering::Acquire)
     }
 
-    /// It was.
+    /// Marks it as opened with POSIX semantics.
     pub(super) fn set_posix(&self) {
         self.posix.store(true, Ordering::Release);
         self.claim.set_delete_at_once(true);
     }
 
-    /// Whether its CREATE may come again: nothing was done with it yet.
+    /// Whether its CREATE may be repeated: nothing was done with it yet.
     pub(super) fn is_replayable(&self) -> bool {
         self.replayable.load(Ordering::Acquire)
     }
 
-    /// Lets its CREATE come again.
+    /// Allows its CREATE to be repeated.
     pub(super) fn set_replayable(&self) {
         self.replayable.store(true, Ordering::Release);
     }
 
-    /// The first half of closing, as far as it takes no waiting. Returns the rest of it, if any; an open that is neither
-    /// persistent nor has kept a time has none.
+    /// The first half of closing, as far as it needs no waiting. Returns the remainder, if any: only a persistent open,
+    /// or one that keeps a time, has one.
     pub(super) fn settle(self: &Arc<Open>) -> Option<LocalBoxFuture<'static, ()>> {
         self.notify.close();
         let mtime = if self.written_since.load(Ordering::Acquire) { *lock(&self.kept_mtime) } else { None };
@@ -367,33 +367,33 @@ impl Open {
         if let Some(mtime) = mtime {
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
             if let Err(e) = self.vfs.setattr(self.node, set).await {
-                tracing::debug!("a time that a client set was not kept: {e}");
+                tracing::debug!("cannot keep the modification time that a client set: {e}");
             }
         }
         if let Some(frozen) = frozen
             && let Err(e) = attributes::freeze_change(&self.vfs, self.node, &self.name(), frozen).await
         {
-            tracing::debug!("a time of change that a client set was not kept: {e}");
+            tracing::debug!("cannot keep the change time that a client set: {e}");
         }
     }
 
-    /// The end of the first half: its CREATE cannot come again, and its directory's listings show what it wrote.
+    /// Completes the first half: its CREATE cannot be repeated, and its directory's listings show what it wrote.
     fn forgotten(&self) {
         if let Some(create) = self.create.get() {
             create.forget(self);
         }
         if self.unlisted.load(Ordering::Acquire) {
-            // Its size and times are in the listings of its directory.
+            // The directory's listings contain its size and times.
             self.vfs.children_changed(lock(&self.place).dir);
         }
     }
 
-    /// The second half of closing: gives back locks, share modes and caching rights, which others learn at once. Returns the
-    /// removal of what is to be deleted, if anything is; it fails where that stays.
+    /// The second half of closing: releases locks, share modes and caching rights, which others notice at once. Returns
+    /// the deletion of the file, if any; it fails if the file stays.
     pub(super) fn leave(self: &Arc<Open>) -> Option<LocalBoxFuture<'static, Result<(), Error>>> {
         let Some(removal) = self.claim.close() else {
             if self.kind == Kind::Dir && self.vfs.opens().delete_pending(self.node) {
-                // It goes when the others close; they wait for changes in vain.
+                // It is deleted when the others close; watches on it end now.
                 self.vfs.end_watches(self.node);
             }
             let removal = self.base.get().and_then(Claim::close)?;
@@ -410,14 +410,14 @@ impl Open {
         }))
     }
 
-    /// A file was removed: if it was opened by its 8.3 name, that may come again.
+    /// Records the removal of a file that was opened by its 8.3 name, which may be created again.
     fn tunnelled(&self, dir: NodeId, name: Vec<u8>) {
         if let Some((tunnel, short)) = self.by_short.get() {
             tunnel.removed((self.vfs.opens(), dir), short, name, rt::now());
         }
     }
 
-    /// The file of a stream was to be deleted, and waited for the stream.
+    /// Deletes the file of a stream, which waited for the stream to close.
     async fn remove_base(&self, removal: Removal) -> Result<(), Error> {
         let removed = match self.vfs.place(removal.node()).await {
             Ok(DirName { dir, name }) => match self.vfs.remove(dir, &name).await {
@@ -436,7 +436,8 @@ impl Open {
             drop(removal);
             return self.told(removed).await;
         }
-        // Who caches the directory keeps that only where both who marked it and who closes it last act in his name.
+        // A client that caches the directory keeps its cache only if it is both the one who marked the file and the
+        // last to close it.
         let vfs = self.vfs.in_name_of(removal.parent());
         let removed = match self.place().await {
             Ok(DirName { dir, name }) if self.kind == Kind::Dir => vfs.rmdir(dir, &name).await,
@@ -447,11 +448,11 @@ impl Open {
         self.told(removed).await
     }
 
-    /// What became of a file that was to go: that it stays is logged, and is the answer of the CLOSE.
+    /// The result of a deletion: a failure is logged, and becomes the answer of the CLOSE.
     async fn told(&self, removed: Result<(), Error>) -> Result<(), Error> {
         static STAYED: LogLimit = LogLimit::new();
         let e = match removed {
-            // [MS-FSA] 2.1.5.5: a directory that is not empty by then stays, and closing it succeeds.
+            // [MS-FSA] 2.1.5.5: a directory that is not empty stays, and closing it succeeds.
             Ok(()) | Err(Error::NotFound | Error::Stale | Error::NotEmpty) => return Ok(()),
             Err(e) => e,
         };
@@ -459,7 +460,7 @@ impl Open {
             let path = self.vfs.path(self.node).await.unwrap_or_else(|_| self.name());
             let share = self.share.get().map_or("", |share| share);
             tracing::warn!(
-                "share {share}: \"{}\" was to be deleted and is still there: {e}{left_out}",
+                "share {share}: cannot delete \"{}\" on close: {e}{left_out}",
                 path.escape_ascii()
             );
         }
@@ -468,21 +469,21 @@ impl Open {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these guard is replaced whole; a panic in between cannot leave half of it.
+    // These values are only replaced as a whole, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Open table of a session.
+/// The open table of a session.
 #[derive(Default)]
 pub(crate) struct Opens {
     slots: Mutex<Slab<Slot>>,
-    /// Tells the users of a slot apart.
+    /// Distinguishes successive users of a slot.
     serial: AtomicU32,
 }
 
 struct Slot {
     serial: u32,
-    /// TreeId of the tree that it belongs to.
+    /// TreeId of its tree.
     tree: u32,
     open: Arc<Open>,
 }
@@ -494,19 +495,19 @@ impl Slot {
     }
 }
 
-/// The slot that a FileId means, if it means one.
+/// The slot that a FileId refers to, if any.
 fn slot(id: FileId) -> usize {
     id.volatile as u32 as usize
 }
 
 impl Opens {
-    /// Adds an open, unless the session has `limit` already (then it comes back).
+    /// Adds an open; returns it if the session already has `limit`.
     pub(super) fn insert(&self, open: OwnedOpen, tree: u32, limit: usize) -> Result<FileId, OwnedOpen> {
         let mut slots = lock(&self.slots);
         if slots.len() >= limit {
             return Err(open);
         }
-        // Never all ones, which means "none"; nor 0, which clients take for "not opened yet".
+        // Never all ones, which means "none", nor 0, which clients take for "not opened yet".
         let serial = (self.serial.fetch_add(1, Ordering::Relaxed) % 0x7fff_ffff).saturating_add(1);
         let (vacant, slot) = (slots.vacant_entry(), Slot { serial, tree, open: open.hand_over() });
         let id = slot.id(vacant.key());
@@ -514,14 +515,14 @@ impl Opens {
         Ok(id)
     }
 
-    /// The open that a request names, in the tree that it names.
+    /// The open that a request names, in its tree.
     pub(super) fn find(&self, id: FileId, tree: u32) -> Option<Arc<Open>> {
         let slots = lock(&self.slots);
         let found = slots.get(slot(id)).filter(|known| known.id(slot(id)) == id && known.tree == tree)?;
         Some(found.open.clone())
     }
 
-    /// The open of this id, in whatever tree of the session: the source of a copy may lie on another share.
+    /// The open with this id in any tree of the session: the source of a copy may be on another share.
     pub(super) fn find_anywhere(&self, id: FileId) -> Option<Arc<Open>> {
         let slots = lock(&self.slots);
         let found = slots.get(slot(id)).filter(|known| known.id(slot(id)) == id)?;
@@ -535,7 +536,7 @@ impl Opens {
         Some(OwnedOpen::new(slots.try_remove(slot(id))?.open))
     }
 
-    /// Whoever has the FileId of `old` has `new` from now on, which has the same number. Returns `old`; `new` where `old` was
+    /// Gives the FileId of `old` to `new`, which has the same number. Returns `old`, or `new` as an error if `old` was
     /// closed meanwhile.
     pub(super) fn replace(&self, old: &Arc<Open>, new: OwnedOpen) -> Result<OwnedOpen, OwnedOpen> {
         let mut slots = lock(&self.slots);
@@ -545,35 +546,35 @@ impl Opens {
         Ok(OwnedOpen::new(std::mem::replace(&mut slot.open, new.hand_over())))
     }
 
-    /// Those that survive the server and are meant.
+    /// The persistent opens that `which` selects.
     pub(super) fn select(&self, which: impl Fn(&Open) -> bool) -> Vec<Arc<Open>> {
         let slots = lock(&self.slots);
         let all = slots.iter().map(|(_, slot)| &slot.open);
         all.filter(|open| open.is_persistent() && which(open)).cloned().collect()
     }
 
-    /// How many there are.
+    /// Number of opens.
     pub(crate) fn len(&self) -> usize {
         lock(&self.slots).len()
     }
 
-    /// What an open is called, while it is here, and the tree that it belongs to.
+    /// The FileId of an open in this table, and its tree.
     pub(super) fn name_of(&self, open: &Arc<Open>) -> Option<(FileId, u32)> {
         let slots = lock(&self.slots);
         let (at, slot) = slots.iter().find(|(_, slot)| Arc::ptr_eq(&slot.open, open))?;
         Some((slot.id(at), slot.tree))
     }
 
-    /// Closes the opens of one tree, delete-on-close included.
+    /// Closes the opens of one tree, including delete-on-close.
     pub(crate) async fn close_tree(&self, tree: u32) {
         for open in self.take(|slot| slot.tree == tree) {
             open.close().await;
         }
     }
 
-    /// Ends every open: those that may outlive their session wait for their client elsewhere, the others are closed.
+    /// Ends every open: durable ones move to where they wait for their client, the others are closed.
     pub(crate) async fn end_all(&self) {
-        // The first come before anything that waits: their clients may be back already.
+        // Durable ones first, before any await: their clients may be back already.
         let kept = self.take(|_| true).into_iter().map(OwnedOpen::keep);
         let closing: Vec<OwnedOpen> = kept.filter_map(Result::err).collect();
         for open in closing {
@@ -594,8 +595,8 @@ impl Opens {
     }
 }
 
-/// The open that a request means: its FileId, or that of the compound. The request counts as outstanding on it until it
-/// is answered, and is refused where a channel was lost since it was sent (3.3.5.2.10).
+/// The open that a request refers to: by its FileId, or by that of the compound. The request counts as outstanding
+/// until it is answered, and is refused if a channel was lost since it was sent (3.3.5.2.10).
 pub(super) fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Open>, Failure> {
     let id = cx.file_id(carried);
     let open = cx.session().opens.find(id, cx.tree().id).ok_or(NtStatus::FILE_CLOSED)?;

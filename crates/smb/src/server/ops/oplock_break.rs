@@ -1,7 +1,6 @@
-//! OPLOCK_BREAK: the client agrees to give caching rights back.
+//! OPLOCK_BREAK: the client acknowledges a break of its caching rights.
 //!
-//! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases).
-//! Does not: break; whoever is in the way of a cache starts that, in the store's table of opens.
+//! Spec: [MS-SMB2] 3.3.5.22.1 (oplocks), 3.3.5.22.2 (leases). The store's table of opens starts breaks.
 
 use weft_machine::rt;
 use weft_store::opens::{AckFailed, Caching as Rights, Waiters};
@@ -24,13 +23,13 @@ pub(super) async fn oplock_break(cx: &OpContext) -> Answer {
         (Response::Lease { key, .. }, Caching::Lease(lease)) => lease.key() == *key,
         _ => false,
     }) {
-        // Said in the log if it fails. The record then says more than is left, which whoever comes back is told.
+        // A failure is logged. The record then overstates the caching rights, which a reconnecting client is told.
         let _ = persistent::save(&open).await;
     }
     let mut reply = Reply::new();
     response.emit(&mut reply.message);
-    // Whoever gives way hears so first: the answer is with the transport when a task of this core runs. The specification leaves
-    // the order open, and clients look at what others got by then.
+    // The acknowledging client gets its answer first: the answer is with the transport before another task on this core
+    // runs. The specification leaves the order open, but clients check at that point what others were granted.
     rt::spawn(async move { drop(waiters) }).detach();
     Ok(reply)
 }
@@ -41,8 +40,8 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<(Response,
     let (has, left) = opens.caching(open.node, key);
     let left = match (&open.caching, left) {
         (Caching::Oplock(_), Some(left)) => left,
-        // What it had is broken already, by a break that wants no answer, or by one that was answered: as Windows tells it, whose
-        // object store knows of no such break ([MS-FSA] 2.1.5.19).
+        // The oplock was already broken, by a break that needs no acknowledgement or that was acknowledged. This is
+        // Windows' status; its object store knows no such break ([MS-FSA] 2.1.5.19).
         (Caching::Oplock(_), None) if !has.write => return Err(NtStatus::INVALID_OPLOCK_PROTOCOL.into()),
         // 3.3.5.22.1: Open.OplockState is not Breaking.
         _ => return Err(NtStatus::INVALID_DEVICE_STATE.into()),
@@ -59,7 +58,7 @@ fn oplock(cx: &OpContext, level: OplockLevel, file: FileId) -> Result<(Response,
             Ok((Response::Oplock { level: level_of(keep), file: cx.file_id(file) }, waiters))
         }
         (_, Some(status)) => Err(status.into()),
-        // It came too late, at the same moment.
+        // The break timed out at this moment.
         (Err(AckFailed::NotRecalled | AckFailed::TooMuch(_)), None) => {
             Err(NtStatus::INVALID_OPLOCK_PROTOCOL.into())
         }

@@ -1,11 +1,12 @@
-//! An open that is in no table: whoever has it decides what becomes of it.
+//! An open that is in no table: its holder decides what happens to it.
 //!
-//! Spec: [MS-SMB2] 3.3.4.17 (closing an open). Owns: the closing of its open, begun or not.
-//! Does not: know what closing takes; [`Open`] does.
+//! Spec: [MS-SMB2] 3.3.4.17 (closing an open). Owns the closing of its open, whether begun or not; the steps are in
+//! [`Open`].
 //!
-//! A new open, and one that was taken out of a table, goes into a table or is closed. A request does either; its future is
-//! dropped when its connection is lost, and the open must not go with it: a file that is to be deleted would stay, and
-//! the record of a persistent handle too. So the closing goes on in a task of its own from where the request left it.
+//! A new open, and one that was taken out of a table, must go into a table or be closed. A request does either; its
+//! future is dropped when its connection is lost, but the open must not be dropped unclosed: a file marked for deletion
+//! would stay, and so would the record of a persistent handle. So a separate task continues the closing where the
+//! request left it.
 
 use std::mem;
 use std::ops::Deref;
@@ -17,17 +18,17 @@ use weft_store::vfs::Error;
 
 use super::opens::Open;
 
-/// An open that only its holder can close. Dropped, it is closed by a task of its own.
-#[must_use = "it is closed when it is dropped"]
+/// An open that only its holder can close. On drop, a separate task closes it.
+#[must_use = "dropping it closes the open"]
 pub(crate) struct OwnedOpen {
     /// `None` once a table has it.
     open: Option<Arc<Open>>,
     closing: Closing,
-    /// Whether closing it gives back what it holds.
+    /// Whether closing releases its locks, share modes and rights.
     leaves: bool,
 }
 
-/// How far closing an open is.
+/// The progress of closing an open.
 enum Closing {
     NotBegun,
     Settling(LocalBoxFuture<'static, ()>),
@@ -41,12 +42,12 @@ impl OwnedOpen {
         OwnedOpen { open: Some(open), closing: Closing::NotBegun, leaves: true }
     }
 
-    /// For the table that it goes into.
+    /// Releases it to a table.
     pub(super) fn hand_over(mut self) -> Arc<Open> {
-        self.open.take().expect("whoever hands it over has none any more")
+        self.open.take().expect("the open is only taken when it is handed over")
     }
 
-    /// Its session ends: it waits for its client where it can, and comes back to be closed otherwise.
+    /// Preserves it because its session ends; returns it to be closed if it is not durable.
     pub(super) fn keep(self) -> Result<(), OwnedOpen> {
         let Some(durable) = self.durable.get() else { return Err(self) };
         if !(self.is_persistent() || self.resilient().is_some() || self.may_be_kept()) {
@@ -56,19 +57,19 @@ impl OwnedOpen {
         home.keep(self, timeout)
     }
 
-    /// Closes without a CLOSE: restores the kept time and removes what is to be deleted. No client is left to be told when that
-    /// fails; the log tells.
+    /// Closes without a CLOSE: restores the kept time and deletes the file if it is marked for deletion. No client can
+    /// be told of a failure; it is logged.
     pub(super) async fn close(mut self) {
         self.settle().await;
         let _ = self.leave().await;
     }
 
-    /// [`OwnedOpen::close`], for whoever does not wait for it.
+    /// Like [`OwnedOpen::close`], without waiting.
     pub(super) fn close_detached(self) {
         drop(self);
     }
 
-    /// The first half of closing: what the file is to look like afterwards. The open still holds what it holds.
+    /// The first half of closing: the final state of the file. The open still holds its locks and rights.
     pub(super) async fn settle(&mut self) {
         if matches!(self.closing, Closing::NotBegun) {
             let work = self.open.as_ref().and_then(Open::settle);
@@ -80,8 +81,8 @@ impl OwnedOpen {
         }
     }
 
-    /// The second half, for what is settled: gives back what it holds, and removes what is to be deleted. Fails where that
-    /// stays.
+    /// The second half, once settled: releases its locks and rights, and deletes the file if it is marked for deletion.
+    /// Fails if the file stays.
     pub(super) async fn leave(mut self) -> Result<(), Error> {
         let work = self.open.as_ref().and_then(Open::leave);
         self.closing = work.map_or(Closing::Done, Closing::Leaving);
@@ -91,7 +92,7 @@ impl OwnedOpen {
         left
     }
 
-    /// Only the first half: what it holds is given back with its last request, and nothing is deleted.
+    /// Only the first half: its last request releases what it holds, and nothing is deleted.
     pub(super) async fn retire(mut self) {
         self.leaves = false;
         self.settle().await;
@@ -103,7 +104,7 @@ impl Deref for OwnedOpen {
     type Target = Arc<Open>;
 
     fn deref(&self) -> &Arc<Open> {
-        self.open.as_ref().expect("whoever hands it over has none any more")
+        self.open.as_ref().expect("the open is only taken when it is handed over")
     }
 }
 
@@ -112,20 +113,20 @@ impl Drop for OwnedOpen {
         let Some(open) = self.open.take() else { return };
         let closing = mem::replace(&mut self.closing, Closing::Done);
         if !matches!(closing, Closing::Done) {
-            // It has the bare open: when the core stops, this task is dropped and must not start another.
+            // The task has the bare open: if the core stops and drops the task, it must not start another one.
             rt::spawn(finish(open, closing, self.leaves)).detach();
         }
     }
 }
 
-/// Closes an open that somebody else has begun to close.
+/// Finishes a close that was already begun.
 async fn finish(open: Arc<Open>, closing: Closing, leaves: bool) {
     let settling = match closing {
         Closing::NotBegun => open.settle(),
         Closing::Settling(work) => Some(work),
         Closing::Settled => None,
         Closing::Leaving(work) => {
-            // The log tells what stays.
+            // A failure is logged.
             let _ = work.await;
             return;
         }

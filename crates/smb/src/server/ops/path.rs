@@ -1,11 +1,12 @@
-//! Paths as SMB writes them, and names as the store keeps them.
+//! Converts between SMB paths and the store's names.
 //!
-//! Spec: [MS-FSCC] 2.1.5 (pathname, file name, stream name), [MS-SMB2] 3.3.5.9 (path name validation).
-//! Does not: look at files. `.` and `..` are taken out before anything is looked up, as Windows does it
-//! ([MS-SMB2] 3.3.5.9, note 303): no path leads out of a share, and none goes through a file on its way.
+//! Spec: [MS-FSCC] 2.1.5 (pathname, file name, stream name), [MS-SMB2] 3.3.5.9 (path name validation). `.` and `..` are
+//! resolved before any look-up, as in Windows ([MS-SMB2] 3.3.5.9, note 303): no path leaves the share, and none goes
+//! through a file.
 //!
-//! A POSIX name may hold characters that SMB reserves: see [`spelling`]; one may also hold their stand-ins themselves, and is
-//! found by them as long as there is none that they stand for. Names that are not UTF-8 travel as [`octets`] has them.
+//! A POSIX name may contain characters that SMB reserves: see [`spelling`]. One may also contain the substitute
+//! characters themselves, and is found by them unless a name with the originals exists. Names that are not UTF-8 are
+//! encoded as in [`octets`].
 
 use std::borrow::Cow;
 
@@ -18,25 +19,26 @@ use crate::server::context::OpContext;
 /// The longest component in UTF-16 units.
 const MAX_UNITS: usize = 255;
 
-/// Names from the root of the share to a file: none of them empty, `.`, `..` or with a `/`; empty is the root itself.
+/// Names from the share's root to a file: none is empty, `.` or `..` or contains a `/`; an empty list is the root
+/// itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Path {
-    /// As the store keeps them.
+    /// In the store's spelling.
     pub(super) names: Vec<Vec<u8>>,
-    /// It ended in a backslash: only a directory can be meant.
+    /// It ended in a backslash: only a directory matches.
     pub(super) directory: bool,
-    /// It named the data stream (`::$DATA`): only a file can be meant.
+    /// It named the data stream (`::$DATA`): only a file matches.
     pub(super) file: bool,
-    /// It named the directory's own stream (`::$INDEX_ALLOCATION`): a directory is meant, and made where there is none.
+    /// It named the directory's own stream (`::$INDEX_ALLOCATION`): a directory, created if missing.
     pub(super) index: bool,
     /// It named another stream of the file or directory (`:name` or `:name:$DATA`).
     pub(super) stream: Option<Vec<u8>>,
 }
 
 impl Path {
-    /// Reads a path of CREATE or of a rename.
+    /// Parses the path of a CREATE or of a rename.
     pub(super) fn parse(path: &str) -> Result<Path, NtStatus> {
-        // 2.2.13: it does not begin with a backslash.
+        // 2.2.13: it must not start with a backslash.
         if path.starts_with('\\') {
             return Err(NtStatus::INVALID_PARAMETER);
         }
@@ -44,7 +46,7 @@ impl Path {
         let (path, named) = if index { (path, None) } else { without_stream(path)? };
         let directory = index || path.ends_with('\\');
         let file = named == Some("");
-        // The root has streams, too, but no data.
+        // The root has streams, but no data.
         if (file && path.is_empty()) || (named.is_some() && directory) {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
@@ -52,10 +54,10 @@ impl Path {
         let mut names = Vec::new();
         for name in path.split('\\').filter(|name| !name.is_empty() && *name != ".") {
             if name != ".." {
-                // What the path goes through is a directory, and may be called so.
+                // Inner components are directories, and may be named by their directory stream.
                 names.push(to_store(directory_name(name).unwrap_or(name))?);
             } else if names.pop().is_none() {
-                // There is nothing above a share.
+                // A share has no parent.
                 return Err(NtStatus::OBJECT_PATH_SYNTAX_BAD);
             }
         }
@@ -64,25 +66,26 @@ impl Path {
     }
 }
 
-/// A path as it is meant: a client that has agreed on the POSIX extensions may write `/` between the names, as Linux does.
+/// A path with SMB separators: a client that negotiated the POSIX extensions may write `/` between names, as Linux
+/// does.
 pub(super) fn separated(cx: &OpContext, path: String) -> String {
     if cx.connection().negotiated().posix { path.replace('/', "\\") } else { path }
 }
 
-/// The name of a directory that is called by its own stream ([MS-FSA] 2.1.5.1, note 45).
+/// The name of a directory, written with its own stream ([MS-FSA] 2.1.5.1, note 45).
 fn directory_name(name: &str) -> Option<&str> {
     let (name, stream) = name.split_once(':')?;
     let is = |suffix: &&str| stream.eq_ignore_ascii_case(suffix);
     ["$I30", ":$INDEX_ALLOCATION", "$I30:$INDEX_ALLOCATION"].iter().any(is).then_some(name)
 }
 
-/// What leads to the last name of a path, with the separator, and that name.
+/// Splits a path before its last name.
 fn last_name(path: &str) -> (&str, &str) {
     path.split_at(path.rfind('\\').map_or(0, |at| at.saturating_add(1)))
 }
 
-/// Takes off the name of a directory's own stream; whether there was one ([MS-FSA] 2.1.5.1, phase 7). `:$I30` alone is that of a
-/// stream of data at the end of a path.
+/// Strips the name of a directory's own stream; returns whether there was one ([MS-FSA] 2.1.5.1, phase 7). `:$I30`
+/// alone at the end of a path is a data stream.
 fn without_index(path: &str) -> Result<(&str, bool), NtStatus> {
     let (_, name) = last_name(path);
     let Some((_, stream)) = name.split_once(':') else { return Ok((path, false)) };
@@ -91,7 +94,7 @@ fn without_index(path: &str) -> Result<(&str, bool), NtStatus> {
             if !own.is_empty() && !own.eq_ignore_ascii_case("$I30") {
                 return Err(NtStatus::INVALID_PARAMETER);
             }
-            // The stream is what the path ends with.
+            // The stream is the end of the path.
             let front = path.strip_suffix(stream).and_then(|front| front.strip_suffix(':'));
             Ok((front.unwrap_or(path), true))
         }
@@ -99,8 +102,8 @@ fn without_index(path: &str) -> Result<(&str, bool), NtStatus> {
     }
 }
 
-/// Takes off the name of a stream: empty for the unnamed one. [MS-FSCC] 2.1.5.3: `:name`, `:name:$DATA` or `::$DATA`;
-/// there are no streams of other types that clients may name.
+/// Strips the name of a stream; empty for the unnamed one. [MS-FSCC] 2.1.5.3: `:name`, `:name:$DATA` or `::$DATA`;
+/// clients cannot name streams of other types.
 fn without_stream(path: &str) -> Result<(&str, Option<&str>), NtStatus> {
     let (dir, last) = last_name(path);
     let Some((name, stream)) = last.split_once(':') else { return Ok((path, None)) };
@@ -115,7 +118,7 @@ fn without_stream(path: &str) -> Result<(&str, Option<&str>), NtStatus> {
     Ok((path.split_at(dir.len().saturating_add(name.len())).0, Some(stream)))
 }
 
-/// The new name of a stream in a rename, `:name` or `:name:$DATA`; `None` when it is a path.
+/// The new name of a stream in a rename, `:name` or `:name:$DATA`; `None` if it is a path.
 pub(super) fn new_stream(name: &str) -> Option<Result<Vec<u8>, NtStatus>> {
     name.starts_with(':').then(|| match without_stream(name)? {
         ("", Some(stream)) if !stream.is_empty() => stream_to_store(stream),
@@ -123,7 +126,7 @@ pub(super) fn new_stream(name: &str) -> Option<Result<Vec<u8>, NtStatus>> {
     })
 }
 
-/// [MS-FSCC] 2.1.5.3: more is allowed than in the name of a file.
+/// [MS-FSCC] 2.1.5.3: stream names allow more characters than file names.
 fn stream_to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     let bad = |c| matches!(c, '\\' | '/' | ':' | '\u{0}');
     if name.encode_utf16().count() > MAX_UNITS || name.chars().any(bad) {
@@ -132,7 +135,7 @@ fn stream_to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     Ok(name.as_bytes().to_vec())
 }
 
-/// One component as the store keeps it.
+/// One component in the store's spelling.
 pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     // [MS-FSCC] 2.1.5.1: dot directory names are not sent over the wire; [MS-SMB2] 3.3.5.9: refused like this.
     if name == "." || name == ".." {
@@ -141,7 +144,7 @@ pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     if name.encode_utf16().count() > MAX_UNITS || name.chars().any(is_reserved) {
         return Err(NtStatus::OBJECT_NAME_INVALID);
     }
-    // A stand-in may have been for half of "..".
+    // Substitutes may have hidden part of a "..".
     match spelling::from_wire(name) {
         name if matches!(&*name, "" | "." | "..") => Err(NtStatus::OBJECT_NAME_INVALID),
         name => {
@@ -151,7 +154,8 @@ pub(super) fn to_store(name: &str) -> Result<Vec<u8>, NtStatus> {
     }
 }
 
-/// A name of the store as it travelled, where it did in disguise: an older server, or a Mac, may have kept it like that.
+/// A store name with substitutes for its reserved characters, if it has any: an older server, or a Mac, may have stored
+/// the file under that name.
 pub(super) fn in_disguise(name: &[u8]) -> Option<Vec<u8>> {
     match spelling::to_wire(std::str::from_utf8(name).ok()?) {
         Cow::Owned(name) => Some(name.into_bytes()),
@@ -159,7 +163,7 @@ pub(super) fn in_disguise(name: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A name of the store as SMB shows it.
+/// A store name as SMB shows it.
 pub(super) fn from_store(name: &[u8]) -> String {
     spelling::to_wire(&octets::to_text(name)).into_owned()
 }
@@ -252,9 +256,9 @@ mod tests {
         assert_eq!(in_disguise(b"plain"), None);
         assert_eq!(from_store(b"\xff:"), "\u{efff}\u{f022}");
         assert_eq!(to_store("\u{efff}\u{f022}"), Ok(b"\xff:".to_vec()));
-        // Two texts for one name would be two files to a client.
+        // Two spellings of one name would be two files for a client.
         assert_eq!(to_store("\u{efc3}\u{efa9}"), Err(NtStatus::OBJECT_NAME_INVALID));
-        // No disguise for what would lead elsewhere.
+        // Substitutes must not encode names with a special meaning.
         assert_eq!(to_store("\u{f02f}").unwrap(), "\u{f02f}".as_bytes());
         for code in 0xF000..=0xF030 {
             let c = char::from_u32(code).unwrap();

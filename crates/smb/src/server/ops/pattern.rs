@@ -1,6 +1,6 @@
-//! Names against the pattern of a listing.
+//! Matches names against the pattern of a listing.
 //!
-//! Spec: [MS-FSA] 2.1.4.3 (wildcards), 2.1.4.4 (matching). Owns: the pattern. Does not: know directories.
+//! Spec: [MS-FSA] 2.1.4.3 (wildcards), 2.1.4.4 (matching).
 
 use weft_wire::smb2::NtStatus;
 
@@ -10,11 +10,11 @@ const MAX_LEN: usize = 255;
 /// A pattern, in upper case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Everything.
+    /// Matches everything.
     All,
-    /// One name, without regard to case; as the client spelled it.
+    /// Matches one name, case-insensitively; in the client's spelling.
     Exact(String),
-    /// With wildcards.
+    /// A pattern with wildcards.
     Wild(Box<Wild>),
 }
 
@@ -27,7 +27,7 @@ fn upper(c: char) -> char {
 }
 
 impl Pattern {
-    /// Reads it; empty means everything.
+    /// Parses a pattern; an empty one matches everything.
     pub(super) fn parse(pattern: &str) -> Result<Pattern, NtStatus> {
         let bad = |c| matches!(c, '\\' | '/' | ':' | '|' | '\u{0}'..='\u{1f}');
         if pattern.chars().count() > MAX_LEN || pattern.chars().any(bad) {
@@ -52,7 +52,8 @@ impl Pattern {
     }
 }
 
-/// Positions in a pattern: bit `p` stands for the character `p`, the one behind the last for the end. [`MAX_LEN`] and the end fit.
+/// A set of positions in a pattern: bit `p` stands for character `p`, the one after the last for the end. [`MAX_LEN`]
+/// characters and the end fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Positions([u64; 4]);
 
@@ -84,13 +85,13 @@ impl Positions {
         self.zip(other, |a, b| a | b)
     }
 
-    /// Each one position further on.
+    /// All positions moved one forward.
     fn next(self) -> Positions {
         let [a, b, c, d] = self.0;
         Positions([a << 1, b << 1 | a >> 63, c << 1 | b >> 63, d << 1 | c >> 63])
     }
 
-    /// Each `1 << power` positions back: those from which such a step leads to one of these.
+    /// All positions moved `1 << power` back: those from which such a step leads to one of these.
     fn backwards(self, power: usize) -> Positions {
         let [a, b, c, d] = self.0;
         let reversed = Positions([d, c, b, a].map(u64::reverse_bits)).further(power);
@@ -98,7 +99,7 @@ impl Positions {
         Positions([d, c, b, a].map(u64::reverse_bits))
     }
 
-    /// Each `1 << power` positions further on.
+    /// All positions moved `1 << power` forward.
     fn further(self, power: usize) -> Positions {
         match power {
             0..6 => {
@@ -114,8 +115,8 @@ impl Positions {
     }
 }
 
-/// The positions whose characters may match nothing, by the lengths of runs of them: `runs[k]` are those where `1 << k` such
-/// characters begin. So a way over any number of them takes a step for each power of two.
+/// The positions whose characters may match nothing, by the length of their runs: `runs[k]` has those where a run of `1
+/// << k` such characters starts. So skipping any number of them takes one step per power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Skips(Vec<Positions>);
 
@@ -123,7 +124,7 @@ impl Skips {
     fn over(mut run: Positions) -> Skips {
         let mut runs = Vec::new();
         while !run.is_empty() {
-            // Those where as many begin, and as many again behind them.
+            // A run of twice the length starts where another one follows.
             let behind = run.backwards(runs.len());
             runs.push(run);
             run = run.and(behind);
@@ -131,37 +132,37 @@ impl Skips {
         Skips(runs)
     }
 
-    /// `at`, and all positions that a way over skipped characters leads to.
+    /// `at`, and all positions reachable from there by skipping characters.
     fn from(&self, at: Positions) -> Positions {
         self.0.iter().enumerate().fold(at, |at, (power, run)| at.or(at.and(*run).further(power)))
     }
 }
 
-/// A pattern with wildcards. All ways to match a name are followed at once, a character of the name at a time: the cost is that of
-/// the name, whatever the pattern.
+/// A pattern with wildcards. All possible matches are tracked at once, one character of the name at a time: the cost
+/// depends on the name, not on the pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wild {
     len: usize,
-    /// Where each plain character stands, in order of the characters.
+    /// The positions of each plain character, sorted by character.
     plain: Vec<(char, Positions)>,
     stars: Positions,
     dos_stars: Positions,
     any: Positions,
     dos_any: Positions,
     dos_dots: Positions,
-    /// What may match nothing before most characters, before a dot, and at the end.
+    /// The characters that may match nothing before most characters, before a dot, and at the end.
     skips: Skips,
     skips_before_dot: Skips,
     skips_at_end: Skips,
 }
 
 impl Wild {
-    /// Of a pattern in upper case, of at most [`MAX_LEN`] characters.
+    /// Compiles a pattern in upper case, of at most [`MAX_LEN`] characters.
     fn new(pattern: impl Iterator<Item = char>) -> Wild {
         let mut characters: Vec<char> = Vec::new();
         for c in pattern {
             match (characters.last_mut(), c) {
-                // Two in a row match everything: what the first one may not, beyond the final dot, the second one may.
+                // Two in a row match everything: the second one may match what the first may not, beyond the final dot.
                 (Some(last @ ('*' | '<')), '*' | '<') => *last = '*',
                 _ => characters.push(c),
             }
@@ -255,12 +256,12 @@ mod tests {
         assert!(!matches("?", ""));
     }
 
-    /// How DOS programs' patterns arrive: `*.` as `<`, `????????.???` as `>>>>>>>>">>>`, `*.` + `ext` as `<.ext`.
+    /// DOS programs' patterns as they arrive: `*.` as `<`, `????????.???` as `>>>>>>>>">>>`, `*.` + `ext` as `<.ext`.
     #[test]
     fn dos_wildcards() {
         assert!(matches("<", "file"));
         assert!(matches("<", "a."));
-        // `dir *.` shows what has no extension.
+        // `dir *.` shows names without an extension.
         assert!(!matches("<", "a.b"));
         assert!(matches("<.txt", "a.b.txt"));
         assert!(!matches("<.b", "a.b.txt"));
@@ -277,7 +278,7 @@ mod tests {
         assert!(matches("a>.b", "a.b"));
     }
 
-    /// [MS-FSA] 2.1.4.4 as it is written: a character of the pattern at a time, and what is left of the name.
+    /// [MS-FSA] 2.1.4.4 as written: one character of the pattern at a time, and the rest of the name.
     fn by_definition(pattern: &[char], name: &[char]) -> bool {
         let Some((&p, rest)) = pattern.split_first() else { return name.is_empty() };
         let (c, behind) = (name.first().copied(), name.get(1..).unwrap_or_default());
@@ -322,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Positions lie in four words, and a run of skipped characters may lie across them.
+    /// Positions are stored in four words, and a run of skipped characters may cross a word boundary.
     #[test]
     fn long_patterns_match_as_short_ones_do() {
         for len in [1, 62, 63, 64, 65, 127, 128, 129, 191, 192, 193, 253] {

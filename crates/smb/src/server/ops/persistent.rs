@@ -1,11 +1,10 @@
-//! Persistent handles: written down before they are told to a client, opened again when the server starts.
+//! Persistent handles: recorded before the client learns of them, and reopened when the server starts.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9.10, 3.3.5.9.12 (Open.IsPersistent), 3.3.7.1. Owns: nothing beyond what an open needs to be
-//! written down; records are in the [`Journal`]. Does not: decide who gets a handle back: [`super::durable`] does, for
-//! handles of this run and of the last one alike.
+//! Spec: [MS-SMB2] 3.3.5.9.10, 3.3.5.9.12 (Open.IsPersistent), 3.3.7.1. The records are in the [`Journal`];
+//! [`super::durable`] decides who gets a handle back, for handles of this run and of the last one alike.
 //!
-//! What a client was told is never lost: the record of a CREATE is there before its answer, that of a LOCK likewise, and
-//! writes go through to the file (3.3.5.9: FILE_WRITE_THROUGH). A record that cannot be written is said in the log.
+//! What a client was told is never lost: the record of a CREATE or a LOCK is written before its answer, and writes go
+//! through to the file (3.3.5.9: FILE_WRITE_THROUGH). A record that cannot be written is logged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,10 +31,10 @@ use crate::server::context::OpContext;
 use crate::server::held::{self, DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES};
 use crate::server::journal::{Cached, Journal, Record, Unusable};
 
-/// What a path is charged, in times its length: pages of the journal are half full.
+/// The charge for a path, in multiples of its length: pages of the journal are half full.
 const RECORD_COPIES: usize = 2;
 
-/// What an open needs to be written down.
+/// The state that an open needs for its record.
 pub(crate) struct Persistent {
     journal: Journal,
     share: Arc<str>,
@@ -43,21 +42,21 @@ pub(crate) struct Persistent {
     /// DesiredAccess.
     desired: AccessMask,
     file: Stable,
-    /// What the open is charged for the record's path. Changes while `gone` is held.
+    /// The charge for the record's path. Changes only while `gone` is held.
     path_bytes: AtomicUsize,
-    /// Held while a record is made and until it is on disk, by whoever writes it and not by whoever waits for that: no older one
-    /// follows a newer one. True once it is gone for good.
+    /// Held by the writer of a record, rather than by the waiter, from building it until it is on disk, so that an
+    /// older record never follows a newer one. True once the record is removed for good.
     gone: Arc<Mutex<bool>>,
 }
 
-/// Whether handles of this tree can outlive the server, as far as its client knows.
+/// Whether handles of this tree can be persistent, as announced to the client.
 pub(super) fn available(cx: &OpContext, share: &Share) -> bool {
     let said = cx.connection().negotiated().server_capabilities;
     said.contains(Capabilities::PERSISTENT_HANDLES) && cx.config().offers.is_continuous(&share.name)
 }
 
-/// Writes down what was just opened, where its client wants that. From then on it is persistent. Nobody else can close it
-/// meanwhile: it is in no table yet.
+/// Records a new open, if its client wants a persistent handle; from then on the handle is persistent. Nobody else can
+/// close it meanwhile, because it is in no table yet.
 pub(super) async fn begin(
     cx: &OpContext,
     share: &Share,
@@ -68,7 +67,7 @@ pub(super) async fn begin(
     wanted: &Wanted,
 ) -> Option<Persistent> {
     let durable::Wanted::V2 { timeout, create_guid, persistent: true } = *durable else { return None };
-    // 3.3.5.9.10: no directory is durable. Nor is a stream, which has no name of its own over restarts.
+    // 3.3.5.9.10: directories are never durable. Nor are streams, which have no name of their own across restarts.
     if open.kind != Kind::File || open.vfs.stream_of(open.node).is_some() || !available(cx, share) {
         return None;
     }
@@ -76,12 +75,12 @@ pub(super) async fn begin(
     let file = match open.vfs.stable(open.node).await {
         Ok(file) => file,
         Err(e) => {
-            tracing::warn!("a handle cannot be persistent: {e}");
+            tracing::warn!("cannot make a handle persistent: {e}");
             return None;
         }
     };
     let gone = Arc::<Mutex<bool>>::default();
-    let turn = gone.clone().lock_owned().await;
+    let guard = gone.clone().lock_owned().await;
     let path_bytes = AtomicUsize::new(0);
     let persistent =
         Persistent { journal, share: share.name.clone(), sharing, desired, file, path_bytes, gone };
@@ -97,17 +96,17 @@ pub(super) async fn begin(
         let _ = held::refused(full);
         return None;
     }
-    match persistent.journal.save(open.persistent, &record, turn).await {
+    match persistent.journal.save(open.persistent, &record, guard).await {
         Ok(()) => Some(persistent),
         Err(e) => {
-            tracing::error!("a handle cannot be persistent: {e}");
+            tracing::error!("cannot make a handle persistent: {e}");
             None
         }
     }
 }
 
 impl Persistent {
-    /// Makes room for what is written down. The rest of a record is small, and in what an open and a lock are charged.
+    /// Charges the record. Only its path counts; the charges for an open and a lock cover the rest.
     fn charge(&self, open: &Open, record: &Record) -> Result<(), Full> {
         let (bytes, charged) = (RECORD_COPIES.saturating_mul(record.path.len()), &self.path_bytes);
         let before = charged.load(Ordering::Relaxed);
@@ -147,12 +146,12 @@ fn of(open: &Open) -> Option<(&Durable, &Persistent)> {
     Some((durable, durable.persistent()?))
 }
 
-/// Writes down what has changed of an open; returns once that is on disk. For others than persistent opens, nothing.
-/// What cannot be written down must not be answered as done.
+/// Records the changes of an open; returns once they are on disk. Does nothing for an open that is not persistent. A
+/// change that cannot be recorded must not be acknowledged.
 pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     let Some((durable, persistent)) = of(open) else { return Ok(()) };
-    let turn = persistent.gone.clone().lock_owned().await;
-    if *turn {
+    let guard = persistent.gone.clone().lock_owned().await;
+    if *guard {
         return Ok(());
     }
     let cached = match &open.caching {
@@ -162,22 +161,23 @@ pub(super) async fn save(open: &Open) -> Result<(), NtStatus> {
     };
     let mut record = persistent.record(open, durable.owner(), cached).await;
     if persistent.charge(open, &record).is_err() {
-        // The file is found without it, too, but later.
+        // Without the path the file is still found, only later.
         record.path.clear();
     }
-    persistent.journal.save(open.persistent, &record, turn).await.map_err(|e| {
-        tracing::error!("a change of a persistent handle would not survive this server: {e}");
+    persistent.journal.save(open.persistent, &record, guard).await.map_err(|e| {
+        tracing::error!("cannot record a change of a persistent handle: {e}");
         status::UNEXPECTED_IO_ERROR
     })
 }
 
-/// The file of an open has another name: where it is known by that, it is found sooner after a restart, and so nothing depends on it.
+/// The file of an open was renamed. Recording the new path only makes the search after a restart faster, so a failure
+/// is harmless.
 pub(super) async fn moved(open: &Open) {
-    // Said in the log.
+    // A failure is logged.
     let _ = save(open).await;
 }
 
-/// Whether a CREATE that comes again asks for what this open was made by (3.3.5.9).
+/// Whether a repeated CREATE matches the one that made this open (3.3.5.9).
 pub(super) fn is_same_request(open: &Open, request: &create_request::Request) -> bool {
     let Some((_, persistent)) = of(open) else { return false };
     let options = request.options | CreateOptions::WRITE_THROUGH;
@@ -186,25 +186,25 @@ pub(super) fn is_same_request(open: &Open, request: &create_request::Request) ->
         && persistent.sharing == create::rights_of_share(request.share_access)
 }
 
-/// Whether some session has a persistent handle that this CREATE made.
+/// Whether a session has a persistent handle that this CREATE made.
 pub(super) fn is_connected(server: &Server, create_guid: Guid) -> bool {
     let is = |open: &Open| open.durable.get().is_some_and(|d| d.create_guid == Some(create_guid));
     server.sessions.all().iter().any(|session| !session.opens.select(is).is_empty())
 }
 
-/// The open is closed.
+/// Removes the record of a closed open.
 pub(super) async fn forget(open: &Open) {
     let Some((_, persistent)) = of(open) else { return };
-    let mut turn = persistent.gone.clone().lock_owned().await;
-    if std::mem::replace(&mut *turn, true) {
+    let mut guard = persistent.gone.clone().lock_owned().await;
+    if std::mem::replace(&mut *guard, true) {
         return;
     }
-    if let Err(e) = persistent.journal.forget(vec![open.persistent], turn).await {
-        tracing::error!("a persistent handle that was closed may come back: {e}");
+    if let Err(e) = persistent.journal.forget(vec![open.persistent], guard).await {
+        tracing::error!("a closed persistent handle may come back: cannot remove its record: {e}");
     }
 }
 
-/// Opens again what was open in the last run; it waits for its clients as if they had just been lost.
+/// Reopens the handles of the last run; they wait for their clients as if the connections had just been lost.
 pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
     let Some(journal) = &server.config.offers.journal else { return Ok(()) };
     let (mut lost, mut kept) = (Vec::new(), 0u32);
@@ -219,13 +219,13 @@ pub(crate) async fn restore(server: &Arc<Server>) -> Result<(), Unusable> {
                 }
             }
             Err(why) => {
-                tracing::warn!("a persistent handle of {} on {} is lost: {why}", record.user, record.share);
+                tracing::warn!("lost a persistent handle of {} on {}: {why}", record.user, record.share);
                 lost.push(id);
             }
         }
     }
     if kept > 0 {
-        tracing::info!("{kept} persistent handles wait for their clients");
+        tracing::info!("{kept} persistent handles are waiting for their clients");
     }
     if lost.is_empty() { Ok(()) } else { journal.forget(lost, ()).await }
 }
@@ -238,7 +238,7 @@ async fn reopen(
 ) -> Result<Arc<Open>, String> {
     let offers = &server.config.offers;
     let share = server.shares.named(&record.share).filter(|share| offers.is_continuous(&share.name));
-    let share = share.ok_or("the share is not continuously available any more")?;
+    let share = share.ok_or("the share is no longer continuously available")?;
     let vfs = share.vfs.clone();
     let text = |e: weft_store::vfs::Error| e.to_string();
     let attr = vfs.find_at(&record.path, record.file).await.map_err(text)?;
@@ -253,7 +253,7 @@ async fn reopen(
             Caching::Lease(lease.map_err(|status| format!("its lease: {status:?}"))?)
         }
     };
-    // Its client was promised it: it is charged, and kept whatever else is.
+    // It was promised to its client, so it is charged and kept even beyond the limits.
     let locks_bytes = LOCK_BYTES.saturating_mul(record.locks.len());
     let holder = server.holder(None, &record.user.as_str().into());
     let path_bytes = RECORD_COPIES.saturating_mul(record.path.len());
@@ -332,7 +332,7 @@ async fn reopen(
     Ok(Arc::new(open))
 }
 
-/// What a client cached was taken from it for its silence: what is written down must not say more.
+/// The caching rights of these opens were revoked because their client did not answer; updates their records.
 pub(super) fn revoked(
     preserved: &Preserved,
     sessions: &[Arc<crate::server::session::Session>],
@@ -344,7 +344,8 @@ pub(super) fn revoked(
     if !opens.is_empty() {
         weft_machine::rt::spawn(async move {
             for open in opens {
-                // Said in the log. What is written down then says more than is left, which whoever comes back is told.
+                // A failure is logged. The record then overstates the caching rights, which a reconnecting client is
+                // told.
                 let _ = save(&open).await;
             }
         })

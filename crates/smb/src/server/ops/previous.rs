@@ -1,7 +1,7 @@
-//! Previous versions: a share as it was when a snapshot of it was taken.
+//! Previous versions: a share as it was when a snapshot was taken.
 //!
-//! Spec: [MS-SMB2] 2.2.32.2 (the list), 3.3.5.15.1 (asking for it), 3.3.5.9.4 (opening); the @GMT token is in its glossary.
-//! Owns: nothing; the snapshots are the store's. Does not: change anything there: their file systems are read-only.
+//! Spec: [MS-SMB2] 2.2.32.2 (the list), 3.3.5.15.1 (listing), 3.3.5.9.4 (opening); the @GMT token is in its glossary.
+//! The store owns the snapshots; their file systems are read-only.
 
 use std::sync::OnceLock;
 
@@ -14,17 +14,17 @@ use weft_wire::smb2::{Filetime, NtStatus, ioctl};
 
 use crate::server::context::{Failure, OpContext};
 
-/// Number of snapshots, number returned, bytes that they take.
+/// Size of: number of snapshots, number returned, bytes of the list.
 const HEAD_BYTES: usize = 12;
 
 fn format() -> &'static OwnedFormatItem {
     static FORMAT: OnceLock<OwnedFormatItem> = OnceLock::new();
     FORMAT.get_or_init(|| {
-        format_description::parse_strftime_owned("@GMT-%Y.%m.%d-%H.%M.%S").expect("a format of strftime")
+        format_description::parse_strftime_owned("@GMT-%Y.%m.%d-%H.%M.%S").expect("a valid strftime format")
     })
 }
 
-/// How clients name a time; `None` for one that four digits of a year cannot say.
+/// A time in clients' notation; `None` if its year does not have four digits.
 fn token(time: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp(time).ok()?.format(format()).ok()
 }
@@ -34,7 +34,7 @@ fn time_of(token: &str) -> Option<i64> {
     Some(time.assume_utc().unix_timestamp())
 }
 
-/// A name that has a token among its components means the same as the name without it and a context with the time.
+/// Converts a name with a token among its components: removes the token and adds a context with its time.
 pub(super) fn take_token(request: &mut Request) {
     let mut found = None;
     let rest: Vec<&str> = request
@@ -54,19 +54,19 @@ pub(super) fn take_token(request: &mut Request) {
     }
 }
 
-/// The share as it was at the time that a CREATE names; `None` where it names none.
+/// The share at the time that a CREATE names; `None` if it names none.
 pub(super) async fn of(share: &Share, request: &Request) -> Result<Option<Share>, Failure> {
     let asked = request.contexts.iter().find_map(|context| match context {
         RequestContext::Timewarp(time) => Some(*time),
         _ => None,
     });
-    // smbd's clients say "now" by a time of zero.
+    // Samba's clients express "now" as a time of zero.
     let Some(asked) = asked.filter(|time| *time != Filetime::ZERO) else { return Ok(None) };
     let snapshots = share.snapshots.as_ref().ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
     let (time, _) = asked.to_unix();
     let vfs = snapshots.at(time).await.map_err(weft_store::Error::from)?;
     let vfs = vfs.ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
-    // Of another name: what is opened there neither outlives the server nor lies on the share's volume.
+    // Another name: its opens are not persistent, and are not on the share's volume.
     let name = format!("{}@{time}", share.name);
     Ok(Some(Share { rules: share.rules.clone(), ..Share::new(name, vfs) }))
 }
@@ -83,7 +83,7 @@ pub(super) async fn enumerate(cx: &OpContext, request: &ioctl::Request) -> Resul
     Ok(array(&times, request.max_output_response as usize))
 }
 
-/// SRV_SNAPSHOT_ARRAY in `room` bytes: what does not fit whole is counted, and not there.
+/// SRV_SNAPSHOT_ARRAY in `room` bytes: entries that do not all fit are counted, but left out.
 fn array(times: &[i64], room: usize) -> Vec<u8> {
     let tokens: Vec<String> = times.iter().copied().filter_map(token).collect();
     let mut names: Vec<u8> = Vec::new();
@@ -95,7 +95,7 @@ fn array(times: &[i64], room: usize) -> Vec<u8> {
     let fits = !tokens.is_empty() && len <= room;
     let mut output = Vec::with_capacity(len);
     for word in [tokens.len(), if fits { tokens.len() } else { 0 }, names.len()] {
-        // Bounded by the store's limit on snapshots.
+        // The store's limit on snapshots bounds it.
         output.extend_from_slice(&(word as u32).to_le_bytes());
     }
     if fits {
@@ -128,7 +128,7 @@ mod tests {
             bytes[..12].chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
         };
         let all = array(&[0, 1_767_312_000], 4096);
-        // Twice 24 characters and their end, and the end of the list.
+        // Twice 24 characters with their terminators, and the terminator of the list.
         assert_eq!(words(&all), [2, 2, 102]);
         assert_eq!(all.len(), 12 + 102);
         let short = array(&[0, 1_767_312_000], 113);

@@ -1,11 +1,11 @@
-//! QUERY_DIRECTORY: a listing, a buffer at a time.
+//! QUERY_DIRECTORY: lists a directory, one buffer at a time.
 //!
-//! Spec: [MS-SMB2] 3.3.5.18, [MS-FSA] 2.1.5.6.3. Owns: the position of a listing, in its open.
-//! Does not: resume by index (a server may decline), nor list names that SMB cannot spell (see `path`).
+//! Spec: [MS-SMB2] 3.3.5.18, [MS-FSA] 2.1.5.6.3. Owns the position of a listing, in its open. Resuming by index is not
+//! supported (it is optional), and names that SMB cannot express are left out (see `path`).
 //!
-//! Entries are fetched from the store in batches; those that did not fit the client's buffer are kept for its next
-//! request. A pattern without wildcards is one look-up, however large the directory is: that is how clients ask for
-//! the attributes of one file.
+//! Entries are fetched from the store in batches; those that do not fit the client's buffer are kept for its next
+//! request. A pattern without wildcards takes one look-up, however large the directory is: clients ask for the
+//! attributes of one file that way.
 
 use weft_machine::{Charge, rt};
 use weft_store::access::{self, Token};
@@ -23,31 +23,31 @@ use super::pattern::Pattern;
 use super::{attributes, create, namespace, path, resolve, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// Entries fetched from the store at a time. One answer of 64 KiB holds about 500.
+/// Entries per fetch from the store. One answer of 64 KiB holds about 500.
 const BATCH: usize = 512;
 
-/// Where a listing is.
+/// The position of a listing.
 #[derive(Default)]
 pub(crate) struct Scan {
     /// `None` until the first request.
     pattern: Option<Pattern>,
-    /// Fetched, not yet given to the client; each with the position behind it, 0 for `.` and `..`.
+    /// Fetched entries that the client has not received; each with the position after it, 0 for `.` and `..`.
     ready: Ahead,
-    /// Position behind the last entry that the client was given.
+    /// Position after the last entry that the client received.
     given: u64,
-    /// Times of the directory when `ready` was fetched: what changed since is fetched again.
+    /// Times of the directory when `ready` was fetched; if they change, it is fetched again.
     stamp: Option<(Timestamp, Timestamp)>,
-    /// How to go on in the store.
+    /// Where to continue in the store.
     cookie: u64,
-    /// `.` and `..` are in `ready` or behind it.
+    /// `.` and `..` are in `ready`, or were already.
     dots: bool,
-    /// The store has no more.
+    /// The store has no more entries.
     end: bool,
-    /// Links of a DFS namespace that lie here.
+    /// DFS links in this directory.
     links: Vec<directory::Entry>,
-    /// Tells the shares apart to clients that speak the POSIX extensions; `None` to others.
+    /// Distinguishes shares for clients with the POSIX extensions; `None` for others.
     device: Option<u32>,
-    /// What `ready` takes between two requests.
+    /// The charge for `ready` between two requests.
     held: Option<Charge>,
 }
 
@@ -94,13 +94,14 @@ fn reply(status: NtStatus, buffer: Vec<u8>) -> Reply {
     reply
 }
 
-/// 3.3.5.18: classes that list, but not here, and classes that do not list.
+/// 3.3.5.18: the status for unsupported listing classes, and for classes that are not listings.
 fn unlisted(class: FileClass) -> NtStatus {
     // FileId64ExtdDirectoryInformation to FileIdAllExtdBothDirectoryInformation.
     if (78..=81).contains(&class.0) { NtStatus::NOT_SUPPORTED } else { NtStatus::INVALID_INFO_CLASS }
 }
 
-/// The first entry alone does not fit: as much of its name as does ([MS-FSA] 2.1.5.6.3). It counts as given.
+/// Even the first entry does not fit: returns as much of its name as fits ([MS-FSA] 2.1.5.6.3). The entry counts as
+/// received.
 fn cut(class: FileClass, entry: &directory::Entry, limit: usize) -> Answer {
     let whole = Writer::new(class, usize::MAX).and_then(|mut writer| {
         // `usize::MAX` bytes hold any entry.
@@ -116,7 +117,7 @@ fn cut(class: FileClass, entry: &directory::Entry, limit: usize) -> Answer {
 }
 
 impl Scan {
-    /// Starts over where the request says so, and says whether this is a first query.
+    /// Restarts the listing if the request asks for it; returns whether this is the first query.
     fn begin(&mut self, request: &Request) -> Result<bool, NtStatus> {
         let restart = request.flags.intersects(Flags::RESTART_SCANS | Flags::REOPEN);
         let first = self.pattern.is_none();
@@ -130,7 +131,7 @@ impl Scan {
         Ok(first || restart)
     }
 
-    /// Drops what was fetched before the directory changed: who asks again wants what is there now.
+    /// Drops entries that were fetched before the directory changed, so that the client gets the current ones.
     async fn refresh(&mut self, open: &Open) -> Result<(), Failure> {
         let Some(stamp) = self.stamp.filter(|_| !self.ready.is_empty()) else { return Ok(()) };
         let attr = open.vfs.getattr(open.node).await?;
@@ -140,15 +141,15 @@ impl Scan {
         Ok(())
     }
 
-    /// Drops what was fetched and not given: it is fetched again.
+    /// Drops entries that the client has not received; they are fetched again.
     fn drop_ahead(&mut self) {
         self.ready.drop_stored();
         (self.cookie, self.end) = (self.given, false);
     }
 
-    /// Charges what stays until the next request; where there is no room for it, it does not stay.
+    /// Charges the entries that stay until the next request; if they exceed the budget, they are dropped.
     fn settle(&mut self, open: &Open) {
-        // Room for a batch would stay with every folder that was ever listed.
+        // Otherwise every folder that was ever listed would keep the memory of a batch.
         self.ready.shrink();
         let bytes = self.ready.bytes();
         let fits = match &self.held {
@@ -159,7 +160,7 @@ impl Scan {
                 self.held.is_some()
             }
         };
-        // What is not at a position of the store is at most the links of a namespace.
+        // Entries without a position in the store are at most the DFS links.
         if !fits && self.stamp.is_some() {
             self.drop_ahead();
             self.ready.shrink();
@@ -167,7 +168,7 @@ impl Scan {
         }
     }
 
-    /// Hands out entries until the buffer is full, one where `single` says so. `Some`: the first one, which does not fit.
+    /// Writes entries until the buffer is full, or one if `single`. `Some`: the first entry, if it does not fit.
     async fn fill(
         &mut self,
         open: &Open,
@@ -191,7 +192,7 @@ impl Scan {
         Ok(None)
     }
 
-    /// The next entry that matches, and the position behind it.
+    /// The next matching entry, and the position after it.
     async fn next(
         &mut self,
         open: &Open,
@@ -208,14 +209,14 @@ impl Scan {
         }
     }
 
-    /// The link of this name.
+    /// The DFS link with this name.
     fn link(&self, name: &str) -> Option<&directory::Entry> {
-        // Mostly there are none.
+        // Usually there are none.
         let lower = || name.to_lowercase();
         self.links.iter().find(|link| link.name == name || link.name.to_lowercase() == lower())
     }
 
-    /// Fills `ready`, or ends. Entries that `who` may not read are left out.
+    /// Fills `ready`, or sets `end`. Entries that `who` may not read are left out.
     async fn fetch(&mut self, open: &Open, who: Option<&Token>) -> Result<(), Failure> {
         let (vfs, dir) = (&open.vfs, open.node);
         let pattern = self.pattern.clone().unwrap_or(Pattern::All);
@@ -243,7 +244,7 @@ impl Scan {
         let now = vfs.getattr(dir).await?;
         self.stamp = Some((now.mtime, now.ctime));
         let (entries, end) = match vfs.readdir_beside(dir, self.cookie, BATCH).await {
-            // A folder that is gone is not an empty one: who mirrors it would empty the mirror.
+            // A removed folder must not look empty: a client that mirrors it would empty the mirror.
             Err(Error::NotFound) if dir == NodeId::ROOT => {
                 return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into());
             }
@@ -266,7 +267,7 @@ impl Scan {
     }
 }
 
-/// The one file that a pattern without wildcards names.
+/// The single file that a pattern without wildcards names.
 async fn exact(
     open: &Open,
     name: &str,
@@ -289,11 +290,11 @@ async fn exact(
     Ok(Some(entry_of(&attr, &beside, &spelled, shown, device)))
 }
 
-/// 3.3.5.18: on a share that hides, what its user may not read is not listed.
+/// 3.3.5.18: on a share that hides unreadable files, they are not listed.
 async fn may_see(vfs: &Vfs, attr: &Attr, who: Option<&Token>) -> Result<bool, Failure> {
     let Some(token) = who else { return Ok(true) };
     let guard = match access::look(vfs, attr, token).await {
-        // Gone since it was listed.
+        // Removed since it was listed.
         Err(Error::Stale | Error::NotFound) => return Ok(false),
         other => other?,
     };

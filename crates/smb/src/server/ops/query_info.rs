@@ -1,7 +1,7 @@
-//! QUERY_INFO: what is known about a file, its file system, its security.
+//! QUERY_INFO: returns metadata of a file, its file system, or its security.
 //!
-//! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5.
-//! Does not: keep quotas, which are answered as [MS-FSA] says for an object store without them.
+//! Spec: [MS-SMB2] 3.3.5.20, [MS-FSA] 2.1.5.12 to 2.1.5.14, [MS-FSCC] 2.4, 2.5. Quotas are not supported; they are
+//! answered as [MS-FSA] says for such an object store.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ use super::opens::{self, ChangeTime, Open};
 use super::{attributes, ea, path, reparse, security};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// What FileFsSizeInformation counts in: units of 4 KiB, sectors of 512 bytes.
+/// The units of FileFsSizeInformation: clusters of 4 KiB, sectors of 512 bytes.
 const BYTES_PER_SECTOR: u32 = 512;
 const SECTORS_PER_UNIT: u32 = 8;
 const UNIT: u64 = (BYTES_PER_SECTOR * SECTORS_PER_UNIT) as u64;
@@ -33,16 +33,16 @@ const MODE: CreateOptions = CreateOptions(
         | CreateOptions::NO_INTERMEDIATE_BUFFERING.0
         | CreateOptions::DELETE_ON_CLOSE.0,
 );
-/// What an entry of FileStreamInformation takes beside its name ([MS-FSCC] 2.4.44).
+/// Size of an entry of FileStreamInformation without its name ([MS-FSCC] 2.4.44).
 const STREAM_BYTES: usize = 24;
-/// How deep a directory may lie for its path to be told.
+/// The deepest directory whose path is returned.
 const MAX_DEPTH: usize = 1024;
 
 /// An answer, and how much of it must fit the client's buffer.
 struct Info {
     bytes: Vec<u8>,
     fixed_len: usize,
-    /// Zeros follow up to this length, where the client has left room for them.
+    /// Padded with zeros up to this length, if the client's buffer has room for them.
     padded_len: usize,
 }
 
@@ -54,7 +54,7 @@ impl Info {
         Info { fixed_len: bytes.len(), bytes, padded_len: 0 }
     }
 
-    /// A class that ends in something of variable length.
+    /// A class that ends in a variable part.
     fn variable(fixed_len: usize, emit: impl FnOnce(&mut Vec<u8>)) -> Info {
         Info { fixed_len, ..Info::fixed(emit) }
     }
@@ -68,7 +68,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
     }
     let limit = request.output_buffer_length as usize;
     let is_list = matches!(FileClass(request.class), FileClass::STREAM | FileClass::FULL_EA);
-    // Others are short, whatever the client has room for.
+    // Other answers are short, whatever the client's buffer holds.
     let room = match request.info_type {
         InfoType::FILE if is_list => cx.room(limit).await,
         InfoType::SECURITY => cx.room(limit).await,
@@ -90,7 +90,7 @@ pub(super) async fn query_info(cx: &OpContext) -> Answer {
         InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     };
-    // 3.3.5.20.1: what does not even hold the structure, padding included, is too short.
+    // 3.3.5.20.1: the buffer must hold at least the fixed structure, including padding.
     if limit < info.fixed_len {
         return Err(NtStatus::INFO_LENGTH_MISMATCH.into());
     }
@@ -122,7 +122,7 @@ async fn file_info(
     }
     let mut attr = open.vfs.getattr(open.node).await?;
     let mut beside = open.vfs.beside(open.node).await?;
-    // UserSetModificationTime: what was written since does not show.
+    // UserSetModificationTime: later writes do not show.
     attr.mtime = open.kept_mtime().unwrap_or(attr.mtime);
     if let ChangeTime::Deferred(shown) | ChangeTime::Frozen(shown) = open.change_time() {
         attr.ctime = shown;
@@ -138,9 +138,9 @@ async fn file_info(
         FileClass::POSITION => Info::fixed(|out| facts.position().emit(out)),
         FileClass::MODE => Info::fixed(|out| facts.mode().emit(out)),
         FileClass::ALIGNMENT => Info::fixed(|out| file::Alignment::default().emit(out)),
-        // A server should leave the name empty (3.3.5.20.1), as Windows has done since 2016. smbd and older Windows tell the
-        // path, and some clients (smb-rs) can read nothing else. What has no path any more has an empty one; clients count
-        // at least one character of that: Linux refuses 100 bytes.
+        // A server should leave the name empty (3.3.5.20.1), as Windows has done since 2016. Samba and older Windows
+        // return the path, and some clients (smb-rs) accept nothing else. A file without a path gets an empty name; the
+        // size counts at least one character of it, because Linux refuses 100 bytes.
         FileClass::ALL => {
             let name = path_of(open).await.map_or_else(|_| String::new(), |path| format!("\\{path}"));
             Info {
@@ -173,7 +173,7 @@ async fn file_info(
         }
         FileClass::POSIX => return Err(NtStatus::INVALID_INFO_CLASS.into()),
         FileClass::ALTERNATE_NAME => {
-            // A name that is one as it stands has none beside it.
+            // A name that is a valid 8.3 name has no other one.
             let own = open.name();
             let name =
                 short_name(&own).or_else(|| Some(path::from_store(&own))).filter(|name| !name.is_empty());
@@ -183,7 +183,7 @@ async fn file_info(
         FileClass::FULL_EA => {
             open.require(AccessMask::FILE_READ_EA)?;
             let list = ea::list(&open.vfs, open.node, input).await?;
-            // The first must fit.
+            // The first entry must fit.
             let mut first = Vec::new();
             FullEa::emit_list(list.get(..1).unwrap_or_default(), &mut first);
             Info::variable(first.len(), |out| FullEa::emit_list(&list, out))
@@ -192,8 +192,8 @@ async fn file_info(
     })
 }
 
-/// Why there is no answer of a class: those of listings, and those that can only be set, are none of QUERY_INFO's
-/// ([MS-SMB2] 3.3.5.20.1, note 415).
+/// The status for a class without an answer: listing classes, and classes that can only be set, are not valid in
+/// QUERY_INFO ([MS-SMB2] 3.3.5.20.1, note 415).
 fn refusal(class: FileClass) -> NtStatus {
     const SET_ALONE: [FileClass; 8] = [
         FileClass::RENAME,
@@ -214,14 +214,14 @@ fn refusal(class: FileClass) -> NtStatus {
     ];
     match class {
         class if SET_ALONE.contains(&class) || LISTINGS.contains(&class) => NtStatus::INVALID_INFO_CLASS,
-        // Classes of the object store alone (note 416).
+        // Classes that only the object store has (note 416).
         FileClass(41 | 43 | 47 | 49 | 51 | 53) => NtStatus::NOT_SUPPORTED,
         class if class.name().is_some() => NtStatus::NOT_SUPPORTED,
         _ => NtStatus::INVALID_INFO_CLASS,
     }
 }
 
-/// What the classes are made of.
+/// The source of the classes.
 struct Facts<'a> {
     cx: &'a OpContext,
     open: &'a Open,
@@ -247,8 +247,7 @@ impl Facts<'_> {
         file::Standard {
             allocation_size: if directory { 0 } else { self.attr.allocated },
             end_of_file: self.attr.size,
-            // A directory's links to itself are not names.
-            // The name that goes with the last open does not count any more.
+            // A directory's links to itself are not counted. A name that vanishes with the last open no longer counts.
             number_of_links: if directory { 1 } else { self.attr.nlink }.saturating_sub(u32::from(pending)),
             delete_pending: pending,
             directory,
@@ -298,12 +297,13 @@ impl Facts<'_> {
         }
     }
 
-    /// The data of a file first, then the streams by name: as many as take `limit` bytes, and one that shows that there are more.
+    /// The file's data first, then its streams by name: as many as fit `limit` bytes, and one more to show that there
+    /// are more.
     async fn streams(&self, limit: usize) -> Result<Vec<file::Stream>, Failure> {
         let vfs = &self.open.vfs;
         let base = vfs.base(self.open.node);
         let mut streams = Facts { attr: &vfs.getattr(base).await?, ..*self }.data();
-        // The first entry, which is cut where it does not fit, beside them.
+        // The first entry does not count, because it is cut if it does not fit.
         let mut room = limit;
         let named = vfs.streams_while(base, |stream| {
             let Ok(name) = String::from_utf8(stream.name) else { return true };
@@ -352,7 +352,7 @@ fn volume_of(cx: &OpContext) -> u64 {
     volume_id(share_name(cx))
 }
 
-/// The path from the share's root, as its files are called now.
+/// The current path from the share's root.
 async fn path_of(open: &Open) -> Result<String, Failure> {
     let mut names = Vec::new();
     if open.node != NodeId::ROOT {
@@ -383,7 +383,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
             let root = vfs.getattr(NodeId::ROOT).await?;
             let volume = fs::Volume {
                 creation_time: attributes::filetime(root.btime),
-                // Half of the 64-bit number suffices to tell volumes apart.
+                // Half of the 64-bit number is enough to distinguish volumes.
                 serial_number: volume_of(cx) as u32,
                 supports_objects: false,
                 label: share_name(cx).to_owned(),
@@ -445,14 +445,14 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
                 physical_atomicity: unit,
                 physical_performance: unit,
                 effective_atomicity: unit,
-                // Aligned device, aligned partition.
+                // Aligned device and aligned partition.
                 flags: 3,
                 sector_alignment: 0,
                 partition_alignment: 0,
             };
             Info::fixed(|out| sectors.emit(out))
         }
-        // Quotas are neither kept nor enforced, and nobody has limits.
+        // Quotas are neither tracked nor enforced; nobody has limits.
         FsClass::CONTROL => Info::fixed(|out| fs::Control::UNLIMITED.emit(out)),
         FsClass::OBJECT_ID => {
             let mut object_id = [0; 16];
@@ -479,7 +479,7 @@ async fn fs_info(cx: &OpContext, open: &Open, class: FsClass) -> Result<Info, Fa
     })
 }
 
-/// Space in units.
+/// Space in allocation units.
 struct Units {
     total: u64,
     free: u64,

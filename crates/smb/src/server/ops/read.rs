@@ -1,9 +1,9 @@
-//! READ: a range of the file, not read here unless it is small and goes into the message.
+//! READ: answers with a range of the file, which is read here only if it is small and part of the message.
 //!
-//! Spec: [MS-SMB2] 3.3.5.12. Of a file it never waits: what is not in memory is read by whoever sends it.
-//! Buffers: none for a large READ. The answer carries the range; the transport splices it, reads it into a buffer that is sent, or
-//! writes it into the client's memory by RDMA. Does not: let payload of an encrypted session travel by RDMA where
-//! nothing would protect it: without RDMA transforms that is an invalid parameter.
+//! Spec: [MS-SMB2] 3.3.5.12. It never waits for a file: whoever sends the answer reads what is not in memory. A large
+//! READ needs no buffer here. The answer carries the range; the transport splices it, reads it into a send buffer, or
+//! writes it into the client's memory by RDMA. Payload of an encrypted session never moves by RDMA unprotected: without
+//! RDMA transforms the request is an invalid parameter.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use weft_wire::smb2::{Dialect, HEADER_LEN, NtStatus};
 use super::opens::{self, Open};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// Up to this many bytes travel in a gathered message anyway, not by sendfile: they are read at once.
+/// Up to this size payload is sent in a gathered message, not by sendfile, so it is read at once.
 const READ_NOW_BYTES: usize = 16 << 10;
 
-/// Answers a READ, unless it has to wait: then `None`, and nothing is done.
+/// Answers a READ; `None`, with nothing done, if it would have to wait.
 pub(crate) fn try_read(cx: &OpContext) -> Option<Answer> {
     let (request, route) = match parsed(cx) {
         Ok(parsed) => parsed,
@@ -67,17 +67,17 @@ fn invalidating(mut answer: Answer, route: &Route) -> Answer {
     answer
 }
 
-/// A READ that the client may make.
+/// A READ that passed all checks.
 struct Checked {
     open: Arc<Open>,
-    /// How much is read.
+    /// Bytes to read.
     len: usize,
 }
 
 impl Checked {
     fn new(cx: &OpContext, request: &Request, route: &Route) -> Result<Checked, Failure> {
         let open = opens::find(cx, request.file)?;
-        // Who may execute a file may read it over the network (3.3.5.12).
+        // Execute access suffices for reading over the network (3.3.5.12).
         open.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
         if request.length > cx.max_payload() {
             return Err(NtStatus::INVALID_PARAMETER.into());
@@ -94,7 +94,7 @@ impl Checked {
                 if directory { NtStatus::INVALID_DEVICE_REQUEST } else { NtStatus::ACCESS_DENIED }.into()
             );
         }
-        // [MS-FSA] 2.1.5.3: the range ends within 63 bits.
+        // [MS-FSA] 2.1.5.3: the range must end within 63 bits.
         if request.offset.checked_add(u64::from(request.length)).is_none_or(|end| i64::try_from(end).is_err())
         {
             return Err(NtStatus::INVALID_PARAMETER.into());
@@ -139,16 +139,17 @@ impl Checked {
     }
 }
 
-/// Whether the payload inside a message goes into a socket untouched: then the transport can send it from a mapping. What is
-/// signed, sealed, compressed or packed into Sends is gone over here, and better in a buffer than as a range to be read.
+/// Whether payload inside a message reaches the socket unchanged: then the transport can send it from a mapping.
+/// Payload that is signed, encrypted, compressed or packed into Sends is processed here, so a buffer is better than a
+/// range.
 fn leaves_as_it_is(cx: &OpContext, request: &Request) -> bool {
     let touched =
         cx.encrypted() || cx.signed().is_some() || request.flags.contains(Flags::REQUEST_COMPRESSED);
     !touched && cx.channel().limits().max_rdma.is_none()
 }
 
-/// How much is answered inside a message. NEGOTIATE may have offered more, for RDMA: on an encrypted session Linux asks
-/// for all of that inline, from a transport that carries a fraction of it to the client. A short READ is asked on.
+/// The length of a READ inside a message. NEGOTIATE may have announced more, for RDMA: on an encrypted session Linux
+/// requests that much inline, from a transport that carries only a fraction of it. The client requests the remainder.
 fn inline_len(cx: &OpContext, request: &Request) -> Result<usize, NtStatus> {
     let most = cx.max_inline();
     if request.minimum_count as usize > most {
@@ -157,7 +158,7 @@ fn inline_len(cx: &OpContext, request: &Request) -> Result<usize, NtStatus> {
     Ok(most.min(request.length as usize))
 }
 
-/// As much of the client's memory as is needed.
+/// The first `len` bytes of the client's memory.
 fn clip(segments: &[Segment], len: u32) -> Vec<Segment> {
     let mut left = len;
     let mut clipped = Vec::with_capacity(segments.len());
@@ -172,22 +173,23 @@ fn clip(segments: &[Segment], len: u32) -> Vec<Segment> {
     clipped
 }
 
-/// How the payload of a READ or WRITE travels.
+/// How the payload of a READ or WRITE moves.
 #[derive(Default)]
 pub(super) struct Route {
     /// Through this memory of the client; `None`: in the message.
     pub(super) segments: Option<Vec<Segment>>,
-    /// What the answer revokes, whether it is a success or not.
+    /// The region that the answer invalidates, on success or failure.
     pub(super) invalidate: Option<Stag>,
-    /// What is done to a READ's payload before it goes there.
+    /// The transform to apply to a READ's payload.
     transform: Option<RdmaTransformId>,
-    /// What was done to a WRITE's payload.
+    /// The transform that was applied to a WRITE's payload.
     pub(super) crypto: Option<Crypto>,
 }
 
 impl Route {
-    /// The route that a READ asks for, when the connection can go it (3.3.5.12). What is encrypted or signed in messages
-    /// is so by RDMA too, if that was negotiated; what is encrypted in messages does not travel by RDMA otherwise.
+    /// The route that a READ asks for, if the connection supports it (3.3.5.12). If messages are encrypted or signed,
+    /// RDMA payload is too, provided that was negotiated; otherwise payload of encrypted messages does not move by
+    /// RDMA.
     fn of_read(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
@@ -201,7 +203,7 @@ impl Route {
         Ok(Route { transform, ..route })
     }
 
-    /// The same for a WRITE (3.3.5.13), whose request says what was done to the payload.
+    /// The route of a WRITE (3.3.5.13), whose request describes the transform of the payload.
     pub(super) fn of_write(cx: &OpContext, channel: &Channel) -> Result<Route, Failure> {
         let transforms = cx.connection().negotiated().transforms;
         if let (Channel::RdmaTransform(transformed), Dialect::V3_1_1) = (channel, cx.dialect()) {
@@ -217,7 +219,7 @@ impl Route {
         }
         let Some((descriptors, revoke)) = plain(cx, channel)? else { return Ok(Route::default()) };
         let route = Route::by(cx, descriptors, revoke)?;
-        // A client that insists on signatures and could sign this does not leave it unsigned; somebody else would.
+        // A client that requires signing and could sign this payload does not leave it unsigned; an attacker would.
         let must_sign = cx.session().signing_required || cx.connection().negotiated().signing_required();
         let unsigned = must_sign && transforms.signing;
         if cx.encrypted() || unsigned { Err(route.refused()) } else { Ok(route) }
@@ -236,7 +238,7 @@ impl Route {
         Failure { invalidate: self.invalidate, ..NtStatus::INVALID_PARAMETER.into() }
     }
 
-    /// Announces the payload's length in the body, and leaves room for what is done to it.
+    /// Writes the payload's length into the body, and reserves room for the description of the transform.
     fn emit_head(&self, cx: &OpContext, len: u32, reply: &mut Reply) {
         let nonce_len = match self.transform {
             None => return Response::emit_head(0, len, &mut reply.message),
@@ -250,7 +252,7 @@ impl Route {
     }
 }
 
-/// The memory of a channel without transform, and whether it is to be revoked. Before 3.0 the field is reserved.
+/// The memory of a channel without transform, and whether to invalidate it. Before 3.0 the field is reserved.
 fn plain<'a>(cx: &OpContext, channel: &'a Channel) -> Result<Option<(&'a Descriptors, bool)>, Failure> {
     let dialect = cx.dialect();
     match channel {

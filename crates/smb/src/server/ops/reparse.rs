@@ -1,11 +1,11 @@
-//! Reparse points: names that are no files but links, pipes, sockets or devices, and making them of files and files of them.
+//! Reparse points: links, pipes, sockets and devices, and the conversion of files to them and back.
 //!
 //! Spec: [MS-FSCC] 2.1.2.4 (links), 2.1.2.6 (what NFS clients make); [MS-FSA] 2.1.5.10.3, 2.1.5.10.14, 2.1.5.10.37
-//! (FSCTL_DELETE_, GET_ and SET_REPARSE_POINT). Does not: know other reparse points than these, or make
-//! devices, which no user of SMB may.
+//! (FSCTL_DELETE_, GET_ and SET_REPARSE_POINT). Other reparse points are unknown here, and SMB users may not create
+//! devices.
 //!
-//! The store knows such a name as another file than the one that was opened to be made into it. The handle goes over to the
-//! new one: what is asked of it afterwards, in the same compound even, is asked of what the name is by then.
+//! In the store the reparse point is another file than the opened one that is converted. The handle moves to the new
+//! file: later requests, even in the same compound, concern what the name is by then.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ use crate::server::held::{DESCRIPTORS_OF_OPEN, OPEN_BYTES};
 
 /// ReparseTag, ReparseDataLength, Reserved.
 const HEAD: usize = 8;
-/// [MS-FSCC] 2.1.2.6: what there is, as its letters.
+/// [MS-FSCC] 2.1.2.6: the types, as their letters.
 const FIFO: u64 = u64::from_le_bytes(*b"FIFO\0\0\0\0");
 const SOCKET: u64 = u64::from_le_bytes(*b"SOCK\0\0\0\0");
 const CHARACTER: u64 = u64::from_le_bytes(*b"CHR\0\0\0\0\0");
 const BLOCK: u64 = u64::from_le_bytes(*b"BLK\0\0\0\0\0");
 
-/// The tag of what is a reparse point.
+/// The reparse tag of a kind of file.
 pub(super) fn tag(kind: Kind) -> Option<u32> {
     match kind {
         Kind::Symlink => Some(SYMLINK),
@@ -49,7 +49,7 @@ pub(super) async fn get(cx: &OpContext, open: &Open) -> Result<Output, Failure> 
     let tag = tag(open.kind).ok_or(NtStatus::NOT_A_REPARSE_POINT)?;
     let data = match open.kind {
         Kind::Special(special) => special_data(special),
-        // An absolute target names a place of this host, which is not for clients.
+        // An absolute target names a path on this host, which clients must not see.
         _ => {
             let posix = cx.connection().negotiated().posix;
             symlink::reparse_data(&open.vfs, open.node, posix).await?.ok_or(NtStatus::ACCESS_DENIED)?
@@ -141,7 +141,7 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
         Kind::Dir if !vfs.readdir(open.node, 0, 1).await?.0.is_empty() => {
             return Err(NtStatus::DIRECTORY_NOT_EMPTY.into());
         }
-        // A pipe has no place to be a directory in.
+        // A pipe cannot be a directory.
         Kind::Dir if matches!(wish, Wish::Special(_)) => return Err(NtStatus::FILE_IS_A_DIRECTORY.into()),
         Kind::File if attr.size > 0 => return Err(status::IO_REPARSE_DATA_INVALID.into()),
         kind if tag(kind).is_some_and(|tag| tag != wish.tag()) => {
@@ -170,12 +170,12 @@ pub(super) async fn set(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Resul
     match vfs.create(place.dir, &place.name, make, Exists::Fail, birth).await {
         Ok((made, _)) => go_over(cx, open, &made, place).await,
         Err(e) => {
-            // A file system without links: what was there comes back as empty as it was.
+            // The file system has no links: recreates the empty file or directory.
             let make = if attr.kind == Kind::Dir { Make::Dir } else { Make::File };
             match vfs.create(place.dir, &place.name, make, Exists::Fail, SetAttr::default()).await {
                 Ok((again, _)) => go_over(cx, open, &again, place).await.and(Err(e.into())),
                 Err(lost) => {
-                    tracing::warn!("an empty file that should become a reparse point is lost: {lost}");
+                    tracing::warn!("lost an empty file that should have become a reparse point: {lost}");
                     Err(e.into())
                 }
             }
@@ -207,7 +207,7 @@ pub(super) async fn delete(cx: &OpContext, open: &Arc<Open>, input: &[u8]) -> Re
     go_over(cx, open, &made, place).await
 }
 
-/// The handle means `made` from now on. It has no cache of that: what it cached is gone.
+/// Moves the handle to `made`. It has no caching rights there; the old ones are gone.
 async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) -> Result<Output, Failure> {
     let vfs = &open.vfs;
     let has_data = matches!(made.kind, Kind::File | Kind::Dir);
@@ -226,7 +226,7 @@ async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) 
         }
         _ => None,
     };
-    // In the place of one that goes: there is room.
+    // It replaces an open that goes away, so there is room.
     let again = |charge: &Charge, of| charge.budget().restore(charge.holder().clone(), of);
     let (held, descriptors) =
         (again(open.held(), OPEN_BYTES), again(open.descriptors(), DESCRIPTORS_OF_OPEN));
@@ -254,9 +254,9 @@ async fn go_over(cx: &OpContext, open: &Arc<Open>, made: &Attr, place: DirName) 
         new.set_posix();
     }
     match cx.session().opens.replace(open, OwnedOpen::new(Arc::new(new))) {
-        // It is not closed, which could remove what has its name by now: it ends with its last request.
+        // Not closed, which could delete the file that now has its name: it ends with its last request.
         Ok(old) => old.retire().await,
-        // Closed meanwhile, and what was to be done then is done now.
+        // Closed meanwhile: do now what that close would have done.
         Err(new) => new.close().await,
     }
     Ok(Output::default())

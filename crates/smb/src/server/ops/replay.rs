@@ -1,8 +1,8 @@
-//! Requests that a client sends again because it does not know what became of them.
+//! Requests that a client repeats because it does not know their result.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9 and 3.3.5.9.10 (CreateGuid), 3.3.5.14 (LockSequence).
-//! Owns: which CREATE is in progress or done under which CreateGuid, at most [`MAX_GUIDS`]; which LOCKs an open saw.
-//! Does not: keep answers: what a repeated CREATE is told is made from the open. See [`super::channel_sequence`] too.
+//! Spec: [MS-SMB2] 3.3.5.9 and 3.3.5.9.10 (CreateGuid), 3.3.5.14 (LockSequence). Owns the CREATEs in progress or done
+//! by CreateGuid, at most [`MAX_GUIDS`], and the LOCKs that an open has seen. Answers are not stored: that of a
+//! repeated CREATE is built from the open. See also [`super::channel_sequence`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,51 +12,51 @@ use weft_wire::smb2::{Guid, NtStatus};
 
 use super::opens::Open;
 
-/// CREATEs that can be repeated, of all clients together.
+/// Repeatable CREATEs, of all clients together.
 const MAX_GUIDS: usize = 1 << 20;
 
 /// ClientGuid and CreateGuid.
 type Name = (Guid, Guid);
 
-enum Known {
+enum CreateState {
     InProgress,
     Done(Weak<Open>),
 }
 
-/// CREATEs that can be repeated.
+/// The repeatable CREATEs.
 #[derive(Default)]
-pub(crate) struct Creates(Mutex<HashMap<Name, Known>>);
+pub(crate) struct Creates(Mutex<HashMap<Name, CreateState>>);
 
-/// What a CREATE with a CreateGuid is.
+/// Whether a CREATE with a CreateGuid is new.
 pub(super) enum Begin {
-    /// The first of its name.
+    /// The first with its name.
     First(Begun),
-    /// One that was carried out.
+    /// It was carried out before.
     Again(Arc<Open>),
 }
 
-/// A CREATE in progress. Forgotten when it fails.
+/// A CREATE in progress; removed from the table if it fails.
 pub(super) struct Begun {
     table: Arc<Creates>,
     name: Name,
 }
 
 impl Creates {
-    /// How many there are.
+    /// Number of repeatable CREATEs.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
     }
 
-    /// A CREATE comes in; `replay` says whether its client believes that it came before.
+    /// Registers a CREATE; `replay` says whether its client believes that it is a repetition.
     pub(super) fn begin(self: &Arc<Creates>, name: Name, replay: bool) -> Result<Begin, NtStatus> {
-        // Goes after the lock: its end takes it.
+        // Dropped after the lock, because its drop takes the lock.
         let open;
         let mut creates = lock(&self.0);
         match creates.get(&name) {
-            Some(Known::InProgress) if replay => return Err(NtStatus::FILE_NOT_AVAILABLE),
-            Some(Known::InProgress) => return Err(NtStatus::DUPLICATE_OBJECTID),
-            Some(Known::Done(known)) => {
+            Some(CreateState::InProgress) if replay => return Err(NtStatus::FILE_NOT_AVAILABLE),
+            Some(CreateState::InProgress) => return Err(NtStatus::DUPLICATE_OBJECTID),
+            Some(CreateState::Done(known)) => {
                 open = known.upgrade().filter(|open| open.is_replayable());
                 match &open {
                     Some(open) if replay => return Ok(Begin::Again(open.clone())),
@@ -69,17 +69,17 @@ impl Creates {
         if creates.len() >= MAX_GUIDS {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
-        creates.insert(name, Known::InProgress);
+        creates.insert(name, CreateState::InProgress);
         Ok(Begin::First(Begun { table: self.clone(), name }))
     }
 }
 
-/// How an open is found when its CREATE comes again.
+/// How an open is found if its CREATE is repeated.
 pub(super) struct Repeatable {
     table: Arc<Creates>,
     name: Name,
     user: Arc<str>,
-    /// The open is closed. Changes under the table's lock.
+    /// Whether the open is closed. Changes under the table's lock.
     closed: AtomicBool,
 }
 
@@ -89,11 +89,11 @@ impl Repeatable {
         *self.user == *user
     }
 
-    /// The open is closed.
+    /// Removes an open that is closed.
     pub(super) fn forget(&self, open: &Open) {
         let mut creates = lock(&self.table.0);
         self.closed.store(true, Ordering::Relaxed);
-        let mine = |known: &Known| matches!(known, Known::Done(known) if std::ptr::eq(known.as_ptr(), open));
+        let mine = |known: &CreateState| matches!(known, CreateState::Done(known) if std::ptr::eq(known.as_ptr(), open));
         if creates.get(&self.name).is_some_and(mine) {
             creates.remove(&self.name);
         }
@@ -101,7 +101,7 @@ impl Repeatable {
 }
 
 impl Begun {
-    /// What it opened, while nobody else can close that.
+    /// Records what it opened, while nobody else can close that.
     pub(super) fn opened(&self, open: &Open, user: &Arc<str>) {
         let (table, closed) = (self.table.clone(), AtomicBool::new(false));
         let create = Repeatable { table, name: self.name, user: user.clone(), closed };
@@ -109,16 +109,16 @@ impl Begun {
         debug_assert!(first, "an open comes from one CREATE");
     }
 
-    /// It succeeded, and can be repeated by its user as long as nothing else was done with its open; also where that is
-    /// not durable, which 3.3.5.9.10 asks for, and without which a client would open twice what it opened once.
+    /// Marks it as done: its user can repeat it as long as nothing else was done with the open. This includes opens
+    /// that are not durable, although 3.3.5.9.10 requires durability: otherwise a client could open a file twice.
     pub(super) fn done(self, open: &Arc<Open>) {
         open.set_replayable();
         let mut creates = lock(&self.table.0);
-        // An open that is closed by now has been forgotten, and nothing would forget it again.
+        // An open that is already closed has been removed, and nothing would remove it again.
         if open.create.get().is_some_and(|create| !create.closed.load(Ordering::Relaxed)) {
-            creates.insert(self.name, Known::Done(Arc::downgrade(open)));
+            creates.insert(self.name, CreateState::Done(Arc::downgrade(open)));
         }
-        // `self` takes the lock when it goes.
+        // Dropping `self` takes the lock.
         drop(creates);
     }
 }
@@ -126,18 +126,18 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         let mut creates = lock(&self.table.0);
-        if matches!(creates.get(&self.name), Some(Known::InProgress)) {
+        if matches!(creates.get(&self.name), Some(CreateState::InProgress)) {
             creates.remove(&self.name);
         }
     }
 }
 
-/// LockSequenceArray: which LOCK was carried out last under which index.
+/// LockSequenceArray: the last LOCK under each index.
 #[derive(Default)]
 pub(super) struct LockSequences(Mutex<HashMap<u8, u8>>);
 
 impl LockSequences {
-    /// Indexes that count: 1 to 64.
+    /// Valid indexes are 1 to 64.
     const LAST: u32 = 64;
 
     fn index(sequence: u32) -> Option<(u8, u8)> {
@@ -146,7 +146,7 @@ impl LockSequences {
         (1..=LockSequences::LAST).contains(&index).then_some((index as u8, number))
     }
 
-    /// Whether this LOCK was carried out before; if another one was, that is forgotten.
+    /// Whether this LOCK was carried out before; a different one under its index is forgotten.
     pub(super) fn was_done(&self, sequence: u32) -> bool {
         let Some((index, number)) = LockSequences::index(sequence) else { return false };
         let mut done = lock(&self.0);
@@ -160,24 +160,24 @@ impl LockSequences {
         }
     }
 
-    /// What was carried out last under each index.
+    /// The last LOCK under each index.
     pub(super) fn all(&self) -> Vec<(u8, u8)> {
         lock(&self.0).iter().map(|(index, number)| (*index, *number)).collect()
     }
 
-    /// As they were in the last run.
+    /// Restores the entries of the last run.
     pub(super) fn restore(&self, all: &[(u8, u8)]) {
         lock(&self.0).extend(all.iter().copied());
     }
 
-    /// It was not carried out after all.
+    /// Removes a LOCK that was not carried out after all.
     pub(super) fn forget(&self, sequence: u32) {
         if let Some((index, _)) = LockSequences::index(sequence) {
             lock(&self.0).remove(&index);
         }
     }
 
-    /// It has been carried out.
+    /// Records a LOCK that was carried out.
     pub(super) fn done(&self, sequence: u32) {
         if let Some((index, number)) = LockSequences::index(sequence) {
             lock(&self.0).insert(index, number);
@@ -186,7 +186,7 @@ impl LockSequences {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change of what these guard is one call that cannot panic half-way.
+    // Every update of these tables is one call that cannot panic half-way, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

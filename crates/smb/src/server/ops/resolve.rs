@@ -1,7 +1,7 @@
-//! From a path to a file: one look-up per name.
+//! Resolves a path to a file, one look-up per name.
 //!
-//! Spec: [MS-FSA] 2.1.5.1, phase 6; [MS-SMB2] 3.3.5.9 (symbolic links).
-//! Does not: follow links, or look for a spelling that differs by case while the exact one exists.
+//! Spec: [MS-FSA] 2.1.5.1, phase 6; [MS-SMB2] 3.3.5.9 (symbolic links). Links are not followed. A spelling with another
+//! case is tried only if the exact one does not exist.
 
 use weft_store::vfs::{Attr, DirName, Error, Kind, NodeId, Vfs};
 use weft_wire::smb2::NtStatus;
@@ -10,29 +10,29 @@ use super::path::{self, Path};
 use super::{status, symlink};
 use crate::server::context::Failure;
 
-/// Where a path leads.
+/// The result of resolving a path.
 pub(super) struct Resolved {
     /// The directory of the last name; the root for the root itself.
     pub(super) dir: NodeId,
     /// The last name as the client spells it; empty for the root.
     pub(super) name: Vec<u8>,
-    /// What is there, and its name as the store spells it.
+    /// The file, and its name in the store's spelling.
     pub(super) found: Option<(Attr, Vec<u8>)>,
 }
 
 impl Resolved {
-    /// This name in its directory.
+    /// A name in its directory.
     pub(super) fn at<'a>(&self, name: &'a [u8]) -> DirName<&'a [u8]> {
         DirName { dir: self.dir, name }
     }
 }
 
-/// Walks a path, whatever case its names are in.
+/// Resolves a path, case-insensitively.
 pub(super) async fn resolve(vfs: &Vfs, path: &Path) -> Result<Resolved, Failure> {
     walk(vfs, path, false).await
 }
 
-/// Walks a path; `exact`, for POSIX: names are what they are spelled like.
+/// Resolves a path; `exact`, for POSIX, is case-sensitive.
 pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved, Failure> {
     let Some((last, before)) = path.names.split_last() else {
         let attr = vfs.getattr(NodeId::ROOT).await?;
@@ -62,23 +62,28 @@ pub(super) async fn walk(vfs: &Vfs, path: &Path, exact: bool) -> Result<Resolved
             Kind::File | Kind::Special(_) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         }
     }
-    Ok(Resolved { dir, name: last.clone(), found: look(vfs, dir, last, exact).await? })
+    Ok(Resolved { dir, name: last.clone(), found: lookup(vfs, dir, last, exact).await? })
 }
 
-/// What is called `name`, in whatever case, and how it is spelled.
+/// Finds `name` in any case; returns its actual spelling.
 pub(super) async fn find(vfs: &Vfs, dir: NodeId, name: &[u8]) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
-    look(vfs, dir, name, false).await
+    lookup(vfs, dir, name, false).await
 }
 
-/// What is called so, or what is called by the stand-ins of its characters.
-async fn look(vfs: &Vfs, dir: NodeId, name: &[u8], exact: bool) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
-    match (spelled(vfs, dir, name, exact).await?, path::in_disguise(name)) {
-        (None, Some(name)) => spelled(vfs, dir, &name, exact).await,
+/// Finds a name, or else its spelling with substitutes for reserved characters.
+async fn lookup(
+    vfs: &Vfs,
+    dir: NodeId,
+    name: &[u8],
+    exact: bool,
+) -> Result<Option<(Attr, Vec<u8>)>, Failure> {
+    match (lookup_spelling(vfs, dir, name, exact).await?, path::in_disguise(name)) {
+        (None, Some(name)) => lookup_spelling(vfs, dir, &name, exact).await,
         (found, _) => Ok(found),
     }
 }
 
-async fn spelled(
+async fn lookup_spelling(
     vfs: &Vfs,
     dir: NodeId,
     name: &[u8],
@@ -88,14 +93,14 @@ async fn spelled(
         Ok(attr) => return Ok(Some((attr, name.to_vec()))),
         Err(Error::NotFound) if exact => return Ok(None),
         Err(Error::NotFound) => {}
-        // The directory went away since.
+        // The directory was removed meanwhile.
         Err(Error::Stale) => return Err(NtStatus::OBJECT_PATH_NOT_FOUND.into()),
         Err(e) => return Err(e.into()),
     }
     match vfs.lookup(dir, name, true).await {
         Ok(attr) => match vfs.place(attr.node).await {
             Ok(place) if place.dir == dir => Ok(Some((attr, place.name))),
-            // Moved in between, or a further link of it elsewhere: gone, as far as this name goes.
+            // Moved meanwhile, or found through another of its links: this name does not exist any more.
             Ok(_) | Err(Error::Stale | Error::NotFound) => Ok(None),
             Err(e) => Err(e.into()),
         },

@@ -1,7 +1,7 @@
 //! Security descriptors: what they allow at CREATE, and how QUERY_INFO and SET_INFO show and change them.
 //!
-//! Spec: [MS-FSA] 2.1.5.1.1 (creation), 2.1.5.1.2.1 (access to what exists), 2.1.5.14, 2.1.5.17; [MS-SMB2] 3.3.5.20.3,
-//! 3.3.5.21.3. Owns: nothing; [`weft_store::access`] decides. Does not: keep SACLs: nobody has the privilege for them.
+//! Spec: [MS-FSA] 2.1.5.1.1 (creation), 2.1.5.1.2.1 (access to existing files), 2.1.5.14, 2.1.5.17; [MS-SMB2]
+//! 3.3.5.20.3, 3.3.5.21.3. [`weft_store::access`] decides. SACLs are not kept: nobody has the privilege for them.
 
 use weft_store::access::{self, Guard, Token, inherit};
 use weft_store::vfs::{Attr, Dos, Kind, NodeId, SetAttr, Vfs};
@@ -15,16 +15,16 @@ use super::opens::Open;
 use crate::server::accounts::Accounts;
 use crate::server::context::{Failure, OpContext};
 
-/// `STATUS_INVALID_OWNER`: the descriptor has none, or one that the user may not name.
+/// `STATUS_INVALID_OWNER`: the descriptor has no owner, or one that the user may not set.
 const INVALID_OWNER: NtStatus = NtStatus(0xC000_005A);
 /// `STATUS_INVALID_SECURITY_DESCR`.
 const INVALID_SECURITY_DESCR: NtStatus = NtStatus(0xC000_0079);
-/// Parts that an open needs READ_CONTROL or WRITE_OWNER for; there are no labels to show or set.
+/// Parts that require READ_CONTROL or WRITE_OWNER; labels do not exist here.
 const OWNER: SecurityInformation = SecurityInformation(
     SecurityInformation::OWNER.0 | SecurityInformation::GROUP.0 | SecurityInformation::LABEL.0,
 );
 
-/// Who a session's user is to descriptors.
+/// The identity of a session's user in access checks.
 pub(crate) fn token(accounts: &Accounts, user: &str) -> Token {
     Token {
         user: accounts.sid_of_user(user),
@@ -37,12 +37,12 @@ fn token_of(cx: &OpContext) -> &Token {
     cx.session().token.get_or_init(|| token(&cx.server().accounts, &cx.session().user))
 }
 
-/// For whom listings of this tree leave out what he may not read; `None` where they show everything.
+/// The user for whom listings of this tree leave out unreadable files; `None` if they show everything.
 pub(super) fn hides(cx: &OpContext) -> Option<&Token> {
     cx.tree().share.as_ref().filter(|share| share.rules.hides_unreadable).map(|_| token_of(cx))
 }
 
-/// What the directory above adds; nothing to a share's root, which has none above.
+/// The rights that the parent directory adds; none for a share's root, which has no parent.
 async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Result<AccessMask, Failure> {
     if attr.node == NodeId::ROOT {
         return Ok(AccessMask::NONE);
@@ -52,7 +52,7 @@ async fn from_above(cx: &OpContext, vfs: &Vfs, attr: &Attr, dir: NodeId) -> Resu
     Ok(access::from_above(guard.grants(token_of(cx))))
 }
 
-/// All that the user may do with what lies in `dir`.
+/// All rights that the user has to a file in `dir`.
 pub(super) async fn maximal(
     cx: &OpContext,
     vfs: &Vfs,
@@ -64,7 +64,7 @@ pub(super) async fn maximal(
     Ok(granted & ceiling(vfs, attr, dos))
 }
 
-/// What nobody has where nothing can be changed.
+/// The rights that nobody has on a read-only file system.
 const CHANGING: AccessMask = AccessMask(
     AccessMask::FILE_WRITE_DATA.0
         | AccessMask::FILE_APPEND_DATA.0
@@ -76,21 +76,21 @@ const CHANGING: AccessMask = AccessMask(
         | AccessMask::WRITE_OWNER.0,
 );
 
-/// What anybody may do at most, whatever the security descriptor says.
+/// The most that anybody may do, whatever the security descriptor says.
 fn ceiling(vfs: &Vfs, attr: &Attr, dos: Option<Dos>) -> AccessMask {
     let most = attributes::maximal_access(attr, dos);
     if vfs.is_read_only() { most.without(CHANGING) } else { most }
 }
 
-/// What a user asks to be allowed.
+/// The access that a user requests.
 pub(super) struct Asked {
     /// DesiredAccess.
     pub(super) desired: AccessMask,
-    /// What CREATE will do to the file, which must be allowed besides and is not granted.
+    /// What CREATE will do to the file, which must be allowed too but is not granted.
     pub(super) implied: AccessMask,
 }
 
-/// GrantedAccess to something that exists: all that is asked for, or a refusal.
+/// GrantedAccess to an existing file: everything that is requested, or a refusal.
 pub(super) async fn granted(
     cx: &OpContext,
     vfs: &Vfs,
@@ -109,7 +109,7 @@ pub(super) async fn granted(
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     if vfs.is_read_only() && (explicit | implied).intersects(CHANGING) {
-        // [MS-FSA] has the status for a volume that is read-only.
+        // [MS-FSA] has its own status for a read-only volume.
         return Err(NtStatus::MEDIA_WRITE_PROTECTED.into());
     }
     let ceiling = ceiling(vfs, attr, dos);
@@ -119,7 +119,7 @@ pub(super) async fn granted(
     Ok(if maximum { granted & ceiling } else { explicit })
 }
 
-/// Whether something may be made in `dir`, and the descriptor that it then gets; `None`: none of its own.
+/// Checks whether a file may be created in `dir`; returns its descriptor, `None` if it gets none of its own.
 pub(super) async fn birth(
     cx: &OpContext,
     vfs: &Vfs,
@@ -143,13 +143,13 @@ pub(super) async fn birth(
     Ok(Some(inherit::created(&guard.descriptor, asked, container, token)))
 }
 
-/// FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY.
+/// Requires FILE_ADD_FILE or FILE_ADD_SUBDIRECTORY.
 fn may_add(directory: &Guard, token: &Token, container: bool) -> Result<(), NtStatus> {
     let needed = if container { AccessMask::FILE_APPEND_DATA } else { AccessMask::FILE_WRITE_DATA };
     if directory.grants(token).contains(needed) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
 }
 
-/// Whether something that exists may get a name in `dir` (rename, link).
+/// Whether an existing file may get a name in `dir` (rename, link).
 pub(super) async fn may_move_to(
     cx: &OpContext,
     vfs: &Vfs,
@@ -161,7 +161,7 @@ pub(super) async fn may_move_to(
     Ok(may_add(&guard, token_of(cx), container)?)
 }
 
-/// Whether something in the way may be replaced.
+/// Whether the target of a rename may be replaced.
 pub(super) async fn may_delete(
     cx: &OpContext,
     vfs: &Vfs,
@@ -172,14 +172,14 @@ pub(super) async fn may_delete(
     granted(cx, vfs, asked, target, dir).await.map(|_| ())
 }
 
-/// 3.3.5.20.3: the parts that were asked for.
+/// 3.3.5.20.3: returns the requested parts.
 pub(super) async fn query(
     cx: &OpContext,
     open: &Open,
     wanted: SecurityInformation,
 ) -> Result<Vec<u8>, Failure> {
     if wanted.intersects(SecurityInformation::SACL) {
-        // Needs ACCESS_SYSTEM_SECURITY, which CREATE grants to nobody.
+        // This needs ACCESS_SYSTEM_SECURITY, which CREATE grants to nobody.
         return Err(NtStatus::ACCESS_DENIED.into());
     }
     if wanted.intersects(OWNER | SecurityInformation::DACL) {
@@ -202,7 +202,7 @@ pub(super) async fn query(
     Ok(shown.to_bytes())
 }
 
-/// The mode that a list stands for.
+/// The mode that an ACL encodes.
 fn mode_of(dacl: &Dacl) -> Option<u32> {
     match dacl {
         Dacl::List(aces) => aces.iter().find_map(|ace| match ace {
@@ -213,7 +213,7 @@ fn mode_of(dacl: &Dacl) -> Option<u32> {
     }
 }
 
-/// 3.3.5.21.3: rights come first; the parts that are not named stay as they are.
+/// 3.3.5.21.3: checks the access first; parts that are not named stay unchanged.
 pub(super) async fn set(
     cx: &OpContext,
     open: &Open,
@@ -232,7 +232,7 @@ pub(super) async fn set(
     let new = SecurityDescriptor::parse(buffer).map_err(|_| INVALID_SECURITY_DESCR)?;
     let token = token_of(cx);
     let attr = open.vfs.getattr(open.node).await?;
-    // What a POSIX client writes when it sets a mode: a list that says nothing else. Pipes and sockets have one, too.
+    // A POSIX client sets a mode with an ACL that contains nothing else. Pipes and sockets have a mode too.
     if let Some(mode) = mode_of(&new.dacl)
         && what == SecurityInformation::DACL
         && attr.kind != Kind::Symlink
@@ -248,7 +248,7 @@ pub(super) async fn set(
     }
     let mut descriptor = access::look(&open.vfs, &attr, token).await?.descriptor;
     if what.contains(SecurityInformation::OWNER) {
-        // One may take what is offered, not give it to somebody else: that needs a privilege.
+        // A user may take ownership, but giving it to somebody else needs a privilege.
         let owner = new.owner.ok_or(INVALID_OWNER)?;
         if !token.has(&owner) && descriptor.owner.as_ref() != Some(&owner) {
             return Err(INVALID_OWNER.into());
@@ -259,7 +259,7 @@ pub(super) async fn set(
         descriptor.group = Some(new.group.ok_or(INVALID_SECURITY_DESCR)?);
     }
     if what.contains(SecurityInformation::DACL) {
-        // A list that is not there is none at all.
+        // An absent DACL becomes a null DACL.
         descriptor.dacl = if new.dacl == Dacl::Absent { Dacl::Null } else { new.dacl };
         descriptor.control = new.control;
         descriptor = inherit::canonical(descriptor);

@@ -1,8 +1,8 @@
-//! Copies within the server: SRV_COPYCHUNK and the sharing of blocks.
+//! Server-side copies: SRV_COPYCHUNK and block cloning.
 //!
-//! Spec: [MS-SMB2] 3.3.5.15.5 to 3.3.5.15.7 (resume key, copy); [MS-FSA] 2.1.5.10.4 (duplicate extents).
-//! A resume key is the FileId of the source: it opens nothing that its session does not have open.
-//! Does not: copy across sessions. The kernel copies, or shares blocks where it can; payload does not come here.
+//! Spec: [MS-SMB2] 3.3.5.15.5 to 3.3.5.15.7 (resume key, copy); [MS-FSA] 2.1.5.10.4 (duplicate extents). A resume key
+//! is the FileId of the source: it gives access only to opens of the same session, so copies do not cross sessions. The
+//! kernel copies, or shares blocks if it can; payload does not pass through here.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::ioctl::Output;
 use super::opens::Open;
 use crate::server::context::{Failure, OpContext};
 
-/// ServerSideCopyMaxNumberofChunks, ServerSideCopyMaxChunkSize, ServerSideCopyMaxDataSize (3.3.3, as Windows has them).
+/// ServerSideCopyMaxNumberofChunks, ServerSideCopyMaxChunkSize, ServerSideCopyMaxDataSize (3.3.3, Windows' values).
 const MAX_CHUNKS: u32 = 256;
 const MAX_CHUNK_BYTES: u32 = 1 << 20;
 const MAX_TOTAL_BYTES: u32 = 16 << 20;
@@ -33,7 +33,7 @@ pub(super) fn resume_key(request: &Request, file: FileId) -> Result<Output, Fail
     Ok(output.into())
 }
 
-/// The open that a key names.
+/// The open that a key refers to.
 fn source(cx: &OpContext, key: &ResumeKey) -> Result<Arc<Open>, NtStatus> {
     let [id @ .., 0, 0, 0, 0, 0, 0, 0, 0] = key else { return Err(NtStatus::OBJECT_NAME_NOT_FOUND) };
     let open = cx.session().opens.find_anywhere(FileId::from_bytes(*id));
@@ -54,7 +54,8 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
             Copied { chunks: MAX_CHUNKS, chunk_bytes: MAX_CHUNK_BYTES, total_bytes: MAX_TOTAL_BYTES };
         return Ok(told(NtStatus::INVALID_PARAMETER, limits));
     }
-    // Who copies reads the one and writes the other; SRV_COPYCHUNK wants the target readable, too.
+    // A copy needs read access to the source and write access to the target; SRV_COPYCHUNK needs read access to that
+    // too.
     source.require_any(AccessMask::FILE_READ_DATA | AccessMask::FILE_EXECUTE)?;
     target.require_any(AccessMask::FILE_WRITE_DATA | AccessMask::FILE_APPEND_DATA)?;
     if request.code == CtlCode::SRV_COPYCHUNK {
@@ -63,7 +64,7 @@ pub(super) async fn copy(cx: &OpContext, request: &Request, target: &Open) -> Re
     let mut copied = Copied::default();
     for chunk in &wish.chunks {
         if let Err(failure) = piece(&source, target, *chunk).await {
-            // What was copied before is told with the reason for stopping.
+            // The answer reports how much was copied before the failure.
             return Ok(told(failure.status, copied));
         }
         copied.chunks = copied.chunks.saturating_add(1);
@@ -97,7 +98,7 @@ async fn piece(source: &Open, target: &Open, chunk: Chunk) -> Result<(), Failure
     target.claim.may_write(chunk.target, len)?;
     match to.copy_from(chunk.target, from, chunk.source, len).await? {
         done if done == len => Ok(()),
-        // Somebody truncated the source meanwhile.
+        // Another client truncated the source meanwhile.
         _ => Err(NtStatus::INVALID_VIEW_SIZE.into()),
     }
 }

@@ -1,8 +1,7 @@
 //! SET_INFO: times, attributes, sizes, names, deletion.
 //!
-//! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4.
-//! Does not: decide access (see [`super::security`]). The times that Linux does not let anybody set, birth and change,
-//! are kept beside the file.
+//! Spec: [MS-SMB2] 3.3.5.21, [MS-FSA] 2.1.5.15, [MS-FSCC] 2.4. Access is decided in [`super::security`]. Creation and
+//! change time, which Linux does not allow to be set, are kept beside the file.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -27,15 +26,15 @@ use super::resolve::Resolved;
 use super::{caching, ea, namespace, persistent, resolve, security, status, symlink};
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// What a file occupies is counted in these.
+/// The unit of a file's allocation size.
 const ALLOCATION_UNIT: u64 = 4096;
-/// FILE_WRITE_THROUGH and FILE_SEQUENTIAL_ONLY; no open here is synchronous, which is a mode as well.
+/// FILE_WRITE_THROUGH and FILE_SEQUENTIAL_ONLY; the synchronous modes do not exist here.
 const SETTABLE_MODE: u32 = 0x06;
-/// Where a handle without buffering may stand.
+/// Alignment of the position of an unbuffered handle.
 const BYTES_PER_SECTOR: u64 = 512;
-/// A rename for which others keep making room and being in the way again is given up after this many rounds.
+/// A rename is given up after this many rounds in which others made room and then blocked it again.
 const MAX_ROUNDS: usize = 8;
-/// A RENAME or LINK without its name.
+/// Size of a RENAME or LINK without its name.
 const RENAME_FIXED_LEN: usize = 20;
 
 pub(super) async fn set_info(cx: &OpContext) -> Answer {
@@ -52,7 +51,7 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
                 .map_err(|failure| symlink::in_context(failure, cx.dialect()))?;
         }
         InfoType::FILESYSTEM => return Err(fs_refusal(&open, FsClass(request.class)).into()),
-        // 3.3.5.21.4: a store without quotas.
+        // 3.3.5.21.4: the status of a store without quotas.
         InfoType::QUOTA => return Err(NtStatus::NOT_SUPPORTED.into()),
         InfoType::SECURITY => {
             let what = SecurityInformation(request.additional_information);
@@ -65,13 +64,13 @@ pub(super) async fn set_info(cx: &OpContext) -> Answer {
     Ok(reply)
 }
 
-/// 3.3.5.21.2: nothing of a file system can be set; why not depends on what it is.
+/// 3.3.5.21.2: no file system class can be set; the status depends on the class.
 fn fs_refusal(open: &Open, class: FsClass) -> NtStatus {
     match class {
         FsClass::CONTROL | FsClass::OBJECT_ID if !open.access.contains(AccessMask::FILE_WRITE_DATA) => {
             NtStatus::ACCESS_DENIED
         }
-        // [MS-FSA] 2.1.5.16.6, 2.1.5.16.8: neither quotas nor object ids are kept.
+        // [MS-FSA] 2.1.5.16.6, 2.1.5.16.8: quotas and object ids are not supported.
         FsClass::CONTROL | FsClass::OBJECT_ID => status::VOLUME_NOT_UPGRADED,
         FsClass::LABEL => NtStatus::NOT_SUPPORTED,
         _ => NtStatus::INVALID_INFO_CLASS,
@@ -98,7 +97,7 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
         FileClass::END_OF_FILE => set_size(open, fixed(EndOfFile::parse(buffer))?.end_of_file).await,
         FileClass::ALLOCATION => allocate(open, fixed(Allocation::parse(buffer))?.allocation_size).await,
         FileClass::POSITION => set_position(open, fixed(Position::parse(buffer))?.current_byte_offset),
-        // Every mode is served the same ([MS-FSA] 2.1.5.15.8).
+        // All modes are served in the same way ([MS-FSA] 2.1.5.15.8).
         FileClass::MODE => match fixed(Mode::parse(buffer))?.mode & !SETTABLE_MODE {
             0 => Ok(()),
             _ => Err(NtStatus::INVALID_PARAMETER.into()),
@@ -120,11 +119,11 @@ async fn file_info(cx: &OpContext, open: &Open, class: FileClass, buffer: &[u8])
 async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     open.require(AccessMask::FILE_WRITE_ATTRIBUTES)?;
     let times = [basic.creation_time, basic.last_access_time, basic.last_write_time, basic.change_time];
-    // A time before 1601 but for -1 and -2.
+    // A time before 1601, except -1 and -2.
     if times.iter().any(|t| (1 << 63..Filetime::THAW.0).contains(&t.0)) {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    // A link to a directory is shown as one, and nothing of that is set.
+    // A link to a directory is shown as a directory, but this attribute cannot be set.
     let may_be_directory = matches!(open.kind, Kind::Dir | Kind::Symlink);
     if (basic.attributes.contains(FileAttributes::DIRECTORY) && !may_be_directory)
         || (basic.attributes.contains(FileAttributes::TEMPORARY) && open.kind == Kind::Dir)
@@ -143,14 +142,14 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     let sets = basic.attributes != FileAttributes::NONE || set != SetAttr::default();
     let after = if set == SetAttr::default() { before } else { open.vfs.setattr(open.node, set).await? };
     let time = |time: Filetime| time.to_set().map(attributes::timestamp);
-    // -1 freezes the time that is, a time the one that was given.
+    // -1 freezes the current time, any other value the given one.
     match (basic.change_time, time(basic.change_time)) {
         (_, Some(change)) => open.set_change_time(ChangeTime::Frozen(change)),
         (Filetime::FREEZE, _) => open.set_change_time(ChangeTime::Frozen(shown)),
         (Filetime::THAW, _) => open.set_change_time(ChangeTime::Moves),
         _ => open.show_change(),
     }
-    // What is set here moves it, unless the client has said otherwise.
+    // The change here updates it, unless the client has frozen it.
     let moves = (sets || time(basic.creation_time).is_some()) && open.change_time() == ChangeTime::Moves;
     let kept = match (beside.dos, time(basic.change_time)) {
         (Some(dos), None) if moves && dos.changed.is_some() => Some(Dos { changed: None, ..dos }),
@@ -167,7 +166,7 @@ async fn set_basic(open: &Open, basic: Basic) -> Result<(), Failure> {
     match basic.last_write_time {
         Filetime::ZERO => {}
         Filetime::THAW => open.keep_mtime(None),
-        // -1 freezes the time that is, a time the one that was given.
+        // -1 freezes the current time, any other value the given one.
         _ => open.keep_mtime(Some(after.mtime)),
     }
     Ok(())
@@ -183,12 +182,12 @@ fn set_position(open: &Open, to: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What [`dispose`] does, and of a persistent handle so that it outlives the server.
+/// [`dispose`], recorded for a persistent handle.
 async fn dispose_for_good(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
     let before = open.claim.delete_pending();
     dispose(open, flags).await?;
     persistent::save(open).await.map_err(|status| {
-        // What would not survive the server is not told as done, and is not done either.
+        // A change that would not survive a restart is neither acknowledged nor carried out.
         open.claim.set_delete_pending(before);
         Failure::from(status)
     })
@@ -223,13 +222,14 @@ async fn dispose(open: &Open, flags: DispositionFlags) -> Result<(), Failure> {
     }
     may_go(open).await?;
     open.claim.set_delete_pending(true);
-    // [MS-FSA] 2.1.5.15.3: whoever waits for changes in it waits in vain.
+    // [MS-FSA] 2.1.5.15.3: watches on the directory end.
     open.vfs.end_watches(open.node);
     open.claim.set_delete_at_once(flags.contains(DispositionFlags::POSIX_SEMANTICS) || open.is_posix());
     Ok(())
 }
 
-/// The name goes when the last handle is closed, and a client takes this answer for that: what the host keeps is refused now.
+/// The name vanishes with the last handle, which is how clients understand success; so a file that the host will not
+/// delete is refused now.
 async fn may_go(open: &Open) -> Result<(), Failure> {
     if open.vfs.stream_of(open.node).is_some() {
         return Ok(());
@@ -250,7 +250,7 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
     open.require(AccessMask::FILE_WRITE_DATA)?;
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     open.vfs.setattr(open.node, set).await.map_err(|e| match e {
-        // [MS-FSA] 2.1.5.15.5 knows no largest size, only one whose space cannot be reserved.
+        // [MS-FSA] 2.1.5.15.5 has no maximum size, only a failure to allocate space.
         Error::TooLarge => NtStatus::DISK_FULL.into(),
         e => Failure::from(e),
     })?;
@@ -258,8 +258,8 @@ async fn set_size(open: &Open, size: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// [MS-FSA] 2.1.5.15.1: below the size it truncates; above it, what was asked for must at least be there. Nothing is
-/// set aside.
+/// [MS-FSA] 2.1.5.15.1: truncates below the file size; above it, only checks that there is enough space. Nothing is
+/// allocated.
 async fn allocate(open: &Open, bytes: u64) -> Result<(), Failure> {
     if open.kind != Kind::File || i64::try_from(bytes).is_err() {
         return Err(NtStatus::INVALID_PARAMETER.into());
@@ -283,15 +283,15 @@ fn parse_rename(cx: &OpContext, buffer: &[u8]) -> Result<Rename, Failure> {
     }
     let mut rename = Rename::parse(buffer)?;
     rename.name = path::separated(cx, rename.name);
-    // Over the network a name is relative to the share, nothing else.
+    // Over the network names are relative to the share.
     if rename.root_directory != 0 || rename.name.is_empty() {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
     Ok(rename)
 }
 
-/// A path that a file shall get: it ends in a name, and names no stream. A backslash behind the name is stripped where it
-/// is a directory's ([MS-FSA] 2.1.5.1), as jcifs writes it.
+/// The new path of a file: it ends in a name, and names no stream. For a directory a trailing backslash is stripped
+/// ([MS-FSA] 2.1.5.1); jcifs writes one.
 fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
     let path = Path::parse(name)?;
     if path.names.is_empty() || path.file || (path.directory && kind != Kind::Dir) || path.stream.is_some() {
@@ -301,7 +301,7 @@ fn new_path(name: &str, kind: Kind) -> Result<Path, NtStatus> {
     }
 }
 
-/// Refuses to replace what may not be replaced ([MS-FSA] 2.1.5.15.12). A directory may be where it `gives_way`.
+/// Refuses targets that may not be replaced ([MS-FSA] 2.1.5.15.12). A directory may be replaced if it `gives_way`.
 fn check_target(
     open: &Open,
     Metadata { attr: target, dos }: Metadata<'_>,
@@ -314,17 +314,18 @@ fn check_target(
     if open.vfs.opens().delete_pending(target.node) {
         return Err(NtStatus::DELETE_PENDING);
     }
-    // To POSIX as well: Linux opens what it has replaced under the lease of what it was, but where it is refused removes it first.
+    // This applies to POSIX too: Linux opens the replaced file under its old lease; if the rename is refused, it
+    // removes the file first.
     let in_use = open.vfs.opens().is_open(target.node);
     if (target.kind == Kind::Dir && !gives_way) || attributes::is_readonly(target, dos) || in_use {
         return Err(NtStatus::ACCESS_DENIED);
     }
-    // Who had it open before a restart may still take it back.
+    // A client that had it open before a restart may still reclaim it.
     open.vfs.opens().may_replace().map_err(|_| NtStatus::SHARING_VIOLATION)?;
     Ok(())
 }
 
-/// Whether a directory takes the place of another, as rename(2) has it: of one that is empty.
+/// Whether a directory replaces another, as rename(2) allows if the other one is empty.
 async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Failure> {
     if !replace || !open.is_posix() || (open.kind, target.kind) != (Kind::Dir, Kind::Dir) {
         return Ok(false);
@@ -333,7 +334,7 @@ async fn gives_way(open: &Open, target: &Attr, replace: bool) -> Result<bool, Fa
     if entries.is_empty() { Ok(true) } else { Err(NtStatus::DIRECTORY_NOT_EMPTY.into()) }
 }
 
-/// [MS-FSA] 2.1.5.15.12.1: a stream gets another name.
+/// [MS-FSA] 2.1.5.15.12.1: renames a stream.
 async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Failure> {
     let base = open.vfs.base(open.node);
     if open.claim.delete_pending() {
@@ -348,13 +349,13 @@ async fn rename_stream(open: &Open, name: &[u8], replace: bool) -> Result<(), Fa
     Ok(open.vfs.rename_stream(open.node, name, replace).await?)
 }
 
-/// What of others is in the way of a rename, besides what [`caching::before_set_info`] has asked for: first the sharing of the
-/// directory that it goes to, then what is open below a directory, then what is open of the file that it replaces. Handles
-/// that a client keeps for its cache alone are asked for; true when somebody was waited for, and everything may have changed.
+/// Clears what blocks a rename, besides what [`caching::before_set_info`] has broken: first the sharing mode of the
+/// target directory, then opens below a moved directory, then opens of the file that it replaces. Handles that clients
+/// keep only for caching are recalled; returns true if this waited, because everything may have changed.
 async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> Result<bool, Failure> {
     let (opens, by) = (open.vfs.opens(), Some(open.claim.key()));
     if open.is_posix() {
-        // A directory moves with whatever is open in it, and gets names while somebody is about to move it.
+        // With POSIX semantics a directory moves despite opens in it, and accepts names despite an open for deletion.
         opens.may(to.dir, Rights::WRITE)?;
     } else {
         if to.dir != open.node
@@ -381,15 +382,15 @@ async fn make_way(cx: &OpContext, open: &Open, to: &Resolved, replace: bool) -> 
     }
 }
 
-/// [MS-FSA] 2.1.4.2: whatever is open below a directory keeps it where it is (ours would not mind, but clients take the paths of
-/// what they have open for granted), save handles that are kept for a cache alone: those are closed one after the other.
-/// Nobody is asked for them where somebody else's open stays anyway. Whether anybody was asked.
+/// [MS-FSA] 2.1.4.2: an open below a directory keeps the directory in place (our opens would not mind, but clients rely
+/// on the paths of their open files), except handles that are kept only for caching: those are recalled one after the
+/// other. None is recalled if another open remains anyway. Returns whether any was recalled.
 async fn vacate(cx: &OpContext, open: &Open) -> Result<bool, Failure> {
     let opens = open.vfs.opens();
     let mut asked = HashSet::new();
     loop {
         let below = open.vfs.open_below(open.node).await;
-        // One that was closed and is open again, or never was closed, is in use (2.1.5.15.12, note 186).
+        // A handle that was reopened after its close, or was not closed, is in use (2.1.5.15.12, note 186).
         if below.iter().any(|node| asked.contains(node) || !opens.only_cached(*node)) {
             return Err(NtStatus::ACCESS_DENIED.into());
         }
@@ -407,9 +408,9 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     match (open.vfs.stream_of(open.node), to_stream) {
         (None, None) => {}
         (Some(_), Some(name)) => return rename_stream(open, &name, wish.replace_if_exists).await,
-        // As Windows answers it: the file whose stream it would become is in use, by this very open.
+        // Windows' status: the file whose stream it would become is in use, by this very open.
         (Some(_), None) if wish.name.contains(':') => return Err(NtStatus::SHARING_VIOLATION.into()),
-        // A file does not turn into a stream, nor a stream into a file.
+        // A file cannot become a stream, nor a stream a file.
         _ => return Err(NtStatus::INVALID_PARAMETER.into()),
     }
     let path = new_path(&wish.name, open.kind)?;
@@ -440,7 +441,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
     let source = from.borrow();
     match &to.found {
         None => match vfs.rename(source, to.at(&to.name), false).await {
-            // As smbd answers it: the place is in a directory that is in use, by this very open. To POSIX it is invalid.
+            // Samba's status: the target is in a directory that is in use, by this very open. For POSIX it is invalid.
             Err(Error::Invalid) if open.kind == Kind::Dir && !open.is_posix() => {
                 return Err(NtStatus::SHARING_VIOLATION.into());
             }
@@ -451,7 +452,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
                 // Only the case changes.
                 vfs.rename(source, to.at(&to.name), false).await?;
             } else {
-                // The other name is a link to the same file: what remains to be done is to take this one away.
+                // The other name is a link to the same file: only this name has to be removed.
                 vfs.remove(from.dir, &from.name).await?;
             }
         }
@@ -476,7 +477,7 @@ async fn rename(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure
 
 /// [MS-FSA] 2.1.5.15.7.
 async fn link(cx: &OpContext, open: &Open, wish: Rename) -> Result<(), Failure> {
-    // smbclient's `hardlink` begins the name with a backslash, and smbd takes it.
+    // smbclient's `hardlink` starts the name with a backslash, and Samba accepts that.
     let path = new_path(wish.name.strip_prefix('\\').unwrap_or(&wish.name), open.kind)?;
     let vfs = &open.vfs;
     if open.kind == Kind::Dir {

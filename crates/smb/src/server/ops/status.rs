@@ -1,8 +1,7 @@
-//! One function maps the store's errors to NTSTATUS; others do it for what the wire and the open table refuse.
+//! Maps errors of the store, of parsing and of the open table to NTSTATUS.
 //!
-//! Spec: [MS-ERREF] 2.3.1; [MS-FSA] 2.1.5 names the status of each failure.
-//! Does not: know which operation failed, so "not found" means the last name; whoever looks at the
-//! names before it says STATUS_OBJECT_PATH_NOT_FOUND itself.
+//! Spec: [MS-ERREF] 2.3.1; [MS-FSA] 2.1.5 names the status of each failure. The mapping does not know the operation, so
+//! "not found" means the last name; code that looks up the names before it returns STATUS_OBJECT_PATH_NOT_FOUND itself.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,11 +21,11 @@ pub(super) const NONE_MAPPED: NtStatus = NtStatus(0xC000_0073);
 pub(super) const VOLUME_NOT_UPGRADED: NtStatus = NtStatus(0xC000_029C);
 pub(super) const UNEXPECTED_IO_ERROR: NtStatus = NtStatus(0xC000_00E9);
 
-/// What the client is told about a failure of the store.
+/// The status for an error of the store.
 pub(super) fn of(error: &Error) -> NtStatus {
     match error {
         Error::NotFound => NtStatus::OBJECT_NAME_NOT_FOUND,
-        // The file was removed behind the handle's back.
+        // The file was removed although the handle is open.
         Error::Stale => NtStatus::FILE_CLOSED,
         Error::Exists => NtStatus::OBJECT_NAME_COLLISION,
         Error::NotDir => NtStatus::NOT_A_DIRECTORY,
@@ -35,7 +34,7 @@ pub(super) fn of(error: &Error) -> NtStatus {
         Error::Access | Error::NotPermitted => NtStatus::ACCESS_DENIED,
         Error::BadName | Error::NameTooLong => NtStatus::OBJECT_NAME_INVALID,
         Error::Invalid => NtStatus::INVALID_PARAMETER,
-        // [MS-FSA] 2.1.5.4: beyond the volume's MaxFileSize an offset is a wrong one.
+        // [MS-FSA] 2.1.5.4: an offset beyond the volume's MaxFileSize is invalid.
         Error::TooLarge => NtStatus::INVALID_PARAMETER,
         Error::NoSpace => NtStatus::DISK_FULL,
         Error::Limit(what @ "open files (ulimit -n)") => {
@@ -58,8 +57,8 @@ pub(super) fn of(error: &Error) -> NtStatus {
     }
 }
 
-/// Says in the log which limit it is, and how it is raised where it can be: at most every ten seconds, because whoever runs
-/// into one does so again and again.
+/// Logs that a limit was reached, and how to raise it if possible; at most every ten seconds, because limits are
+/// usually reached again and again.
 pub(crate) fn limit_reached(what: &'static str) {
     const PAUSE: Duration = Duration::from_secs(10);
     static LAST: Mutex<Option<(&str, Time)>> = Mutex::new(None);
@@ -97,7 +96,7 @@ impl From<random::Unavailable> for Failure {
     }
 }
 
-/// [MS-SMB2] 3.3.5.2.6: what cannot be read is an invalid parameter.
+/// [MS-SMB2] 3.3.5.2.6: a malformed request is an invalid parameter.
 impl From<Malformed> for Failure {
     fn from(malformed: Malformed) -> Failure {
         tracing::debug!("{malformed}");

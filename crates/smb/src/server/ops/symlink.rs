@@ -1,12 +1,12 @@
-//! Symbolic links: where one leads, as SMB and as the store write it. The client may follow it, the server never does.
+//! Symbolic links: converts their targets between SMB and the store. Clients may follow links, the server never does.
 //!
-//! Spec: [MS-SMB2] 2.2.2.2.1 (error data of STATUS_STOPPED_ON_SYMLINK), [MS-FSCC] 2.1.2.4 (reparse data).
-//! Does not: give away absolute targets of Unix: they name places of this host, not of the share (2.2.2.2.1 says not to);
-//! the client then learns only that the name is a link. Nor make links: see [`super::reparse`].
+//! Spec: [MS-SMB2] 2.2.2.2.1 (error data of STATUS_STOPPED_ON_SYMLINK), [MS-FSCC] 2.1.2.4 (reparse data). Absolute Unix
+//! targets are not revealed: they name paths on this host, not in the share (2.2.2.2.1 forbids it); the client then
+//! learns only that the name is a link. Links are created in [`super::reparse`].
 //!
-//! A relative link of a client is one for everybody, NFS clients and programs of this host too. An absolute one
-//! (`\??\UNC\server\share\path`) is kept as it is written: to Unix it leads nowhere, and SMB clients get it back. A
-//! target that ends in a separator is that of a link to a directory.
+//! A relative link that a client creates works for everybody, including NFS clients and local programs. An absolute one
+//! (`\??\UNC\server\share\path`) is stored as written: it dangles on Unix, and SMB clients get it back. A target that
+//! ends in a separator marks a link to a directory.
 
 use weft_store::vfs::{Error, NodeId, Vfs};
 use weft_wire::smb2::error::{self, ERROR_ID_DEFAULT, ErrorContext};
@@ -17,19 +17,19 @@ use crate::server::context::Failure;
 
 const ERROR_TAG: u32 = 0x4C4D_5953;
 const FLAG_RELATIVE: u32 = 1;
-/// How Windows begins an absolute target.
+/// The prefix of Windows' absolute targets.
 const ABSOLUTE: &str = "\\??\\";
 /// Offsets, lengths and flags.
 const FIXED: usize = 12;
 
-/// Where a link leads, as SMB writes paths.
+/// The target of a link, in SMB's notation.
 pub(super) struct Target {
     name: String,
     absolute: bool,
 }
 
 impl Target {
-    /// As a client of POSIX wants it, or another.
+    /// With the separators that a POSIX client expects, or SMB's.
     fn separated(self, posix: bool) -> Target {
         match posix && !self.absolute {
             true => Target { name: self.name.replace('\\', "/"), ..self },
@@ -43,7 +43,7 @@ impl Target {
     }
 }
 
-/// The target of a link; `None` when it cannot be said.
+/// The target of a link; `None` if it must not be revealed.
 async fn target(vfs: &Vfs, node: NodeId) -> Result<Option<Target>, Error> {
     let target = vfs.readlink(node).await?;
     if target.starts_with(ABSOLUTE.as_bytes()) {
@@ -58,15 +58,15 @@ async fn target(vfs: &Vfs, node: NodeId) -> Result<Option<Target>, Error> {
     Ok(Some(Target { name: names.join("\\"), absolute: false }))
 }
 
-/// Whether a link is one to a directory, as its maker said.
+/// Whether a link was created as a link to a directory.
 pub(super) async fn is_to_directory(vfs: &Vfs, node: NodeId) -> Result<bool, Error> {
     Ok(matches!(vfs.readlink(node).await?.last(), Some(b'/' | b'\\')))
 }
 
-/// SubstituteNameOffset to PathBuffer: what both structures share.
+/// SubstituteNameOffset to PathBuffer: the part that both structures share.
 fn names(target: &Target) -> Vec<u8> {
     let mut out = Vec::new();
-    // What people are shown: `\??\UNC\server` is `\\server`, `\??\C:` is `C:`.
+    // The print name: `\??\UNC\server` becomes `\\server`, `\??\C:` becomes `C:`.
     let shown = match target.name.strip_prefix(ABSOLUTE) {
         Some(rest) => rest.strip_prefix("UNC\\").map_or(rest.to_owned(), |rest| format!("\\\\{rest}")),
         None => target.name.clone(),
@@ -86,8 +86,8 @@ fn names(target: &Target) -> Vec<u8> {
     out
 }
 
-/// The failure of a CREATE whose path goes through the link `node`; `rest` is what follows it in the path. To `posix` a target
-/// has `/` between its names.
+/// The failure of a CREATE whose path goes through the link `node`; `rest` is the remainder of the path. With `posix`
+/// the target has `/` between its names.
 pub(super) async fn stopped(vfs: &Vfs, node: NodeId, rest: &[Vec<u8>], posix: bool) -> Failure {
     let mut failure = Failure::from(NtStatus::STOPPED_ON_SYMLINK);
     match target(vfs, node).await {
@@ -101,7 +101,7 @@ pub(super) async fn stopped(vfs: &Vfs, node: NodeId, rest: &[Vec<u8>], posix: bo
     failure
 }
 
-/// Dialect 3.1.1 wants error data in a context (2.2.2); the other operations that walk paths have none.
+/// In dialect 3.1.1 error data is in a context (2.2.2); no other operation that resolves paths returns any.
 pub(super) fn in_context(failure: Failure, dialect: Dialect) -> Failure {
     match failure.data {
         error::Response::Plain(data) if dialect >= Dialect::V3_1_1 && !data.is_empty() => {
@@ -127,12 +127,12 @@ fn error_data(target: &Target, rest: &[Vec<u8>]) -> Vec<u8> {
     data
 }
 
-/// The data of the reparse point that a link is; `None` for an absolute target of Unix. For `posix` see [`stopped`].
+/// The reparse data of a link; `None` for an absolute Unix target. For `posix` see [`stopped`].
 pub(super) async fn reparse_data(vfs: &Vfs, node: NodeId, posix: bool) -> Result<Option<Vec<u8>>, Error> {
     Ok(target(vfs, node).await?.map(|target| names(&target.separated(posix))))
 }
 
-/// The target that the data of a reparse point names.
+/// Parses the target from reparse data.
 pub(super) fn parse(data: &[u8]) -> Result<Target, NtStatus> {
     let invalid = status::IO_REPARSE_DATA_INVALID;
     let u16_at = |at: usize| {
@@ -145,11 +145,11 @@ pub(super) fn parse(data: &[u8]) -> Result<Target, NtStatus> {
     from_client(utf16::decode(name).map_err(|_| invalid)?, relative)
 }
 
-/// The target that a client writes like this. Unix clients write `/` between names.
+/// A target as a client writes it. Unix clients write `/` between names.
 pub(super) fn from_client(name: String, relative: bool) -> Result<Target, NtStatus> {
     let invalid = status::IO_REPARSE_DATA_INVALID;
     if name.starts_with('/') {
-        // It leads out of the share, wherever that is.
+        // It leaves the share, wherever that is.
         return Err(NtStatus::ACCESS_DENIED);
     }
     let name = if relative { name.replace('/', "\\") } else { name };
@@ -157,15 +157,15 @@ pub(super) fn from_client(name: String, relative: bool) -> Result<Target, NtStat
         _ if name.is_empty() || name.contains('\0') => Err(invalid),
         (true, false) if !name.starts_with('\\') => Ok(Target { name, absolute: false }),
         (false, true) => Ok(Target { name, absolute: true }),
-        // How Linux writes an absolute one.
+        // Linux writes absolute targets like this.
         (false, false) => Err(NtStatus::ACCESS_DENIED),
-        // From the root of the volume, which is not the share's: it could not be told what it means.
+        // Relative to the volume's root, which is not the share's: its meaning would be unclear.
         _ => Err(invalid),
     }
 }
 
-/// A target as the store keeps it. One that leads out of the share is refused: who follows it on this host would find
-/// what is not the client's.
+/// A target in the store's notation. One that leaves the share is refused: a local program that follows it would reach
+/// files that are not the client's.
 pub(super) async fn to_store(
     vfs: &Vfs,
     target: &Target,
@@ -178,7 +178,7 @@ pub(super) async fn to_store(
     }
     let mut names = Vec::new();
     let mut at = dir;
-    // Names below the directory where `..` has led.
+    // Number of names below the directory that the leading `..` components reach.
     let mut below = 0usize;
     for name in name.split('\\').filter(|name| !name.is_empty()) {
         match name {
@@ -230,7 +230,7 @@ mod tests {
             let data = names(&target);
             let parsed = parse(&data).unwrap();
             assert_eq!((&parsed.name, parsed.absolute), (&target.name, target.absolute));
-            // What people are shown is not looked at.
+            // The print name is ignored.
             for len in 0..FIXED + 2 * target.name.len() {
                 assert!(parse(&data[..len]).is_err(), "{len}");
             }
@@ -242,7 +242,7 @@ mod tests {
                 "{wrong}"
             );
         }
-        // As Linux writes them.
+        // Linux writes them like this.
         assert_eq!(parse(&names(&relative("../a b"))).unwrap().name, "..\\a b");
         assert_eq!(parse(&names(&relative("/etc/passwd"))).err(), Some(NtStatus::ACCESS_DENIED));
     }

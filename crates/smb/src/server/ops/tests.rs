@@ -1,4 +1,4 @@
-//! Operations without a connection around them: a bench that hands requests to [`dispatch`], on a memory disk.
+//! Operations without a connection: a test bench passes requests to [`dispatch`], on a memory disk.
 
 mod beside;
 mod control;
@@ -53,12 +53,12 @@ use crate::server::{Config, NetworkInterface, Offers, Server};
 /// Size of the memory disk.
 const DISK: u64 = 64 << 20;
 
-/// A transport that carries nothing, but lends the memory of a client.
+/// A transport that moves nothing, but exposes the memory of a client.
 struct Client {
     rdma: bool,
-    /// What [`Channel::fetch`] gives.
+    /// What [`Channel::fetch`] returns.
     memory: Bytes,
-    /// Whether a file in memory can be filled from it directly.
+    /// Whether the transport can write from it directly into a file in memory.
     reaches_files: Cell<bool>,
     fetched: RefCell<Vec<Segment>>,
     sent: Cell<usize>,
@@ -111,7 +111,7 @@ impl Channel for Client {
     fn close(&self) {}
 }
 
-/// One session in one tree, and what it is made of.
+/// One session in one tree, with its server.
 struct Bench {
     vfs: Vfs,
     server: Arc<Server>,
@@ -122,12 +122,12 @@ struct Bench {
     ids: Cell<u64>,
 }
 
-/// Who asks, and how.
+/// The sender of a request.
 struct Asker<'a> {
     session: &'a Arc<Session>,
     tree: u32,
     flags: Flags,
-    /// The request came encrypted.
+    /// Whether the request was encrypted.
     sealed: bool,
 }
 
@@ -140,13 +140,13 @@ impl Bench {
         Bench::offering(Offers::default(), vfs, dialect, rdma)
     }
 
-    /// Its sessions can make the server keep so much.
+    /// A bench with this memory budget for sessions.
     fn holding(held_bytes: usize) -> Bench {
         let limits = crate::server::Limits { held_bytes, ..Default::default() };
         Bench::on(limited(limits, Offers::default(), Ram::new(DISK).into()), Dialect::V3_1_1, true)
     }
 
-    /// Of a server whose clients may have so many descriptors together.
+    /// A bench whose server limits the clients' descriptors to this number.
     fn opening(descriptors: usize) -> Bench {
         let limits = crate::server::Limits { descriptors, ..Default::default() };
         Bench::on(limited(limits, Offers::default(), Ram::new(DISK).into()), Dialect::V3_1_1, true)
@@ -156,7 +156,7 @@ impl Bench {
         Bench::on(server(offers, vfs), dialect, rdma)
     }
 
-    /// A session with a server that others may use as well.
+    /// A session on a server that other benches may share.
     fn on(server: Arc<Server>, dialect: Dialect, rdma: bool) -> Bench {
         let share = server.shares.now()[0].clone();
         let client = Rc::new(Client {
@@ -188,7 +188,7 @@ impl Bench {
         Bench { vfs, server, client, connection, session, tree, ids: Cell::new(0) }
     }
 
-    /// A session of somebody else on the same connection.
+    /// A session of another user on the same connection.
     fn another_session(&self, user: &str) -> Arc<Session> {
         let profile = self.connection.negotiated().profile;
         let id = self.session.id + self.connection.sessions_len() as u64;
@@ -220,7 +220,7 @@ impl Bench {
         OpContext::new(admitted, None, true)
     }
 
-    /// One request and its answer, as a message.
+    /// Sends one request and returns its answer as a message.
     async fn ask(&self, command: Command, emit: impl FnOnce(&mut Vec<u8>)) -> Result<Bytes, NtStatus> {
         self.answer(command, emit).await.map(|reply| reply.message.into()).map_err(|failure| failure.status)
     }
@@ -244,7 +244,7 @@ impl Bench {
         Ok(close::Response::parse(&message).unwrap())
     }
 
-    /// Makes a file with this content.
+    /// Creates a file with this content.
     async fn put(&self, path: &str, content: &[u8]) {
         let file = self
             .open(&Wish { disposition: CreateDisposition::OverwriteIf, ..Wish::file(path) })
@@ -319,7 +319,7 @@ fn session_of(connection: &Connection, held: Charge, id: u64, user: &str, profil
     session
 }
 
-/// What a CREATE asks for.
+/// The parameters of a CREATE.
 #[derive(Clone)]
 struct Wish<'a> {
     path: &'a str,
@@ -332,7 +332,7 @@ struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// Opens a file for everything, sharing everything.
+    /// Opens a file with all access, sharing everything.
     fn file(path: &str) -> Wish<'_> {
         Wish {
             path,
@@ -369,7 +369,7 @@ fn run(story: impl AsyncFnOnce(Bench)) {
     rt::block_on(story(Bench::new())).unwrap();
 }
 
-/// The error that an answer must be.
+/// The error of an answer that must fail.
 fn status<T>(answer: Result<T, NtStatus>) -> NtStatus {
     match answer {
         Ok(_) => panic!("succeeded"),

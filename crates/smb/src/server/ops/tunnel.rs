@@ -1,8 +1,8 @@
-//! Tunnelling: a file that is removed by its 8.3 name and made again by it keeps its long name.
+//! Tunnelling: a file that is removed by its 8.3 name and created again by it keeps its long name.
 //!
-//! Spec: [MS-FSA] 2.1.1.2 (TunnelCacheEntry), 2.1.5.1.1 (creation), 2.1.5.5, phase 7 (deletion).
-//! Owns: the names of a moment. Limits: [`MAX_ENTRIES`], each for [`LIFETIME`].
-//! Does not: bring a time of creation back, which would be untrue, or remember files removed by their long names.
+//! Spec: [MS-FSA] 2.1.1.2 (TunnelCacheEntry), 2.1.5.1.1 (creation), 2.1.5.5, phase 7 (deletion). Owns at most
+//! [`MAX_ENTRIES`] names, each for [`LIFETIME`]. Creation times are not restored, because they would be wrong; files
+//! removed by their long names are not remembered.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,28 +13,28 @@ use weft_store::NodeId;
 use weft_store::backend::short_name;
 use weft_store::opens::Opens;
 
-/// Files remembered; the oldest gives way.
+/// Entries; the oldest is replaced.
 const MAX_ENTRIES: usize = 256;
-/// How long one is.
+/// How long an entry lives.
 const LIFETIME: Duration = Duration::from_secs(15);
 
-/// Which directory of which share.
-type Place<'a> = (&'a Arc<Opens>, NodeId);
+/// A directory of a share.
+type DirKey<'a> = (&'a Arc<Opens>, NodeId);
 
 struct Entry {
     until: Time,
-    /// Stands for the share.
+    /// Identifies the share.
     opens: Arc<Opens>,
     dir: NodeId,
     short: String,
     long: Vec<u8>,
 }
 
-/// Files that were removed by their 8.3 names of late.
+/// Files that were recently removed by their 8.3 names.
 #[derive(Default)]
 pub(crate) struct Tunnel(Mutex<VecDeque<Entry>>);
 
-/// The 8.3 name by which a client that says `asked` means what the store calls `name`; `None` when it says that.
+/// The 8.3 name, if `asked` is that of the file that the store calls `name`; `None` if `asked` is its long name.
 pub(super) fn asked_short(asked: &[u8], name: &[u8]) -> Option<String> {
     if !asked.contains(&b'~') {
         return None;
@@ -43,25 +43,25 @@ pub(super) fn asked_short(asked: &[u8], name: &[u8]) -> Option<String> {
 }
 
 impl Tunnel {
-    /// `long` was removed by its name `short`.
-    pub(super) fn removed(&self, place: Place<'_>, short: &str, long: Vec<u8>, now: Time) {
+    /// Records that `long` was removed by its name `short`.
+    pub(super) fn removed(&self, dir: DirKey<'_>, short: &str, long: Vec<u8>, now: Time) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= MAX_ENTRIES {
             entries.pop_front();
         }
-        let (opens, dir) = (place.0.clone(), place.1);
+        let (opens, dir) = (dir.0.clone(), dir.1);
         entries.push_back(Entry { until: now + LIFETIME, opens, dir, short: short.to_owned(), long });
     }
 
-    /// The long name of the file that was called `short` a moment ago. It is told once.
-    pub(super) fn take(&self, place: Place<'_>, short: &[u8], now: Time) -> Option<Vec<u8>> {
+    /// Takes the long name of the file that was recently called `short`.
+    pub(super) fn take(&self, dir: DirKey<'_>, short: &[u8], now: Time) -> Option<Vec<u8>> {
         if !short.contains(&b'~') {
             return None;
         }
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|entry| entry.until > now);
         let is_it = |entry: &Entry| {
-            (entry.dir == place.1 && Arc::ptr_eq(&entry.opens, place.0))
+            (entry.dir == dir.1 && Arc::ptr_eq(&entry.opens, dir.0))
                 && entry.short.as_bytes().eq_ignore_ascii_case(short)
         };
         let at = entries.iter().position(is_it)?;

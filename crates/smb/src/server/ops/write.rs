@@ -1,9 +1,9 @@
-//! WRITE: slices of the message, or what the transport fetches from the client's memory, into the file.
+//! WRITE: writes slices of the message, or bytes fetched from the client's memory, to the file.
 //!
-//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Buffers: the message's, or the one that was fetched into, or
-//! none where the transport reaches the file's own memory; neither is copied, but what was encrypted for its way by RDMA is
-//! decrypted into another. Does not: refuse WRITE_THROUGH without unbuffered I/O, as the specification has it: the data is
-//! made durable, which is what was asked for.
+//! Spec: [MS-SMB2] 3.3.5.13, [MS-FSA] 2.1.5.4. Payload is in the message's buffer, in the buffer that was fetched into,
+//! or in none if the transport reaches the file's own memory. Nothing is copied, except that encrypted RDMA payload is
+//! decrypted into another buffer. WRITE_THROUGH without unbuffered I/O is not refused, as the specification demands:
+//! the data is made durable, which is what the client wants.
 
 use bytes::Bytes;
 use weft_machine::File;
@@ -19,7 +19,7 @@ use super::read::Route;
 use super::status;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// Offset that means "behind the last byte" (FILE_WRITE_TO_END_OF_FILE; [MS-FSA] 2.1.5.4: any negative one, but -2).
+/// Offset that means the end of the file (FILE_WRITE_TO_END_OF_FILE; [MS-FSA] 2.1.5.4: any negative one except -2).
 const AT_END: u64 = u64::MAX;
 const WRITE: AccessMask = AccessMask(AccessMask::FILE_WRITE_DATA.0 | AccessMask::FILE_APPEND_DATA.0);
 
@@ -79,7 +79,7 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
             }
         }
     };
-    // Locks may have come while the data travelled.
+    // Locks may have been taken during the transfer.
     match at {
         Target::At(offset) => {
             open.claim.may_write(offset, u64::from(len))?;
@@ -96,8 +96,8 @@ async fn carry_out(cx: &OpContext, request: Request, route: Route) -> Result<u32
     Ok(len)
 }
 
-/// Payload straight from the client's memory into a file that lies in ours, where the transport reaches both: with one copy.
-/// False: it did not go so.
+/// Copies payload straight from the client's memory into a file that is in our memory, if the transport reaches both:
+/// one copy. Returns false if that is not possible.
 async fn placed(
     cx: &OpContext,
     open: &Open,
@@ -119,7 +119,7 @@ async fn placed(
     Ok(true)
 }
 
-/// Whether a write is answered when it is durable.
+/// Whether a write is answered only once it is durable.
 fn is_through(open: &Open, flags: Flags) -> bool {
     flags.contains(Flags::WRITE_THROUGH) || open.options.contains(CreateOptions::WRITE_THROUGH)
 }
@@ -128,12 +128,12 @@ fn is_through(open: &Open, flags: Flags) -> bool {
 #[derive(Clone, Copy)]
 enum Target {
     At(u64),
-    /// Behind the last byte, wherever that is when it is written.
+    /// At the end of the file at the time of the write.
     End,
 }
 
-/// Where the request says. That goes for who may append alone, too: Windows takes his writes like anybody's (3.3.5.13, note 364;
-/// [MS-FSA] 2.1.5.4 makes no difference). Who wants the end, wherever it is, says so.
+/// At the requested offset. This includes opens with append access only: Windows writes there too (3.3.5.13, note 364;
+/// [MS-FSA] 2.1.5.4 makes no difference). A client that wants the end of the file says so.
 fn target(offset: u64, len: u32) -> Result<Target, NtStatus> {
     if offset == AT_END {
         return Ok(Target::End);
@@ -157,13 +157,13 @@ fn clip(segments: &mut Vec<weft_transport::Segment>, len: u32) {
 
 async fn fetch(cx: &OpContext, segments: Vec<weft_transport::Segment>) -> Result<Bytes, Failure> {
     cx.channel().fetch(segments).await.map_err(|e| {
-        // The connection ends over this; the answer is for the log of whoever still hears it.
+        // The connection ends; the error is logged, in case nobody receives the answer.
         tracing::debug!("RDMA Read of a WRITE's payload: {e}");
         status::UNEXPECTED_IO_ERROR.into()
     })
 }
 
-/// Payload as the client meant it: decrypted, or with its signature verified.
+/// Recovers the client's payload: decrypts it, or verifies its signature.
 async fn restored(cx: &OpContext, data: Bytes, crypto: &Crypto) -> Result<Bytes, Failure> {
     if crypto.kind == RdmaTransformId::SIGNING {
         let right =

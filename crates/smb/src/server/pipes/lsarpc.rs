@@ -1,6 +1,6 @@
-//! The local security authority: names for SIDs and SIDs for names, for whoever shows or sets permissions.
+//! The local security authority: translates SIDs and names, for clients that show or set permissions.
 //!
-//! Spec: [MS-LSAT] 3.1.4, [MS-LSAD] 3.1.4. Does not: trust other domains, or give anybody rights.
+//! Spec: [MS-LSAT] 3.1.4, [MS-LSAD] 3.1.4. There are no trusted domains, and rights cannot be changed.
 
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::lsarpc::{self, Policy};
@@ -21,7 +21,7 @@ pub(super) fn call(
         _ => Err(FaultStatus::CONTEXT_MISMATCH),
     };
     Ok(match opnum {
-        // For whom and for what access it is opened makes no difference: whoever has logged on may look names up.
+        // The caller and the requested access make no difference: every user may look names up.
         lsarpc::OPEN_POLICY | lsarpc::OPEN_POLICY2 => {
             lsarpc::emit_handle(handles.open(Object::Policy)?, NtStatus::SUCCESS)
         }

@@ -1,10 +1,9 @@
-//! Named pipes: what is opened on IPC$, and how bytes go in and come out.
+//! Named pipes: opens on IPC$, and the bytes that go in and come out.
 //!
 //! Spec: [MS-SMB2] 3.3.5.9 (CREATE), 3.3.5.12, 3.3.5.13, 3.3.5.15.3 and .4 (transceive, peek); [MS-FSCC] 2.3.41 to
-//! 2.3.47, 2.4.34, 2.4.35.
-//! Owns: the pipes of a tree. A pipe has one reader and writer, its client; at the other end is an [`Association`], which
-//! answers at once, so that only a READ before its WRITE ever waits.
-//! Does not: serve pipes of other programs, or byte locks, directories and change notices on IPC$.
+//! 2.3.47, 2.4.34, 2.4.35. Owns the pipes of a tree. A pipe has one reader and writer, its client; the other end is an
+//! [`Association`], which answers at once, so only a READ that precedes its WRITE ever waits. There are no pipes of
+//! other programs, and no byte locks, directories or change notices on IPC$.
 
 mod lsarpc;
 mod rpc;
@@ -35,28 +34,28 @@ use super::context::{Answer, Failure, OpContext, Reply};
 use super::held::{self, PIPE_BYTES};
 use super::ops;
 
-/// Pipes that one tree can have open.
+/// Open pipes per tree.
 const MAX_PIPES: usize = 128;
-/// Answers that wait to be read from one pipe, in bytes: beyond it, a pipe takes no more calls.
+/// Unread answers per pipe, in bytes: beyond this, the pipe accepts no more calls.
 const MAX_UNREAD_BYTES: usize = 1 << 20;
-/// READs that wait on one pipe.
+/// Waiting READs per pipe.
 const MAX_WAITING: usize = 1024;
-/// What a pipe says to hold (FilePipeLocalInformation): nobody depends on it.
+/// The quota that a pipe reports (FilePipeLocalInformation); clients do not rely on it.
 const QUOTA_BYTES: u32 = 4096;
-/// In a FileId, marks pipes: the open table of a session never sets it.
+/// Marks pipes in a FileId: a session's open table never sets this bit.
 const PIPE_BIT: u64 = 1 << 63;
 
-/// What a client reads and writes.
+/// The state of a pipe.
 struct State {
     rpc: Association,
-    /// Messages that it has not read yet.
+    /// Messages that the client has not read yet.
     unread: VecDeque<Bytes>,
     unread_bytes: usize,
-    /// FILE_PIPE_BYTE_STREAM_MODE: messages flow together.
+    /// FILE_PIPE_BYTE_STREAM_MODE: message boundaries are ignored.
     byte_mode: bool,
     closed: bool,
     waiting: Vec<Waker>,
-    /// What all of this takes.
+    /// The charge for all of this.
     held: Charge,
 }
 
@@ -73,13 +72,13 @@ impl State {
         }
     }
 
-    /// Charges what is kept now, if there is room for it.
+    /// Updates the charge to the current size, if the budget allows it.
     fn hold(&mut self) -> Result<(), Full> {
         let bytes = PIPE_BYTES.saturating_add(self.unread_bytes).saturating_add(self.rpc.held_bytes());
         self.held.set(bytes)
     }
 
-    /// Nothing goes in or comes out any more.
+    /// Closes the pipe in both directions.
     fn end(&mut self) {
         self.closed = true;
         self.unread.clear();
@@ -95,7 +94,7 @@ pub(super) struct Pipe {
     state: Mutex<State>,
 }
 
-/// Bytes that were read, and whether their message goes on.
+/// The bytes read, and whether their message continues.
 type Taken = (Bytes, bool);
 
 impl Pipe {
@@ -103,7 +102,7 @@ impl Pipe {
         Pipe { service, state: Mutex::new(State::new(held)) }
     }
 
-    /// Hands over what the client wrote; answers are there when this returns.
+    /// Processes the bytes that the client wrote; the answers are queued when this returns.
     fn write(&self, cx: &OpContext, data: &Bytes) -> Result<(), NtStatus> {
         let waiting = {
             let mut state = lock(&self.state);
@@ -116,7 +115,7 @@ impl Pipe {
             let caller = Caller { server: cx.server(), session: cx.session(), peer: &cx.connection().peer };
             let answers = state.rpc.receive(&caller, self.service, data);
             if state.rpc.is_broken() {
-                // What was answered can still be read.
+                // Queued answers can still be read.
                 state.closed = true;
             }
             let more = answers.iter().map(Bytes::len).sum();
@@ -135,7 +134,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Takes up to `len` bytes of the next message; `None` when there is none.
+    /// Takes up to `len` bytes of the next message; `None` if there is none.
     fn try_read(&self, len: usize) -> Option<Taken> {
         let state = &mut *lock(&self.state);
         let first = state.unread.front_mut()?;
@@ -145,12 +144,12 @@ impl Pipe {
             state.unread.pop_front();
         }
         state.unread_bytes = state.unread_bytes.saturating_sub(taken.len());
-        // Less than before: there is room.
+        // The size has shrunk, so this cannot fail.
         let _ = state.hold();
         Some((taken, more && !state.byte_mode))
     }
 
-    /// The same, waiting until there is a message.
+    /// Reads, waiting until there is a message.
     async fn read(&self, cx: &OpContext, len: usize) -> Result<Taken, NtStatus> {
         if let Some(taken) = self.try_read(len) {
             return Ok(taken);
@@ -168,7 +167,7 @@ impl Pipe {
                 return Poll::Ready(Err(NtStatus::PIPE_BROKEN));
             }
             if !state.unread.is_empty() {
-                // A message came between the two looks.
+                // A message arrived between the two checks.
                 task.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -187,7 +186,7 @@ impl Pipe {
         }
     }
 
-    /// Ends it; READs that wait fail.
+    /// Closes the pipe; waiting READs fail.
     fn close(&self) {
         let waiting = {
             let mut state = lock(&self.state);
@@ -199,7 +198,7 @@ impl Pipe {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while a call is answered would leave an association that answers no other: acceptable for its client.
+    // A panic during a call leaves an association that answers no other call: acceptable for its client.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -239,7 +238,7 @@ impl Pipes {
         Some(pipe)
     }
 
-    /// Ends them all.
+    /// Closes all pipes.
     pub(super) fn close_all(&self) {
         let pipes = std::mem::take(&mut lock(&self.slots).pipes);
         pipes.into_iter().for_each(|(_, (_, pipe))| pipe.close());
@@ -251,12 +250,12 @@ fn file_id(serial: u32, slot: usize) -> FileId {
     FileId { persistent: id, volatile: id }
 }
 
-/// The pipe that a request means: its FileId, or that of the compound.
+/// The pipe that a request refers to: by its FileId, or by that of the compound.
 fn find(cx: &OpContext, carried: FileId) -> Result<Arc<Pipe>, Failure> {
     cx.tree().pipes.find(cx.file_id(carried)).ok_or_else(|| NtStatus::FILE_CLOSED.into())
 }
 
-/// Carries out CREATE to OPLOCK_BREAK on IPC$.
+/// Executes CREATE to OPLOCK_BREAK on IPC$.
 pub(super) async fn dispatch(cx: &OpContext) -> Answer {
     match cx.header().command {
         Command::Create => create(cx),
@@ -282,7 +281,7 @@ fn answer(emit: impl FnOnce(&mut Vec<u8>)) -> Answer {
     Ok(reply)
 }
 
-/// What CREATE and CLOSE say of a pipe.
+/// The metadata of a pipe in CREATE and CLOSE responses.
 const SUMMARY: FileSummary = FileSummary {
     creation_time: weft_wire::smb2::Filetime(0),
     last_access_time: weft_wire::smb2::Filetime(0),
@@ -301,7 +300,7 @@ fn create(cx: &OpContext) -> Answer {
     let service = Service::of_pipe(&request.name).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
     let held = cx.session().hold(PIPE_BYTES)?;
     let file = cx.tree().pipes.insert(Pipe::new(service, held)).ok_or_else(|| {
-        tracing::warn!(peer = %cx.connection().peer, "limit reached: pipes of a tree");
+        tracing::warn!(peer = %cx.connection().peer, "limit reached: pipes per tree");
         NtStatus::PIPE_NOT_AVAILABLE
     })?;
     cx.set_file_id(file);
@@ -326,7 +325,7 @@ fn close(cx: &OpContext) -> Answer {
     answer(|out| close::Response { summary: wanted.then_some(SUMMARY) }.emit(out))
 }
 
-/// Offsets mean nothing on a pipe. Nothing of it travels by RDMA.
+/// Offsets are ignored on a pipe. Pipe data never moves by RDMA.
 async fn read(cx: &OpContext) -> Answer {
     let request = read::Request::parse(cx.message())?;
     let pipe = find(cx, request.file)?;
@@ -375,7 +374,7 @@ async fn control(cx: &OpContext) -> Answer {
             let (output, more) = peek(&*find(cx, request.file)?, room)?;
             (cx.file_id(request.file), output, more)
         }
-        // 3.3.5.15.4: a message, and the one that answers it.
+        // 3.3.5.15.4: writes a message and reads the answer.
         _ => {
             let pipe = find(cx, request.file)?;
             if !lock(&pipe.state).unread.is_empty() {
@@ -392,7 +391,7 @@ async fn control(cx: &OpContext) -> Answer {
     Ok(reply)
 }
 
-/// [MS-FSCC] 2.3.47: whether an instance of a pipe can be had; it always can.
+/// [MS-FSCC] 2.3.47: waits for a pipe instance; one is always available.
 fn wait(input: &[u8]) -> Result<(), NtStatus> {
     const NAME_AT: usize = 14;
     let head = input.first_chunk::<NAME_AT>().ok_or(NtStatus::INVALID_PARAMETER)?;
@@ -403,7 +402,7 @@ fn wait(input: &[u8]) -> Result<(), NtStatus> {
     Service::of_pipe(&name).map(|_| ()).ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)
 }
 
-/// [MS-FSCC] 2.3.46: what is there, without taking it.
+/// [MS-FSCC] 2.3.46: returns queued data without consuming it.
 fn peek(pipe: &Pipe, room: usize) -> Result<Taken, NtStatus> {
     /// FILE_PIPE_CONNECTED_STATE, FILE_PIPE_CLOSING_STATE.
     const CONNECTED: u32 = 3;
@@ -457,18 +456,18 @@ fn info(pipe: &Pipe, class: FileClass) -> Result<Vec<u8>, NtStatus> {
             allocation_size: u64::from(QUOTA_BYTES),
             end_of_file: state.unread_bytes as u64,
             number_of_links: 1,
-            // [MS-FSA] says nothing of pipes; Windows shows them so: they are gone when they are closed.
+            // [MS-FSA] does not cover pipes; Windows reports this, because a closed pipe is gone.
             delete_pending: true,
             ..Standard::default()
         }
         .emit(&mut out),
-        // [MS-FSCC] 2.4.34: read mode; queued completion.
+        // [MS-FSCC] 2.4.34: read mode and completion mode (queued).
         FileClass::PIPE => {
             for word in [u32::from(!state.byte_mode), 0] {
                 out.extend_from_slice(&word.to_le_bytes());
             }
         }
-        // [MS-FSCC] 2.4.35: messages, full duplex, as many as wanted; connected, the client's end.
+        // [MS-FSCC] 2.4.35: message type, full duplex, unlimited instances, connected, client end.
         FileClass::PIPE_LOCAL => {
             let unread = u32::try_from(state.unread_bytes).unwrap_or(u32::MAX);
             for word in [1, 2, u32::MAX, 1, QUOTA_BYTES, unread, QUOTA_BYTES, QUOTA_BYTES, 3, 0] {

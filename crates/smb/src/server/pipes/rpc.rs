@@ -1,9 +1,8 @@
-//! The server's end of a pipe: packets in, packets out.
+//! The server end of a pipe: RPC packets in, RPC packets out.
 //!
-//! Spec: C706 12.6.4, [MS-RPCE] 3.3.1.5 (connection-oriented server). Owns: what was bound, the fragments of a call
-//! that is not whole yet, the handles that calls were given.
-//! Does not: authenticate by itself (whoever has the pipe has logged on), keep calls apart in time (one is answered
-//! before the next is read), or speak anything but NDR.
+//! Spec: C706 12.6.4, [MS-RPCE] 3.3.1.5 (connection-oriented server). Owns the bound contexts, the fragments of an
+//! incomplete call, and the handles that were given out. There is no separate authentication (the pipe's client has
+//! logged on), no concurrency (a call is answered before the next packet is read), and no transfer syntax but NDR.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,26 +18,26 @@ use super::{lsarpc, samr, srvsvc};
 use crate::server::Server;
 use crate::server::session::Session;
 
-/// The largest fragment that is taken or sent, as Windows has it.
+/// The largest fragment received or sent, as in Windows.
 const MAX_FRAGMENT: u16 = 4280;
-/// The stub of a whole call: the longest that is of use, a thousand names, is well below.
+/// Largest stub of a whole call: the longest useful one, with a thousand names, is well below.
 const MAX_CALL_BYTES: usize = 512 << 10;
 /// Presentation contexts of one association.
 const MAX_CONTEXTS: usize = 64;
 /// Handles of one association.
 const MAX_HANDLES: usize = 256;
-/// Answers to what one WRITE brings. Clients wait for an answer before they call again; each call takes a while, and everybody
-/// whose requests run on this core waits for it.
+/// Answers per WRITE. Clients wait for an answer before the next call; each call takes a while, and all requests on
+/// this core wait for it.
 const MAX_ANSWERS_AT_ONCE: usize = 64;
 
-/// On whose behalf a call runs.
+/// The caller of an operation.
 pub(super) struct Caller<'a> {
     pub(super) server: &'a Server,
     pub(super) session: &'a Session,
     pub(super) peer: &'a str,
 }
 
-/// An interface, by the pipe that it is found at.
+/// An interface, named by its pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Service {
     Srvsvc,
@@ -59,20 +58,20 @@ impl Service {
         }
     }
 
-    /// The service at a pipe, with or without the name space that some clients put before it.
+    /// The service at a pipe, with or without the prefix that some clients add.
     pub(super) fn of_pipe(path: &str) -> Option<Service> {
         let path = path.trim_start_matches('\\').to_ascii_lowercase();
         let name = path.strip_prefix("pipe\\").unwrap_or(&path);
         Service::ALL.into_iter().find(|service| service.name() == name)
     }
 
-    /// Which of the services at this pipe has this interface: a host's services share a process by twos.
+    /// The service at this pipe with this interface: some pairs of services share one pipe.
     fn of_interface(self, interface: &Syntax) -> Option<Service> {
         let here = match self {
             Service::Srvsvc | Service::Wkssvc => [Service::Srvsvc, Service::Wkssvc],
             Service::Lsarpc | Service::Samr => [Service::Lsarpc, Service::Samr],
         };
-        // Minor versions are in the high half; those asked for must not be newer than ours, which are all 0.
+        // The minor version is in the high half; ours are all 0, and a client must not ask for a newer one.
         here.into_iter().find(|service| service.interface() == *interface)
     }
 
@@ -87,7 +86,7 @@ impl Service {
     }
 }
 
-/// What a handle stands for.
+/// The object that a handle refers to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Object {
     /// A policy of the local security authority.
@@ -98,11 +97,11 @@ pub(super) enum Object {
     Domain(Sid),
     /// A user of the host's domain, by relative id.
     User(u32),
-    /// The group that they are all in.
+    /// The group of all users.
     Everybody,
 }
 
-/// The handles that were given out.
+/// The open handles.
 #[derive(Default)]
 pub(super) struct Handles {
     serial: u32,
@@ -110,28 +109,28 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    /// A new handle.
+    /// Opens a handle.
     pub(super) fn open(&mut self, object: Object) -> Result<Handle, FaultStatus> {
         if self.open.len() >= MAX_HANDLES {
             return Err(FaultStatus::NO_MEMORY);
         }
-        // All zeros mean "closed".
+        // All zeros mean a closed handle.
         self.serial = self.serial.wrapping_add(1).max(1);
         self.open.push((self.serial, object));
         let mut handle = Handle::default();
         handle.0[4..8].copy_from_slice(&self.serial.to_le_bytes());
-        // The rest of the UUID is the same for all: a handle is good on its own pipe only.
+        // The rest of the UUID is the same for all: a handle is valid only on its own pipe.
         handle.0[12..20].copy_from_slice(b"weft rpc");
         Ok(handle)
     }
 
-    /// What a handle stands for.
+    /// The object of a handle.
     pub(super) fn find(&self, handle: Handle) -> Result<&Object, FaultStatus> {
         let object = self.open.iter().find(|(serial, _)| is(handle, *serial)).map(|(_, object)| object);
         object.ok_or(FaultStatus::CONTEXT_MISMATCH)
     }
 
-    /// Gives a handle back.
+    /// Closes a handle.
     pub(super) fn close(&mut self, handle: Handle) -> Result<(), FaultStatus> {
         let at = self.open.iter().position(|(serial, _)| is(handle, *serial));
         self.open.swap_remove(at.ok_or(FaultStatus::CONTEXT_MISMATCH)?);
@@ -143,7 +142,7 @@ fn is(handle: Handle, serial: u32) -> bool {
     handle.0[..4] == [0; 4] && handle.0[4..8] == serial.to_le_bytes() && handle.0[12..20] == *b"weft rpc"
 }
 
-/// A call whose last fragment has not come yet.
+/// A call whose last fragment has not arrived.
 struct Call {
     id: u32,
     context: u16,
@@ -151,15 +150,15 @@ struct Call {
     stub: Vec<u8>,
 }
 
-/// The state of one pipe's conversation.
+/// The RPC state of one pipe.
 #[derive(Default)]
 pub(super) struct Association {
-    /// Bytes that are not a whole packet yet.
+    /// Bytes of an incomplete packet.
     partial: BytesMut,
-    /// What was bound: context ids and what they mean. Empty before BIND.
+    /// The bound contexts: ids and their services. Empty before BIND.
     contexts: Vec<(u16, Service)>,
     bound: bool,
-    /// The largest fragment that the client takes.
+    /// The largest fragment that the client accepts.
     max_xmit: u16,
     call: Option<Call>,
     handles: Handles,
@@ -167,19 +166,19 @@ pub(super) struct Association {
 }
 
 impl Association {
-    /// Whether the client broke a rule after which nothing more is answered.
+    /// Whether the client broke a rule after which nothing is answered any more.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Takes bytes in; gives the packets that answer them.
+    /// Processes received bytes; returns the packets that answer them.
     pub(super) fn receive(&mut self, caller: &Caller<'_>, pipe: Service, bytes: &[u8]) -> Vec<Bytes> {
         let mut answers = Vec::new();
         let (mut answered, mut before) = (0_usize, 0);
         self.partial.extend_from_slice(bytes);
         while !self.broken && self.partial.len() >= HEADER_LEN {
             let len = match Header::parse(&self.partial) {
-                // Nobody may send more than BIND_ACK offered; before that, more than it will offer.
+                // A fragment must not exceed what BIND_ACK offered, even before that is sent.
                 Ok(header) if header.frag_len <= MAX_FRAGMENT => usize::from(header.frag_len),
                 Ok(header) => {
                     self.refuse(&header, &mut answers);
@@ -199,29 +198,29 @@ impl Association {
             answered = answered.saturating_add(usize::from(answers.len() > before));
             before = answers.len();
             if answered > MAX_ANSWERS_AT_ONCE && !self.broken {
-                tracing::debug!("limit reached: calls in one WRITE to a pipe");
+                tracing::debug!("limit reached: calls per WRITE to a pipe");
                 self.give_up();
             }
         }
-        // A copy: what is left over would keep all that has come with it.
+        // Copied, because a slice would keep the whole received buffer alive.
         self.partial = if self.broken { BytesMut::new() } else { BytesMut::from(&self.partial[..]) };
         answers
     }
 
-    /// Bytes that are kept of what has come and is not answered yet.
+    /// Bytes held of unanswered input.
     pub(super) fn held_bytes(&self) -> usize {
         let call = self.call.as_ref().map_or(0, |call| call.stub.capacity());
         self.partial.len().saturating_add(call)
     }
 
-    /// Nothing more is answered, or kept.
+    /// Stops answering and frees everything.
     pub(super) fn give_up(&mut self) {
         self.broken = true;
         self.partial = BytesMut::new();
         self.call = None;
     }
 
-    /// A packet against the rules: the last thing that is answered.
+    /// Answers an invalid packet; nothing is answered after it.
     fn refuse(&mut self, header: &Header, answers: &mut Vec<Bytes>) {
         let mut out = Vec::new();
         match header.kind {
@@ -245,8 +244,8 @@ impl Association {
             PacketType::ALTER_CONTEXT if !self.bound => self.refuse(&header, answers),
             PacketType::BIND | PacketType::ALTER_CONTEXT => self.bind(pipe, &header, packet, answers),
             PacketType::REQUEST if self.bound => self.fragment(caller, &header, packet, answers),
-            // There is nothing to cancel: calls are answered before the next packet is looked at. A call that is given
-            // up halfway is forgotten.
+            // Nothing to cancel: calls are answered before the next packet is looked at. An incomplete call is dropped
+            // when it is orphaned.
             PacketType::CANCEL => {}
             PacketType::ORPHANED => self.call = None,
             _ => self.refuse(&header, answers),
@@ -257,7 +256,7 @@ impl Association {
     fn bind(&mut self, pipe: Service, header: &Header, packet: &[u8], answers: &mut Vec<Bytes>) {
         let mut out = Vec::new();
         if header.auth_len != 0 {
-            // The pipe's session has authenticated its user; nothing else is asked for or understood.
+            // The pipe's session has authenticated its user; no other authentication is supported.
             pdu::emit_bind_nak(NakReason::AUTHENTICATION_TYPE, header.call_id, &mut out);
             answers.push(out.into());
             return;
@@ -291,7 +290,7 @@ impl Association {
     }
 
     fn judge(&mut self, pipe: Service, context: &pdu::Context) -> Verdict {
-        // [MS-RPCE] 3.3.1.5.3: an offer of features is acknowledged with those that are supported: none.
+        // [MS-RPCE] 3.3.1.5.3: a feature negotiation is acknowledged with the supported features, which are none.
         if context.transfers.first().is_some_and(Syntax::is_feature_negotiation) {
             return Verdict::Features(0);
         }
@@ -307,7 +306,7 @@ impl Association {
         Verdict::Accepted(Syntax::NDR)
     }
 
-    /// C706 12.6.4.9: fragments of one call come in order, and no other call's between them.
+    /// C706 12.6.4.9: the fragments of a call arrive in order, not interleaved with another call.
     fn fragment(&mut self, caller: &Caller<'_>, header: &Header, packet: &Bytes, answers: &mut Vec<Bytes>) {
         let request = match Request::parse(packet) {
             Ok(request) if header.auth_len == 0 => request,
@@ -361,7 +360,7 @@ impl Association {
     }
 }
 
-/// The association group: the client's, or a new one. Nothing is shared within a group here.
+/// The association group: the client's, or a new one. Groups share nothing here.
 fn group(asked: u32) -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0x5745);
     if asked != 0 { asked } else { NEXT.fetch_add(1, Ordering::Relaxed).max(1) }

@@ -1,7 +1,7 @@
-//! The account manager: which domains and users there are.
+//! The account manager: lists domains and users.
 //!
-//! Spec: [MS-SAMR] 3.1.5. Does not: change accounts or passwords; there are no groups but the one that
-//! everybody is in, and no aliases.
+//! Spec: [MS-SAMR] 3.1.5. Accounts and passwords cannot be changed; the only group is the one of all users, and there
+//! are no aliases.
 
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::lsarpc::{self, SidUse};
@@ -13,7 +13,7 @@ use weft_wire::smb2::fscc::security::Sid;
 use super::rpc::{Caller, Handles, Object};
 use crate::server::accounts::{Accounts, builtin};
 
-/// What a domain's handle stands for: the host's own, or one without members.
+/// The domain of a handle: the host's own, or one without members.
 fn domain<'a>(
     accounts: &Accounts,
     handles: &'a Handles,
@@ -33,7 +33,7 @@ fn user<'a>(accounts: &'a Accounts, handles: &Handles, handle: Handle) -> Result
     account.ok_or(FaultStatus::CONTEXT_MISMATCH)
 }
 
-/// The one group, that of everybody: [`PRIMARY_GROUP`].
+/// The name of the only group, which has all users: [`PRIMARY_GROUP`].
 const EVERYBODY: &str = "None";
 
 fn everybody(handles: &Handles, handle: Handle) -> Result<(), FaultStatus> {
@@ -165,7 +165,7 @@ pub(super) fn call(
             user(accounts, handles, Reader::new(stub).handle()?)?;
             samr::emit_password_rules()
         }
-        // [MS-SAMR] 3.1.5.13.3: no handle, and the name that comes in its place is ignored.
+        // [MS-SAMR] 3.1.5.13.3: there is no handle, and the server name in its place is ignored.
         samr::GET_PASSWORD_RULES => samr::emit_password_rules(),
         samr::RID_TO_SID => {
             let (handle, rid) = samr::parse_handle_and_word(stub)?;

@@ -1,7 +1,7 @@
-//! The server and workstation services: lists of shares and sessions, what the server is, what time it is.
+//! The server and workstation services: lists shares and sessions, describes the server, and tells the time.
 //!
-//! Spec: [MS-SRVS] 3.1.4, [MS-WKST] 3.2.4. Does not: change shares or sessions: they are configured, and
-//! ended by their own clients. A user is told of his own sessions only.
+//! Spec: [MS-SRVS] 3.1.4, [MS-WKST] 3.2.4. Shares and sessions cannot be changed: shares are configured, and sessions
+//! are ended by their clients. A user sees only his own sessions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,13 +15,13 @@ use super::rpc::Caller;
 const MORE_DATA: u32 = 234;
 const INVALID_LEVEL: u32 = 124;
 const NET_NAME_NOT_FOUND: u32 = 2310;
-/// Entries in one answer: so that it stays below what a pipe holds.
+/// Entries per answer, so that it fits a pipe.
 const MAX_ENTRIES: usize = 1000;
 /// A server and workstation of the NT family ([MS-SRVS] 2.2.2.7).
 const SERVER_TYPE: u32 = 0x0000_0001 | 0x0000_0002 | 0x0000_1000 | 0x0000_8000;
-/// What clients take as "knows everything up to now".
+/// The version that clients take as current.
 const VERSION: (u32, u32) = (10, 0);
-/// A host by itself is in this.
+/// The workgroup of a host without a domain.
 const WORKGROUP: &str = "WORKGROUP";
 
 pub(super) fn call(caller: &Caller<'_>, opnum: u16, stub: &[u8]) -> Result<Vec<u8>, FaultStatus> {
@@ -42,7 +42,7 @@ pub(super) fn call(caller: &Caller<'_>, opnum: u16, stub: &[u8]) -> Result<Vec<u
     })
 }
 
-/// Everything that can be connected to.
+/// All shares.
 fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
     let sessions = caller.server.sessions.all();
     let uses = |name: Option<&str>| sessions.iter().map(|session| session.connected_to(name)).sum::<usize>();
@@ -50,7 +50,7 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
         name: name.to_owned(),
         kind: srvsvc::TYPE_DISK,
         remark: String::new(),
-        // Where it is on this host is not for clients; Windows' tools want a drive to begin it.
+        // The real path is not for clients; Windows' tools expect a drive letter at the front.
         path: format!("C:\\{name}"),
         current_uses: u32::try_from(uses(Some(name))).unwrap_or(u32::MAX),
     };
@@ -64,7 +64,7 @@ fn shares(caller: &Caller<'_>) -> Vec<ShareInfo> {
     caller.server.shares.now().iter().map(|share| disk(&share.name)).chain([ipc]).collect()
 }
 
-/// Where an answer ends, which begins at the resume handle: how many entries, whether that is all, the next handle.
+/// A page of an answer that starts at the resume handle: its first entry, its count, the status, the next handle.
 fn page(wish: &Enum, weights: impl Iterator<Item = usize>, total: usize) -> (usize, usize, u32, Option<u32>) {
     let first = (wish.resume.unwrap_or(0) as usize).min(total);
     let mut bytes = 0usize;
@@ -72,7 +72,7 @@ fn page(wish: &Enum, weights: impl Iterator<Item = usize>, total: usize) -> (usi
         bytes = bytes.saturating_add(*weight);
         bytes <= wish.preferred_bytes as usize
     };
-    // One entry at least, or nobody would ever get further.
+    // At least one entry, or a client would never get further.
     let count = weights.skip(first).take_while(fits).count().clamp(1, MAX_ENTRIES);
     let count = count.min(total.saturating_sub(first));
     let end = first.saturating_add(count);
@@ -132,7 +132,7 @@ fn session_enum(caller: &Caller<'_>, wish: &Enum) -> Vec<u8> {
         })
         .filter(|session| is(&session.client, &wish.client) && is(&session.user, &wish.user))
         .collect();
-    // The table has no order of its own; a resume handle needs one.
+    // The table has no order of its own, but a resume handle needs one.
     all.sort_by(|a, b| (&a.client, b.seconds).cmp(&(&b.client, a.seconds)));
     let weight = |session: &SessionInfo| {
         session.client.len().saturating_add(session.user.len()).saturating_mul(2).saturating_add(96)
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(page(&wish(u32::MAX, Some(0))), (0, 3, 0, Some(0)));
         assert_eq!(page(&wish(80, Some(0))), (0, 2, MORE_DATA, Some(2)));
         assert_eq!(page(&wish(80, Some(2))), (2, 1, 0, Some(0)));
-        // Too little room for one: one is told nevertheless.
+        // Too little room for one entry: it is returned nevertheless.
         assert_eq!(page(&wish(0, Some(1))), (1, 1, MORE_DATA, Some(2)));
         assert_eq!(page(&wish(1, None)), (0, 1, MORE_DATA, None));
         assert_eq!(page(&wish(1, Some(99))), (3, 0, 0, Some(0)));

@@ -1,4 +1,4 @@
-//! Requests that are right in everything but one thing: none of them reaches a file, whichever way it is carried out.
+//! Requests with exactly one defect: none of them reaches a file, on whichever path it is executed.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use weft_wire::smb2::{Command, FileId, NtStatus, logoff, tree_disconnect};
 use super::harness::*;
 use crate::server::{Signing, frame};
 
-/// What a request is without.
+/// What a request lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
-    /// A session whose time is not over.
+    /// A session that has not expired.
     Validity,
-    /// A session that goes on.
+    /// A live session.
     Session,
     /// The signature that the server requires.
     Signature,
-    /// A signature by the key of its channel.
+    /// A signature with the key of its channel.
     Key,
-    /// The encryption that the server requires of its session.
+    /// The encryption that the server requires for its session.
     EncryptionOfSession,
     /// The encryption that the share requires.
     EncryptionOfShare,
-    /// A tree of its own session: another session of the connection has one of that id.
+    /// A tree of its own session: another session on the connection has a tree with this id.
     OwnTree,
-    /// A tree that has not been left.
+    /// A tree that is still connected.
     Tree,
-    /// A channel of its session: it comes on a connection that is not bound.
+    /// A channel of its session: it arrives on a connection that is not bound.
     Channel,
 }
 
-/// What it is without, whether it is signed, and the answer (3.3.5.2.4, 3.3.5.2.9, 3.3.5.2.11).
+/// The defect, whether the request is signed, and the answer (3.3.5.2.4, 3.3.5.2.9, 3.3.5.2.11).
 const CASES: [(Lack, bool, NtStatus); 15] = [
     (Lack::Validity, true, NtStatus::NETWORK_SESSION_EXPIRED),
     (Lack::Validity, false, NtStatus::NETWORK_SESSION_EXPIRED),
@@ -52,35 +52,36 @@ const CASES: [(Lack, bool, NtStatus); 15] = [
     (Lack::Channel, false, NtStatus::USER_SESSION_DELETED),
 ];
 
-/// A request, and how the server carries it out.
+/// A request, and the path on which the server executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum RequestPath {
     /// A READ without a future: [`frame::read_at_once`].
     ReadAtOnce,
-    /// A READ with a flag that is not looked at there.
+    /// A READ with a flag that the fast path does not handle.
     Read,
     Write,
     Create,
 }
 
-const WAYS: [Way; 4] = [Way::ReadAtOnce, Way::Read, Way::Write, Way::Create];
+const REQUEST_PATHS: [RequestPath; 4] =
+    [RequestPath::ReadAtOnce, RequestPath::Read, RequestPath::Write, RequestPath::Create];
 
 const KEPT: &[u8] = b"what the file holds";
 const CHANGED: &[u8] = b"what somebody wrote";
 
-impl Way {
-    /// Asks for `KEPT`, writes `data`, or makes a file of that name.
+impl RequestPath {
+    /// Reads `KEPT`, writes `data`, or creates a file named `name`.
     async fn ask(self, client: &mut Client, file: FileId, data: &[u8], name: &str) -> NtStatus {
         match self {
-            Way::ReadAtOnce | Way::Read => {
-                client.replay = self == Way::Read;
+            RequestPath::ReadAtOnce | RequestPath::Read => {
+                client.replay = self == RequestPath::Read;
                 let (status, bytes) = client.read(file, 100).await;
                 client.replay = false;
                 assert_eq!(bytes, if status == NtStatus::SUCCESS { KEPT } else { b"" });
                 status
             }
-            Way::Write => client.write(file, data).await,
-            Way::Create => {
+            RequestPath::Write => client.write(file, data).await,
+            RequestPath::Create => {
                 let request = create_request(name, CreateOptions::NONE);
                 client.status(Command::Create, |out| request.emit(out)).await
             }
@@ -98,7 +99,7 @@ fn world(lack: Lack) -> World {
     })
 }
 
-/// A client whose requests are right in everything, and a file that it has open.
+/// A client without defects, with an open file.
 async fn right(world: &World, lack: Lack) -> (Client, FileId) {
     let mut client = world.connect();
     client.negotiate(Offer::default()).await;
@@ -111,7 +112,7 @@ async fn right(world: &World, lack: Lack) -> (Client, FileId) {
     (client, file)
 }
 
-/// The same client, whose requests lack that from here on; the file may be another session's.
+/// The same client, whose requests have this defect from now on; the file may be another session's.
 async fn without(lack: Lack, world: &World, client: Client, file: FileId) -> (Client, FileId) {
     let mut client = client;
     match lack {
@@ -128,7 +129,7 @@ async fn without(lack: Lack, world: &World, client: Client, file: FileId) -> (Cl
             (client.session, client.sign) = (0, false);
             client.log_on("alice", PASSWORD).await.unwrap();
             client.sign = true;
-            // Ids are counted by session: the first is one of both.
+            // Ids are counted per session: both have the first one.
             client.tree().await;
             client.tree().await;
             let file = client.open("f", CreateOptions::NONE).await;
@@ -152,7 +153,7 @@ async fn without(lack: Lack, world: &World, client: Client, file: FileId) -> (Cl
     (client, file)
 }
 
-/// What is in a file, past the server.
+/// The content of a file, read without the server.
 async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
     let vfs = world.server.shares.now()[0].vfs.clone();
     let attr = vfs.lookup(NodeId::ROOT, name.as_bytes(), false).await.ok()?;
@@ -163,21 +164,23 @@ async fn content(world: &World, name: &str) -> Option<Vec<u8>> {
 #[test]
 fn what_lacks_anything_reaches_no_file_in_any_way() {
     story(async {
-        for ((lack, signed, refused), way) in CASES.into_iter().flat_map(|case| WAYS.map(|way| (case, way))) {
-            let case = format!("{way:?} without {lack:?}, signed: {signed}");
+        for ((lack, signed, refused), path) in
+            CASES.into_iter().flat_map(|case| REQUEST_PATHS.map(|path| (case, path)))
+        {
+            let case = format!("{path:?} without {lack:?}, signed: {signed}");
             let world = world(lack);
             let (mut client, file) = right(&world, lack).await;
-            // Lacking nothing it comes there, and the way that is meant.
+            // Without a defect it reaches the file, on the intended path.
             let at_once = frame::AT_ONCE.get();
-            let status = way.ask(&mut client, file, KEPT, "made").await;
+            let status = path.ask(&mut client, file, KEPT, "made").await;
             assert_eq!(status, NtStatus::SUCCESS, "{case}");
-            let expected = way == Way::ReadAtOnce && !client.seal;
+            let expected = path == RequestPath::ReadAtOnce && !client.seal;
             assert_eq!(frame::AT_ONCE.get() - at_once, usize::from(expected), "{case}");
 
             let (mut client, file) = without(lack, &world, client, file).await;
             client.sign = signed;
             let at_once = frame::AT_ONCE.get();
-            let status = way.ask(&mut client, file, CHANGED, "too much").await;
+            let status = path.ask(&mut client, file, CHANGED, "too much").await;
             assert_eq!(status, refused, "{case}");
             assert_eq!(frame::AT_ONCE.get(), at_once, "{case}");
             assert_eq!(content(&world, "f").await.as_deref(), Some(KEPT), "{case}");

@@ -1,4 +1,4 @@
-//! Several connections in one session: binding, every way to be refused, losing channels, and what is sent unasked.
+//! Multichannel sessions: binding, every reason for a refusal, lost channels, and unsolicited messages.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use weft_wire::smb2::{Command, Dialect, FileId, HEADER_LEN, Header, Id, NtStatus
 use super::harness::*;
 use crate::crypto::{Role, SessionKeys};
 
-/// A second connection of the same client, not bound yet.
+/// A second connection of the same client, not yet bound.
 async fn another(world: &World) -> Client {
     let mut client = world.connect();
     client.negotiate(Offer::default()).await;
     client
 }
 
-/// One more channel of the session of `first`, which signs.
+/// One more channel for the session of `first`, which signs.
 async fn channel(world: &World, first: &Client) -> Client {
     let mut client = another(world).await;
     client.bind(first).await.unwrap();
@@ -27,7 +27,7 @@ async fn channel(world: &World, first: &Client) -> Client {
     client
 }
 
-/// Keys as the first connection of the session has them.
+/// The keys of the session's first connection.
 fn session_keys(of: &Client) -> SessionKeys {
     let (profile, key, preauth) = of.material.as_ref().unwrap();
     SessionKeys::derive(Role::Client, profile, key, preauth)
@@ -80,7 +80,7 @@ fn a_channel_has_the_opens_of_the_session_and_a_key_of_its_own() {
             assert_eq!((status, &bytes[..]), (NtStatus::SUCCESS, &b"hello"[..]), "{dialect}");
             assert_eq!(world.server.session_count(), 1);
 
-            // The session's key does not sign here, nor the channel's there.
+            // The session's key does not sign here, nor does the channel's key there.
             std::mem::swap(&mut first.keys, &mut second.keys);
             let signed_wrongly = |client: &mut Client| {
                 let request = client.request(Command::Read, |out| read_request(file, 10).emit(out));
@@ -155,7 +155,7 @@ fn the_ways_to_be_refused() {
         weaker.negotiate(offer).await;
         assert_eq!(weaker.bind(&first).await.unwrap_err(), NtStatus::INVALID_PARAMETER);
 
-        // Somebody who knows the session's id, but not its key.
+        // A client that knows the session's id, but not its key.
         let other = world.client().await;
         let mut guessed = another(&world).await;
         let refused = guessed.bind_as("alice", PASSWORD, first.session, session_keys(&other)).await;
@@ -175,7 +175,7 @@ fn the_ways_to_be_refused() {
         let refused = twice.bind_as("alice", PASSWORD, first.session, keys).await;
         assert_eq!(refused.unwrap_err(), NtStatus::REQUEST_NOT_ACCEPTED);
 
-        // None of them has done anything to the session or to the channel that is bound.
+        // No attempt has affected the session or its bound channel.
         assert_eq!(reads(&mut first, file).await, NtStatus::END_OF_FILE);
         first.tree().await;
         assert_eq!(world.server.session_count(), 2);
@@ -237,7 +237,7 @@ fn algorithms_of_signing_may_be_mixed_but_for_gmac() {
     });
 }
 
-/// On a connection that is not bound, an answer is signed by the session's key only for somebody who has that key.
+/// On an unbound connection an answer is signed with the session's key only for a client that has this key.
 #[test]
 fn nobody_has_answers_signed_by_a_session_that_is_not_theirs() {
     story(async {
@@ -273,7 +273,7 @@ fn a_session_outlives_its_first_channel_and_ends_with_its_last() {
         first.assert_closed().await;
         rt::sleep(Duration::from_millis(1)).await;
         assert_eq!(reads(&mut second, file).await, NtStatus::END_OF_FILE);
-        // And takes another one by the session's key, although the channel that had it is gone.
+        // And joins another one with the session's key, although the channel that had it is gone.
         let third = channel(&world, &first).await;
         second.wire.hang_up();
         rt::sleep(Duration::from_millis(1)).await;
@@ -328,7 +328,7 @@ fn a_session_that_ends_while_somebody_binds_stays_ended() {
         let mut first = world.client().await;
         first.sign = true;
         let mut second = another(&world).await;
-        // One leg of two.
+        // One round trip of two.
         second.session = first.session;
         let keys = session_keys(&first);
         let mut request = second.request(Command::SessionSetup, |out| bind_leg().emit(out));
@@ -346,7 +346,7 @@ fn a_session_that_ends_while_somebody_binds_stays_ended() {
     });
 }
 
-/// A first leg that asks to bind: an NTLM NEGOTIATE.
+/// The first round trip of a binding: an NTLM NEGOTIATE.
 fn bind_leg() -> weft_wire::smb2::session_setup::Request {
     use crate::auth::{Credentials, Initiator, Nonces, Secret};
     let credentials =
@@ -375,7 +375,7 @@ fn the_number_of_channels_is_limited() {
     });
 }
 
-/// An oplock break's bytes as the opens would send it.
+/// The bytes of an oplock break as the opens send it.
 fn break_message(mark: u8) -> Vec<u8> {
     let header = Header { id: Id::tree(0), ..Header::request(Command::OplockBreak, u64::MAX) };
     let mut message = header.reply(NtStatus::SUCCESS, 0).to_bytes().to_vec();
@@ -394,7 +394,7 @@ fn a_notice_goes_out_by_the_first_channel_that_lives() {
         assert!(session.notice(break_message(1)).send());
         let message = first.wire.recv(&first.pool).await.unwrap();
         assert_eq!((Header::parse(&message).unwrap().message_id, message[HEADER_LEN + 2]), (u64::MAX, 1));
-        // What the medium of the first has not taken when it goes is sent by the second.
+        // The second channel sends what the first had not sent when it was lost.
         first.wire.stalled.set(true);
         assert!(session.notice(break_message(2)).send());
         assert!(session.notice(break_message(3)).send());
@@ -444,8 +444,8 @@ fn a_notice_of_an_encrypted_session_is_encrypted() {
     });
 }
 
-/// Connections of many clients bind, lose, log off and authenticate again in random order and at random times. Whatever
-/// the order: a session is there as long as a channel of it is, and not longer, and nobody signs with another's key.
+/// Connections of many clients bind, drop, log off and authenticate again in random order and at random times. Whatever
+/// the order: a session lives exactly as long as it has a channel, and nobody signs with another's key.
 #[test]
 fn whatever_the_order_sessions_end_once_and_with_their_last_channel() {
     for seed in 0..24 {
@@ -518,7 +518,7 @@ fn a_chain_of_contexts_without_preauth_binds_nothing() {
     });
 }
 
-/// The client lost a channel, wrote again on another one, and the first write comes after all.
+/// The client lost a channel, wrote again on another one, and then the first write arrives.
 #[test]
 fn a_write_of_before_a_channel_was_lost_changes_nothing() {
     story(async {

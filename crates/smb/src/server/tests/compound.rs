@@ -8,7 +8,7 @@ use super::harness::*;
 
 const ALL_ONES: u64 = u64::MAX;
 
-/// A related request takes session, tree and file from the one before; clients fill in all ones.
+/// A related request takes session, tree and file from the previous one; clients fill in all ones.
 fn anonymous(client: &mut Client, command: Command, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let (session, tree) = (client.session, client.tree);
     (client.session, client.tree) = (ALL_ONES, u32::MAX);
@@ -56,7 +56,7 @@ fn related_requests_inherit() {
                 assert!(bytes.len().is_multiple_of(8), "3.3.4.1.3: the last one, too");
             }
             assert_eq!(&read::Response::parse(&responses[1].1).unwrap().data[..], b"odd");
-            // It is closed.
+            // The file is closed.
             let file = create::Response::parse(&responses[0].1).unwrap().file;
             assert_eq!(client.read(file, 1).await.0, NtStatus::FILE_CLOSED);
         }
@@ -176,7 +176,7 @@ fn a_compound_has_a_limit() {
     });
 }
 
-/// More payload than the transport carries in a message: the answers come in several, none is lost.
+/// More payload than the transport carries in one message: the answers arrive in several, and none is lost.
 #[test]
 fn long_answers_are_sent_apart() {
     story(async {

@@ -1,4 +1,4 @@
-//! Compressed messages by hand: every algorithm, alone and in chains, and what ends a connection.
+//! Hand-made compressed messages: every algorithm, alone and in chains, and the messages that end a connection.
 
 use bytes::Bytes;
 use weft_wire::smb2::channel::Channel;
@@ -19,7 +19,7 @@ fn world() -> World {
     })
 }
 
-/// Negotiates with a list of algorithms; what the server made of it.
+/// Negotiates with a list of algorithms; returns the server's choice.
 async fn agree(client: &mut Client, flags: u32, algorithms: &[Algorithm]) -> Option<Agreed> {
     let mut offer = Offer::default();
     let algorithms = algorithms.iter().map(|algorithm| algorithm.0).collect();
@@ -88,7 +88,7 @@ fn requests_and_answers_of_every_kind() {
                 let answer = read::Response::parse(&message.into()).unwrap();
                 assert_eq!(answer.data, data, "{codec:?}");
 
-                // Not asked for, not done.
+                // Only on request.
                 let request = client.request(Command::Read, |out| read_request(file, 60_000).emit(out));
                 client.wire.send(request);
                 assert!(client.recv_frame().await.unwrap().len() > 60_000);
@@ -143,7 +143,7 @@ fn what_ends_a_connection() {
             bomb(u32::MAX, u32::MAX),
             bomb(4096, u32::MAX),
             bomb(4096, 4095),
-            // Decompresses well, into what is no message.
+            // Decompresses correctly, but not to a message.
             bomb(4096, 4096),
             bomb(0, 0),
             piece(Algorithm::LZ77),
@@ -156,14 +156,14 @@ fn what_ends_a_connection() {
             client.wire.send(message);
             client.assert_closed().await;
         }
-        // Where nothing was agreed on, nothing is understood; nor before.
+        // Without negotiated compression a compressed message is refused; so it is before NEGOTIATE.
         let mut client = world.client().await;
         client.wire.send(bomb(4096, 4096));
         client.assert_closed().await;
         let mut client = world.connect();
         client.wire.send(bomb(4096, 4096));
         client.assert_closed().await;
-        // Nor between NEGOTIATE and the end of a log-on: what is inside does not matter.
+        // And between NEGOTIATE and the log-on, whatever it contains.
         let mut client = world.connect();
         let agreed = agree(&mut client, 1, &all).await.unwrap();
         let echo = client.request(Command::Echo, |out| {

@@ -1,4 +1,4 @@
-//! Messages cut short and bytes changed: an error or a closed connection, and the others are served on.
+//! Truncated messages and changed bytes: an error or a closed connection, and other clients are still served.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -27,7 +27,8 @@ fn session_setup(client: &mut Client) -> Vec<u8> {
     client.request(Command::SessionSetup, |out| setup.emit(out))
 }
 
-/// Sends something damaged; afterwards the connection has answered with an error or is closed, and `bystander` lives.
+/// Sends a damaged message; afterwards the connection has answered with an error or is closed, and `bystander` is
+/// served.
 async fn survives(client: &mut Client, damaged: Vec<u8>, bystander: &mut Client) {
     client.wire.send(damaged);
     if let Some(frame) = client.wire.recv(&client.pool).await {
@@ -111,8 +112,8 @@ fn every_truncation_of_a_compound_and_of_an_encrypted_message() {
     });
 }
 
-/// Random damage to every kind of message, before and after log-on. Whatever comes back is well-formed enough to be
-/// read, and nothing panics: a panic of the connection's task ends the story.
+/// Random damage to every kind of message, before and after log-on. Every answer can be parsed, and nothing panics: a
+/// panic of the connection's task ends the story.
 #[test]
 fn random_damage() {
     let mut runner = TestRunner::new(Cases { cases: 300, ..Cases::default() });
@@ -161,7 +162,7 @@ fn random_damage() {
                     message.truncate(cut.index(message.len()));
                 }
                 client.wire.send(message);
-                // Something may wait (a damaged LOCK, say): then nothing comes, and that is fine.
+                // The request may wait (a damaged LOCK, for example): then there is no answer, which is fine.
                 let answer = weft_machine::rt::timeout(
                     std::time::Duration::from_secs(1),
                     client.wire.recv(&client.pool),

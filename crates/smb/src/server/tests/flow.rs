@@ -1,4 +1,4 @@
-//! Credits, requests that wait, and clients that do not read.
+//! Credits, waiting requests, and clients that do not read.
 
 use weft_machine::buf::MAX_BUF;
 use weft_machine::rt;
@@ -29,7 +29,7 @@ fn a_message_id_is_good_for_one_request() {
                 false => drop(client.recv().await.unwrap()),
             }
         }
-        // In any order within the window, but once.
+        // In any order within the window, but only once.
         let mut client = world.client().await;
         let first = client.next_id;
         for id in [first + 3, first, first + 1, first + 2] {
@@ -69,7 +69,7 @@ fn what_was_not_paid_for_is_refused() {
             (1, 65_536, NtStatus::SUCCESS),
             (1, 65_537, NtStatus::INVALID_PARAMETER),
             (2, 65_537, NtStatus::SUCCESS),
-            // More than NEGOTIATE offered, whatever is paid.
+            // More than NEGOTIATE announced, however much is paid.
             (60, 2 << 20, NtStatus::INVALID_PARAMETER),
         ] {
             let request =
@@ -93,7 +93,7 @@ fn no_client_gets_more_credits_than_the_cap() {
     });
 }
 
-/// A client that sends and never reads: the server stops taking requests, and goes on when it reads again.
+/// A client that sends and never reads: the server stops reading requests, and continues when the client reads again.
 #[test]
 fn a_client_that_does_not_read_waits() {
     story(async {
@@ -103,7 +103,7 @@ fn a_client_that_does_not_read_waits() {
             assert!(client.is_served().await);
         }
         client.wire.stalled.set(true);
-        // It guesses the ids that it would be given.
+        // It guesses the ids that it would be granted.
         for _ in 0..200 {
             let request = client.request(Command::Echo, |out| echo::Request.emit(out));
             client.send(request);
@@ -119,7 +119,7 @@ fn a_client_that_does_not_read_waits() {
     });
 }
 
-/// A folder whose listing is longer than a request of one credit may ask for.
+/// A folder whose listing is longer than a request of one credit may return.
 async fn long_folder(client: &mut Client) -> FileId {
     for i in 0..150 {
         let file = client.open(&format!("{i:0200}"), CreateOptions::NONE).await;
@@ -139,7 +139,8 @@ fn listing(dir: FileId) -> query_directory::Request {
     }
 }
 
-/// Of 60 listings of 64 KiB that nobody reads, as many are made as a connection may have unsent, and their bytes are the pool's.
+/// Of 60 unread listings of 64 KiB, the server builds only as many as a connection may leave unsent, in buffers of the
+/// pool.
 #[test]
 fn long_answers_that_nobody_reads_are_few_and_lie_in_the_pool() {
     story(async {
@@ -176,7 +177,7 @@ fn long_answers_that_nobody_reads_are_few_and_lie_in_the_pool() {
     });
 }
 
-/// What waits for room when its client has gone is not carried out for nobody.
+/// A request that waits for a buffer is dropped when its client is gone.
 #[test]
 fn listings_of_a_client_that_has_gone_are_not_made() {
     story(async {
@@ -206,7 +207,7 @@ fn listings_of_a_client_that_has_gone_are_not_made() {
     });
 }
 
-/// Receiving may wait for memory meanwhile, so that nothing says that the client has gone.
+/// Receiving may wait for memory meanwhile, so the end of the channel goes unnoticed.
 #[test]
 fn what_is_in_flight_when_no_answer_can_be_sent_holds_nothing_that_others_wait_for() {
     story(async {
@@ -234,7 +235,8 @@ fn what_is_in_flight_when_no_answer_can_be_sent_holds_nothing_that_others_wait_f
     });
 }
 
-/// Other connections of its address have all the room that there is: a listing waits, and what needs no room does not.
+/// Other connections of its address use the whole budget for answers: a listing waits, and requests without a buffer do
+/// not.
 #[test]
 fn a_long_answer_waits_for_room_and_keeps_nothing_else_waiting() {
     story(async {
@@ -250,7 +252,7 @@ fn a_long_answer_waits_for_room_and_keeps_nothing_else_waiting() {
         let list = client.request(Command::QueryDirectory, |out| listing(dir).emit(out));
         let echo = client.request(Command::Echo, |out| echo::Request.emit(out));
         client.wire.send(link(vec![create, list, echo], false));
-        // The file is open, and its client is told so.
+        // The file is open, and its client gets the answer.
         let first = client.recv().await.unwrap().0;
         assert_eq!((first.command, first.status), (Command::Create, NtStatus::SUCCESS));
         assert!(client.is_served().await);
@@ -295,7 +297,7 @@ fn a_request_that_waits_says_so_and_can_be_cancelled() {
             assert!(!interim.flags.contains(Flags::SIGNED), "an interim response is never signed");
             assert!(interim.credits > 0);
             let async_id = interim.async_id().expect("an AsyncId");
-            // Others are served meanwhile, on the same connection too.
+            // Others are served meanwhile, including on the same connection.
             assert!(client.is_served().await);
             let mut header = Header::request(Command::Cancel, if by_async_id { 0 } else { id });
             header.session_id = client.session;
@@ -337,7 +339,7 @@ fn nobody_cancels_for_others() {
             cancel::Request.emit(&mut request);
             client.wire.send(request);
         }
-        // Of a request that does not wait, or does not exist: no answer at all.
+        // For a request that does not wait, or does not exist: no answer at all.
         header.session_id = client.session;
         header.message_id = 12_345;
         let mut request = header.to_bytes().to_vec();
@@ -347,7 +349,7 @@ fn nobody_cancels_for_others() {
     });
 }
 
-/// A related request need not name the session that has encrypted its message (3.3.5.2.7.2); CANCEL goes by its own SessionId.
+/// A related request need not name the session that encrypted its message (3.3.5.2.7.2); CANCEL uses its own SessionId.
 #[test]
 fn what_one_session_has_encrypted_cancels_nothing_of_another() {
     story(async {
@@ -395,7 +397,7 @@ fn long_requests_of_short_commands_end_the_connection() {
     });
 }
 
-/// What a request costs depends on what it finds, so none is counted.
+/// The cost of a request varies, so the server does not count requests before it yields to other tasks.
 #[test]
 fn others_have_their_turn_between_the_requests_of_a_connection() {
     let turns = |requests: usize, compound: bool| {

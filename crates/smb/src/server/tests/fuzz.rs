@@ -1,13 +1,15 @@
-//! Clients without manners that know what they do: requests that are well-formed, name what exists, and make no sense.
+//! Clients that break the rules knowingly: requests that are well-formed and refer to existing objects, but make no
+//! sense.
 //!
-//! Spec: [MS-SMB2]. Owns: a server over memory, and clients made by hand (`harness`).
-//! Does not: check what an honest client is told; the stories do. Exists in the builds of tests and fuzzers alone.
+//! Spec: [MS-SMB2]. Owns a server in memory, and hand-made clients (`harness`). Other tests check what an honest client
+//! is told. This module exists only in test and fuzzing builds.
 //!
-//! An input is a [`Script`]. Requests (`requests` makes them) name files, keys and leases that earlier answers named, come
-//! alone and in compounds, in order and not, signed, encrypted, again and damaged, from two channels of one session and
-//! from another user; time passes, breaks are acknowledged or not, requests are cancelled, connections end. Checked: no
-//! panic, every request is answered once when it has had its time or is cancelled (or its connection ends), answers can
-//! be read, sessions end with their last channel, another client is served afterwards, and no buffer is lost.
+//! An input is a [`Script`]. Its requests (built by `requests`) refer to files, keys and leases from earlier answers.
+//! They are sent alone and in compounds, in and out of order, signed, encrypted, repeated and damaged, from two
+//! channels of one session and from another user; time passes, breaks are acknowledged or not, requests are cancelled,
+//! connections end. Checked: nothing panics, every request is answered once in time or when cancelled (unless its
+//! connection ends), answers can be parsed, sessions end with their last channel, another client is served afterwards,
+//! and no buffer leaks.
 
 mod requests;
 
@@ -30,31 +32,31 @@ use super::harness::*;
 use crate::crypto;
 use crate::server::Limits;
 
-/// A name, as in `fuzz/`, and what runs under it.
+/// A target's name, as in `fuzz/`, and its function.
 #[cfg(test)]
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets of the server.
+/// All fuzz targets of the server.
 #[cfg(test)]
 pub const TARGETS: &[Target] = &[("smb_server", smb_server)];
 
 const MAX_ACTS: usize = 120;
 /// Two channels of one session, and one of another user.
 const CLIENTS: usize = 3;
-/// Of each kind of thing that can be named; the oldest are forgotten.
-const MAX_KNOWN: usize = 12;
-/// Longer than anything of ours waits for a client: a break, a durable handle, a resilient one.
+/// Objects remembered per kind; the oldest are forgotten.
+const MAX_RECENT: usize = 12;
+/// Longer than any of our waits for a client: for a break, a durable handle, a resilient one.
 const PATIENCE: Duration = Duration::from_secs(1200);
 const SHARE_BYTES: u64 = 1 << 20;
-/// Compounds that are sent later than they are made.
+/// Compounds that are held back and sent later.
 const MAX_HELD: usize = 4;
 
 thread_local! {
-    // One for all inputs: making a pool is as much work as a short script.
+    // Shared by all inputs: creating a pool takes as long as a short script.
     static POOL: Pool = Pool::new(64 << 20);
 }
 
-/// A script of clients without manners.
+/// Runs a script of misbehaving clients.
 pub fn smb_server(data: &[u8]) {
     let pool = POOL.with(Pool::clone);
     let mut script = Script::new(data);
@@ -70,19 +72,19 @@ pub fn smb_server(data: &[u8]) {
     assert_eq!(pool.in_use_bytes(), 0, "a buffer is lost");
 }
 
-/// Things that can be named, the latest last.
-struct Known<T>(VecDeque<T>);
+/// Objects that can be referred to, latest last.
+struct Recent<T>(VecDeque<T>);
 
-impl<T> Default for Known<T> {
-    fn default() -> Known<T> {
-        Known(VecDeque::new())
+impl<T> Default for Recent<T> {
+    fn default() -> Recent<T> {
+        Recent(VecDeque::new())
     }
 }
 
-impl<T: Clone> Known<T> {
+impl<T: Clone> Recent<T> {
     fn learn(&mut self, thing: T) {
         self.0.push_back(thing);
-        if self.0.len() > MAX_KNOWN {
+        if self.0.len() > MAX_RECENT {
             self.0.pop_front();
         }
     }
@@ -92,35 +94,35 @@ impl<T: Clone> Known<T> {
     }
 }
 
-/// What clients have been told.
+/// The objects that clients have learnt of.
 #[derive(Default)]
 struct Knowledge {
-    files: Known<FileId>,
-    /// Of SRV_REQUEST_RESUME_KEY, and tokens of offloaded reads.
-    tokens: Known<Bytes>,
-    breaks: Known<Acknowledgment>,
+    files: Recent<FileId>,
+    /// Keys of SRV_REQUEST_RESUME_KEY, and tokens of offloaded reads.
+    tokens: Recent<Bytes>,
+    breaks: Recent<Acknowledgment>,
 }
 
-/// A request without its answer.
+/// An unanswered request.
 struct Asked {
     command: Command,
-    /// Since STATUS_PENDING.
+    /// Set by STATUS_PENDING.
     async_id: Option<u64>,
 }
 
-/// A client, and what it waits for.
-struct Place {
+/// A client, and its unanswered requests.
+struct ClientSlot {
     client: Client,
-    /// Tree of the pipes; that of the share is the client's own.
+    /// Tree of the pipes; the share's tree is the client's own.
     pipes: u32,
     open: BTreeMap<u64, Asked>,
     held: Vec<Vec<u8>>,
-    sent: Known<Vec<u8>>,
+    sent: Recent<Vec<u8>>,
 }
 
 struct Room {
     world: World,
-    places: Vec<Place>,
+    slots: Vec<ClientSlot>,
     known: Knowledge,
 }
 
@@ -140,12 +142,12 @@ impl Room {
             };
         });
         let world = World { pool: pool.clone(), ..world };
-        let mut room = Room { world, places: Vec::new(), known: Knowledge::default() };
+        let mut room = Room { world, slots: Vec::new(), known: Knowledge::default() };
         for at in 0..CLIENTS {
-            let place = room.enter(at).await;
-            room.places.push(place);
+            let slot = room.enter(at).await;
+            room.slots.push(slot);
         }
-        let client = &mut room.places[0].client;
+        let client = &mut room.slots[0].client;
         for (name, options) in
             [("d", CreateOptions::DIRECTORY_FILE), ("a", CreateOptions::NONE), (r"d\a", CreateOptions::NONE)]
         {
@@ -154,26 +156,26 @@ impl Room {
         room
     }
 
-    /// A client for this place that has logged on and sees the share.
-    async fn enter(&mut self, at: usize) -> Place {
+    /// A client for this slot, logged on and connected to the share.
+    async fn enter(&mut self, at: usize) -> ClientSlot {
         let mut client = self.world.connect();
-        // Both channels are one client's; the other user is on another machine.
+        // Both channels belong to one client; the other user is on another machine.
         let guid: Guid = [9 + (at as u8 / 2); 16];
         client.negotiate(Offer { guid, ..Offer::default() }).await;
         let mut bound = false;
         if at == 1
-            && let Some(first) = self.places.first()
+            && let Some(first) = self.slots.first()
             && first.client.material.is_some()
         {
             bound = client.bind(&first.client).await.is_ok();
         }
         let mut pipes = 0;
         if bound {
-            let first = &self.places[0];
+            let first = &self.slots[0];
             (client.tree, pipes) = (first.client.tree, first.pipes);
         } else {
             if at == 1 {
-                // What a refused binding leaves of a connection is of no use.
+                // A connection whose binding was refused is not used any more.
                 client.wire.hang_up();
                 client = self.world.connect();
                 client.negotiate(Offer { guid, ..Offer::default() }).await;
@@ -185,7 +187,7 @@ impl Room {
                 pipes = header.tree_id().expect("a tree");
             }
         }
-        Place { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Known::default() }
+        ClientSlot { client, pipes, open: BTreeMap::new(), held: Vec::new(), sent: Recent::default() }
     }
 
     async fn act(&mut self, script: &mut Script<'_>) {
@@ -193,8 +195,8 @@ impl Room {
         match script.byte() % 32 {
             0 => {
                 if script.rarely(4) {
-                    // Another one takes its place when the server has seen it.
-                    self.places[at].client.wire.hang_up();
+                    // Another one replaces it once the server has noticed.
+                    self.slots[at].client.wire.hang_up();
                 }
             }
             1 => {
@@ -202,79 +204,79 @@ impl Room {
                 self.settle(Duration::from_secs(seconds)).await;
             }
             2 => {
-                let place = &mut self.places[at];
-                if let Some(message) = place.sent.pick(script).filter(|_| script.rarely(4)) {
-                    place.client.wire.send(message);
+                let slot = &mut self.slots[at];
+                if let Some(message) = slot.sent.pick(script).filter(|_| script.rarely(4)) {
+                    slot.client.wire.send(message);
                 }
             }
             3 => {
-                let place = &mut self.places[at];
-                if let Some(mut message) = place.sent.pick(script) {
+                let slot = &mut self.slots[at];
+                if let Some(mut message) = slot.sent.pick(script) {
                     damage(&mut message, script);
-                    place.client.wire.send(message);
+                    slot.client.wire.send(message);
                 }
             }
-            4 | 5 => self.places[at].cancel(script),
+            4 | 5 => self.slots[at].cancel(script),
             6 => {
-                if let Some(message) = self.places[at].held.pop() {
-                    self.places[at].client.wire.send(message);
+                if let Some(message) = self.slots[at].held.pop() {
+                    self.slots[at].client.wire.send(message);
                 }
             }
-            _ => self.places[at].ask(&self.known, script),
+            _ => self.slots[at].ask(&self.known, script),
         }
-        // Requests pile up now and then.
+        // Requests accumulate now and then.
         if script.byte() % 4 != 3 {
             self.settle(Duration::from_millis(1)).await;
         }
     }
 
-    /// Time passes, and what was answered is looked at.
+    /// Lets time pass, and checks the answers.
     async fn settle(&mut self, time: Duration) {
         rt::sleep(time).await;
-        for at in 0..self.places.len() {
-            while self.places[at].client.wire.is_answered() {
-                let place = &mut self.places[at];
-                let message = place.client.wire.recv(&place.client.pool).await.expect("there is one");
-                place.hear(message, &mut self.known);
+        for at in 0..self.slots.len() {
+            while self.slots[at].client.wire.is_answered() {
+                let slot = &mut self.slots[at];
+                let message = slot.client.wire.recv(&slot.client.pool).await.expect("there is one");
+                slot.hear(message, &mut self.known);
             }
-            if self.places[at].client.wire.closed_by_server.get() {
-                self.places[at] = self.enter(at).await;
+            if self.slots[at].client.wire.closed_by_server.get() {
+                self.slots[at] = self.enter(at).await;
             }
         }
     }
 
     async fn end(&mut self) {
-        for place in &mut self.places {
-            place.held.drain(..).for_each(|message| place.client.wire.send(message));
+        for slot in &mut self.slots {
+            slot.held.drain(..).for_each(|message| slot.client.wire.send(message));
         }
-        // Breaks that nobody acknowledges, and what waits behind them.
+        // For unacknowledged breaks, and requests that wait for them.
         self.settle(Duration::from_secs(200)).await;
-        // Each lets others go on that waited, which may wait for a break in turn.
+        // Each may unblock others that waited, which may wait for a break in turn.
         for _ in 0..2 {
-            for place in &self.places {
-                place.open.iter().for_each(|(id, asked)| place.cancel_one(*id, asked));
+            for slot in &self.slots {
+                slot.open.iter().for_each(|(id, asked)| slot.cancel_one(*id, asked));
             }
             self.settle(Duration::from_secs(200)).await;
         }
-        for place in &self.places {
+        for slot in &self.slots {
             let open: Vec<_> =
-                place.open.iter().map(|(id, asked)| (id, asked.command, asked.async_id)).collect();
+                slot.open.iter().map(|(id, asked)| (id, asked.command, asked.async_id)).collect();
             assert!(open.is_empty(), "never answered: {open:?}");
         }
         assert!(self.world.client().await.is_served().await, "nobody else is served");
-        self.places.iter().for_each(|place| place.client.wire.hang_up());
+        self.slots.iter().for_each(|slot| slot.client.wire.hang_up());
         rt::sleep(PATIENCE).await;
-        // That of the client that was served last has nobody who hangs up.
+        // The client that was served last is still connected.
         assert!(self.world.server.session_count() <= 1, "sessions outlive their channels");
     }
 }
 
-impl Place {
-    /// A request or a compound of them; sent, or held back.
+impl ClientSlot {
+    /// A request or a compound; sent, or held back.
     fn ask(&mut self, known: &Knowledge, script: &mut Script<'_>) {
         let client = &mut self.client;
         let count = if script.rarely(3) { 1 + script.below(4) } else { 1 };
-        // A client that asks without credits is one that the server parts with.
+        // The server disconnects a client that sends without credits.
         if client.credits < 2 * count as u64 {
             return;
         }
@@ -318,7 +320,7 @@ impl Place {
         }
     }
 
-    /// CANCEL has no number of its own and costs nothing.
+    /// CANCEL has no message id of its own and costs no credit.
     fn cancel_one(&self, id: u64, asked: &Asked) {
         let mut header = Header { credit_charge: 0, ..Header::request(Command::Cancel, id) };
         header.session_id = self.client.session;
@@ -355,7 +357,7 @@ impl Place {
                 }
                 continue;
             }
-            // `None`: the answer to a damaged message that has another number.
+            // `None`: the answer to a damaged message with another number.
             let Some(asked) = self.open.remove(&header.message_id) else { continue };
             if header.status == NtStatus::SUCCESS && asked.command == header.command {
                 learn(header.command, &response, known);
@@ -364,7 +366,7 @@ impl Place {
     }
 }
 
-/// What a client that keeps the rules would answer.
+/// The acknowledgement of a well-behaved client.
 fn acknowledgment(notification: &Notification) -> Acknowledgment {
     match *notification {
         Notification::Oplock { level, file } => Acknowledgment::Oplock { level, file },
@@ -372,7 +374,7 @@ fn acknowledgment(notification: &Notification) -> Acknowledgment {
     }
 }
 
-/// What an answer names.
+/// Learns the objects that an answer names.
 fn learn(command: Command, response: &Bytes, known: &mut Knowledge) {
     match command {
         Command::Create => {
@@ -392,7 +394,7 @@ fn learn(command: Command, response: &Bytes, known: &mut Knowledge) {
     }
 }
 
-/// Some bytes behind what says where it belongs are others.
+/// Changes some bytes after the routing fields.
 fn damage(message: &mut [u8], script: &mut Script<'_>) {
     for _ in 0..=script.below(3) {
         let at = if script.rarely(4) { 0 } else { HEADER_LEN };

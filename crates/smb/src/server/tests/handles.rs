@@ -1,4 +1,5 @@
-//! What clients hold beyond a request: oplocks, leases, durable handles; who takes them away, and who tries to.
+//! What clients hold beyond a request: oplocks, leases, durable handles; how they are broken, and attempts to steal
+//! them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const RWH: LeaseState =
     LeaseState(LeaseState::READ_CACHING.0 | LeaseState::WRITE_CACHING.0 | LeaseState::HANDLE_CACHING.0);
 const RH: LeaseState = LeaseState(LeaseState::READ_CACHING.0 | LeaseState::HANDLE_CACHING.0);
 
-/// A client of its own, with its own ClientGuid, logged on as `user`.
+/// A client with its own ClientGuid, logged on as `user`.
 async fn client(world: &World, guid: u8, user: &str) -> Client {
     let mut client = world.connect();
     client.negotiate(Offer { guid: [guid; 16], ..Offer::default() }).await;
@@ -67,7 +68,7 @@ fn finished(header: &Header, body: &bytes::Bytes) -> Result<create::Response, Nt
     }
 }
 
-/// Sends a CREATE that has to wait: there is an interim answer.
+/// Sends a CREATE that must wait: there is an interim response.
 async fn begin(client: &mut Client, request: &create::Request) {
     let (header, _) = client.call(Command::Create, |out| request.emit(out)).await;
     assert_eq!(header.status, NtStatus::PENDING);
@@ -104,7 +105,7 @@ fn is_durable(response: &create::Response) -> bool {
         .any(|c| matches!(c, ResponseContext::DurableV2 { .. } | ResponseContext::Durable))
 }
 
-/// A durable handle of alice's, and its client gone.
+/// A durable handle of alice's, whose connection is lost.
 async fn lost(world: &World, timeout_ms: u32) -> create::Response {
     let mut alice = client(world, 1, "alice").await;
     let request = with_oplock(OplockLevel::BATCH, vec![durable(timeout_ms)]);
@@ -144,14 +145,14 @@ fn an_oplock_is_broken_before_another_opens_the_file() {
         assert_eq!(acknowledge(&mut alice, early).await, NtStatus::INVALID_DEVICE_STATE, "3.3.5.22.1");
         begin(&mut bob, &with_oplock(OplockLevel::II, Vec::new())).await;
         assert_eq!(told(&mut alice).await, Notification::Oplock { level: OplockLevel::II, file: held.file });
-        // What was kept back is written now, and bob sees it.
+        // Cached data is written now, and bob sees it.
         assert_eq!(alice.write(held.file, b"kept back").await, NtStatus::SUCCESS);
         let agreed = Acknowledgment::Oplock { level: OplockLevel::II, file: held.file };
         assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
         let opened = end(&mut bob).await.unwrap();
         assert_eq!((opened.oplock, opened.summary.end_of_file), (OplockLevel::II, 9));
         assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::INVALID_OPLOCK_PROTOCOL);
-        // A write takes both, without asking.
+        // A write breaks both without asking.
         assert_eq!(bob.write(opened.file, b"x").await, NtStatus::SUCCESS);
         assert_eq!(
             told(&mut alice).await,
@@ -177,7 +178,7 @@ fn an_open_that_waits_for_an_oplock_is_cancelled_or_outlasts_it() {
         weft_wire::smb2::cancel::Request.emit(&mut message);
         bob.send(message);
         assert_eq!(end(&mut bob).await.unwrap_err(), NtStatus::CANCELLED);
-        // Alice never answers: 35 seconds are enough for everybody.
+        // Alice never answers: after 35 seconds the request proceeds.
         let begun = rt::now();
         begin(&mut bob, &wish).await;
         end(&mut bob).await.unwrap();
@@ -199,14 +200,14 @@ fn a_lease_is_one_for_all_opens_of_its_key() {
         let again = create(&mut alice, &more).await.unwrap();
         assert_eq!(lease_of(&again).state, RWH);
         assert_eq!(lease_of(&again).v2.unwrap().epoch, lease_of(&opened).v2.unwrap().epoch + 1);
-        // The key is for this file, also while there is no other.
+        // The key belongs to this file, even while the other one does not exist.
         let other = create::Request { name: "g".into(), ..more.clone() };
         assert_eq!(create(&mut alice, &other).await.unwrap_err(), NtStatus::INVALID_PARAMETER);
         assert_eq!(
             create(&mut alice, &create_request("g", CreateOptions::NONE)).await.unwrap().action,
             CreateAction::CREATED
         );
-        // Bob's key of the same value is another.
+        // Bob's key with the same value is a different one.
         begin(&mut bob, &more).await;
         let epoch = lease_of(&again).v2.unwrap().epoch + 1;
         let expected = Notification::Lease { epoch, flags: ACK_REQUIRED, key: KEY, current: RWH, new: RH };
@@ -230,7 +231,7 @@ fn a_durable_handle_comes_back_once_to_whom_it_belongs() {
         let world = World::new();
         let opened = lost(&world, 0).await;
         let (mut alice, mut bob) = (client(&world, 1, "alice").await, client(&world, 2, "bob").await);
-        // Not to another user, nor under another CREATE, nor for the asking.
+        // Not for another user, under another CREATE, or for a guessed FileId.
         assert_eq!(back(&mut bob, opened.file).await.unwrap_err(), NtStatus::ACCESS_DENIED);
         let wrong = RequestContext::DurableReconnectV2 {
             file: opened.file,
@@ -243,13 +244,13 @@ fn a_durable_handle_comes_back_once_to_whom_it_belongs() {
         assert_eq!(back(&mut alice, nobodys).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
         let leased = with_oplock(OplockLevel::LEASE, vec![reconnect(opened.file), lease(KEY, RWH)]);
         assert_eq!(create(&mut alice, &leased).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
-        // The old name of the handle is of no use to anybody before.
+        // The handle's earlier FileId is invalid now.
         assert_eq!(alice.read(opened.file, 7).await.0, NtStatus::FILE_CLOSED);
         let returned = back(&mut alice, opened.file).await.unwrap();
         assert_eq!(returned.file.persistent, opened.file.persistent);
         assert_eq!((returned.oplock, returned.action), (OplockLevel::BATCH, CreateAction::OPENED));
         assert_eq!(&alice.read(returned.file, 7).await.1[..], b"content");
-        // While somebody has it nobody gets it.
+        // While a session has it nobody else gets it.
         assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
         assert_eq!(alice.close(returned.file).await, NtStatus::SUCCESS);
         assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
@@ -264,7 +265,7 @@ fn a_durable_handle_waits_as_long_as_it_was_promised() {
         rt::sleep(Duration::from_millis(9_900)).await;
         let mut alice = client(&world, 1, "alice").await;
         let returned = back(&mut alice, opened.file).await.unwrap();
-        // Lost again: the time starts anew, and the scavenger of before finds nothing to close.
+        // Lost again: the timeout restarts, and the earlier scavenger finds nothing to close.
         alice.wire.hang_up();
         rt::sleep(Duration::from_millis(9_900)).await;
         let mut alice = client(&world, 1, "alice").await;
@@ -273,7 +274,7 @@ fn a_durable_handle_waits_as_long_as_it_was_promised() {
         rt::sleep(Duration::from_millis(10_100)).await;
         let mut alice = client(&world, 1, "alice").await;
         assert_eq!(back(&mut alice, opened.file).await.unwrap_err(), NtStatus::OBJECT_NAME_NOT_FOUND);
-        // Its oplock is gone with it: nobody waits.
+        // Its oplock is gone too: nobody waits.
         create(&mut alice, &with_oplock(OplockLevel::NONE, Vec::new())).await.unwrap();
     });
 }
@@ -327,7 +328,7 @@ fn a_break_of_what_has_no_connection_waits_for_no_other_connection_of_its_client
         let mut lost = client(&world, 1, "alice").await;
         let request = with_oplock(OplockLevel::LEASE, vec![lease(KEY, RH), durable(0)]);
         let opened = create(&mut lost, &request).await.unwrap();
-        // By this one breaks go out as well.
+        // Breaks can be sent over this one as well.
         let mut alice = client(&world, 1, "alice").await;
         create(&mut alice, &by_lease("other", 9, RWH)).await.unwrap();
         lost.wire.hang_up();
@@ -348,7 +349,7 @@ fn a_break_of_what_has_no_connection_waits_for_no_other_connection_of_its_client
 
 #[test]
 fn a_reconnect_and_a_break_meet() {
-    // The handle goes to one of the two, whoever comes first; the other learns so.
+    // Either one gets the handle, whoever comes first; the other is told.
     for seed in 0..50 {
         weft_machine::sim::Sim::new(seed).run(async {
             let world = World::new();
@@ -368,7 +369,7 @@ fn a_reconnect_and_a_break_meet() {
             let (interim, _) = bob.recv().await.unwrap();
             assert_eq!(interim.status, NtStatus::PENDING);
             if let Ok(returned) = finished(&header, &body) {
-                // She has it, and is told of him.
+                // She has it, and is notified of him.
                 assert!(matches!(told(&mut alice).await, Notification::Oplock { .. }));
                 let agreed = Acknowledgment::Oplock { level: OplockLevel::NONE, file: returned.file };
                 assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
@@ -386,7 +387,7 @@ fn what_is_not_kept() {
     story(async {
         let world = World::new();
         let mut alice = client(&world, 1, "alice").await;
-        // Without the right to keep handles nothing is durable.
+        // Without handle caching nothing is durable.
         for oplock in [OplockLevel::NONE, OplockLevel::II, OplockLevel::EXCLUSIVE] {
             let opened =
                 create(&mut alice, &with_oplock(oplock, vec![RequestContext::Durable])).await.unwrap();
@@ -401,7 +402,7 @@ fn what_is_not_kept() {
             let answer = create(&mut alice, &with_oplock(OplockLevel::BATCH, contexts)).await;
             assert_eq!(answer.unwrap_err(), NtStatus::INVALID_PARAMETER);
         }
-        // A tree that is left takes its handles along; a session that is left does not.
+        // Disconnecting a tree closes its handles; losing a session does not.
         let request = with_oplock(OplockLevel::BATCH, vec![durable(0)]);
         let opened = create(&mut alice, &request).await.unwrap();
         let left = alice.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
@@ -426,7 +427,7 @@ fn a_file_to_be_deleted_goes_with_its_durable_handle() {
         assert_eq!(alice.write(opened.file, b"content").await, NtStatus::SUCCESS);
         alice.wire.hang_up();
         alice.assert_closed().await;
-        // Whoever comes next does not see it any more, and makes a new one.
+        // A new client does not see it, and creates a new file.
         let mut bob = client(&world, 2, "bob").await;
         begin(&mut bob, &with_oplock(OplockLevel::NONE, Vec::new())).await;
         let made = end(&mut bob).await.unwrap();
@@ -446,11 +447,11 @@ fn a_create_that_comes_again_opens_nothing_twice() {
         let again = create(&mut alice, &request).await.unwrap();
         assert_eq!((again.file, again.action), (opened.file, CreateAction::CREATED));
         assert!(is_durable(&again));
-        // Another client's CREATE of that name is its own.
+        // Another client's CREATE with the same GUID is independent.
         let mut bob = client(&world, 2, "bob").await;
         bob.replay = true;
         assert_eq!(create(&mut bob, &request).await.unwrap_err(), NtStatus::OBJECT_NAME_COLLISION);
-        // Without the flag it is no repetition, and once the handle was used there is nothing to be repeated.
+        // Without the flag it is not a repetition, and once the handle was used the CREATE cannot be repeated.
         alice.replay = false;
         assert_eq!(create(&mut alice, &request).await.unwrap_err(), NtStatus::DUPLICATE_OBJECTID);
         assert_eq!(alice.write(opened.file, b"x").await, NtStatus::SUCCESS);
@@ -496,7 +497,7 @@ fn a_directory_is_cached_until_others_change_it() {
         let opened = create(&mut alice, &dir).await.unwrap();
         assert_eq!(lease_of(&opened).state, RH, "there is nothing to write back");
         assert!(!is_durable(&opened));
-        // What its own client does in it, and says so, changes nothing that it does not know.
+        // Changes that its own client makes and declares do not break it.
         let v2 = Some(LeaseV2 { parent_key: KEY, epoch: 0 });
         let flags = LeaseFlags::PARENT_LEASE_KEY_SET;
         let own = RequestContext::Lease(Lease { key: [0x55; 16], state: RWH, flags, v2 });
@@ -505,7 +506,7 @@ fn a_directory_is_cached_until_others_change_it() {
         assert_eq!(alice.write(file, b"x").await, NtStatus::SUCCESS);
         assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
         assert!(alice.is_served().await, "no break came before this answer");
-        // Who looks does not change it; a new name does, and does not wait.
+        // Looking does not break it; a new name does, without waiting.
         let look = create::Request { contexts: Vec::new(), oplock: OplockLevel::NONE, ..dir.clone() };
         create(&mut bob, &look).await.unwrap();
         let theirs = create_request("d\\theirs", CreateOptions::NONE);
@@ -516,7 +517,7 @@ fn a_directory_is_cached_until_others_change_it() {
         assert_eq!(told(&mut alice).await, expected);
         let agreed = Acknowledgment::Lease { key: KEY, state: LeaseState::NONE };
         assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
-        // Changes by whatever protocol count.
+        // Changes through any protocol count.
         let dir = create::Request { contexts: vec![lease(KEY, RWH)], ..dir };
         let again = create(&mut alice, &dir).await.unwrap();
         assert_eq!(lease_of(&again).state, RH);
@@ -539,7 +540,7 @@ fn a_break_that_is_not_acknowledged_goes_out_by_the_next_channel() {
         let held = create(&mut alice, &with_oplock(OplockLevel::BATCH, Vec::new())).await.unwrap();
         let begun = rt::now();
         begin(&mut bob, &with_oplock(OplockLevel::NONE, Vec::new())).await;
-        // The first channel takes it and says no word; the second hears of it in time.
+        // The first channel swallows it; the second gets it in time.
         let expected = Notification::Oplock { level: OplockLevel::II, file: held.file };
         assert_eq!(told(&mut other).await, expected);
         assert_eq!((rt::now() - begun).as_secs(), 5);
@@ -554,7 +555,7 @@ fn by_lease(name: &str, key: u8, state: LeaseState) -> create::Request {
     create::Request { name: name.into(), ..with_oplock(OplockLevel::LEASE, vec![lease([key; 16], state)]) }
 }
 
-/// Sends a SET_INFO, and does not wait for its answer.
+/// Sends a SET_INFO without waiting for its answer.
 fn begin_rename(client: &mut Client, file: FileId, to: &str, replace_if_exists: bool) {
     let mut buffer = Vec::new();
     Rename { replace_if_exists, root_directory: 0, name: to.into() }.emit(&mut buffer);
@@ -569,7 +570,7 @@ fn begin_rename(client: &mut Client, file: FileId, to: &str, replace_if_exists: 
     client.send(message);
 }
 
-/// The answer, which is the only one: no client is told to wait for a SET_INFO.
+/// The answer, which is the only message: a SET_INFO has no interim response.
 async fn renamed(client: &mut Client) -> NtStatus {
     let (header, _) = client.recv().await.unwrap();
     assert_eq!(header.command, Command::SetInfo);
@@ -584,7 +585,7 @@ async fn told_of(client: &mut Client, wanted: u8) -> LeaseState {
     }
 }
 
-/// Notes how many messages had been sent when it was woken.
+/// Records how many messages had been sent when it was woken.
 #[derive(Default)]
 struct WokenAt(AtomicUsize);
 
@@ -594,7 +595,7 @@ impl Wake for WokenAt {
     }
 }
 
-/// On a server of several cores others run at once when they are woken.
+/// On a server with several cores, woken tasks run at once.
 #[test]
 fn whoever_gives_way_is_answered_before_others_go_on() {
     for by_lease in [true, false] {
@@ -635,21 +636,21 @@ fn a_directory_moves_when_handles_below_it_are_kept_for_caches_alone() {
         let dir = alice.open("d", CreateOptions::DIRECTORY_FILE).await;
         let one = create(&mut bob, &by_lease("d\\1", 1, RH)).await.unwrap().file;
         let two = create(&mut bob, &by_lease("d\\2", 2, RH)).await.unwrap().file;
-        // One after the other is asked for, and closed.
+        // They are recalled one after the other, and closed.
         begin_rename(&mut alice, dir, "moved", false);
         assert_eq!(told_of(&mut bob, 1).await, LeaseState::READ_CACHING);
         assert_eq!(bob.close(one).await, NtStatus::SUCCESS);
         assert_eq!(told_of(&mut bob, 2).await, LeaseState::READ_CACHING);
         assert_eq!(bob.close(two).await, NtStatus::SUCCESS);
         assert_eq!(renamed(&mut alice).await, NtStatus::SUCCESS);
-        // Who keeps what he was asked for is in the way.
+        // A client that keeps its handle blocks the rename.
         let one = create(&mut bob, &by_lease("moved\\1", 1, RH)).await.unwrap().file;
         begin_rename(&mut alice, dir, "again", false);
         assert_eq!(told_of(&mut bob, 1).await, LeaseState::READ_CACHING);
         let agreed = Acknowledgment::Lease { key: [1; 16], state: LeaseState::READ_CACHING };
         assert_eq!(acknowledge(&mut bob, agreed).await, NtStatus::SUCCESS);
         assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED);
-        // And where somebody is in the way, nobody else is asked.
+        // If one blocks it anyway, no other is recalled.
         create(&mut bob, &by_lease("moved\\2", 2, RH)).await.unwrap();
         begin_rename(&mut alice, dir, "again", false);
         assert_eq!(renamed(&mut alice).await, NtStatus::ACCESS_DENIED);
@@ -760,7 +761,7 @@ fn a_directory_lease_is_spared_by_whoever_names_its_key() {
         assert_eq!(bob.write(file.file, b"x").await, NtStatus::SUCCESS);
         assert_eq!(bob.close(file.file).await, NtStatus::SUCCESS);
         assert!(alice.is_served().await, "no break came before this answer");
-        // A key of zeros is a key, and is told back ([MS-SMB2] 3.3.5.9.11).
+        // A key of zeros is valid, and is returned ([MS-SMB2] 3.3.5.9.11).
         let file = create(&mut bob, &in_dir(0)).await.unwrap();
         assert!(lease_of(&file).flags.contains(LeaseFlags::PARENT_LEASE_KEY_SET));
         let size = set_info::Request {
@@ -774,7 +775,7 @@ fn a_directory_lease_is_spared_by_whoever_names_its_key() {
         assert_eq!(told_of(&mut alice, 1).await, LeaseState::NONE);
         let agreed = Acknowledgment::Lease { key: [1; 16], state: LeaseState::NONE };
         assert_eq!(acknowledge(&mut alice, agreed).await, NtStatus::SUCCESS);
-        // It was told then: the close says nothing new.
+        // It was notified then: the close adds nothing.
         create(&mut alice, &dir).await.unwrap();
         assert_eq!(bob.close(file.file).await, NtStatus::SUCCESS);
         assert!(alice.is_served().await, "no break came before this answer");
@@ -802,7 +803,7 @@ fn a_handle_that_deletes_on_close_is_closed_when_cached_ones_are_given_up() {
     });
 }
 
-/// Opens and locks as much as there is room for.
+/// Opens and locks as much as the budget allows.
 async fn take_all(client: &mut Client) {
     let file = client.open("g", CreateOptions::NONE).await;
     let more = create_request("g", CreateOptions::NONE);
@@ -851,9 +852,9 @@ fn who_lost_his_connection_comes_back_where_there_is_no_room() {
             let taken = if kept.is_empty() && who != "bob" { HELD } else { 0 };
             let _taken = world.server.held.restore(holder, taken);
             assert!(!room(&world, Some(Source::Local), "alice"), "{who}");
-            // Others at the same address come in meanwhile.
+            // Others at the same address can still log on.
             let _bob = client(&world, 4, "bob").await;
-            // The server has not noticed yet that the connection is lost.
+            // The server has not yet noticed the lost connection.
             let mut new = world.connect();
             new.negotiate(Offer { guid: [1; 16], ..Offer::default() }).await;
             let previous = alice.session;

@@ -1,4 +1,4 @@
-//! A transport in memory, and a client that puts every byte on it by hand.
+//! An in-memory transport, and a client that builds every byte by hand.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -42,24 +42,24 @@ pub(super) struct Wire {
     client_waker: RefCell<Option<Waker>>,
     closed_by_client: Cell<bool>,
     pub closed_by_server: Cell<bool>,
-    /// The medium takes nothing: every send stays pending.
+    /// The medium accepts nothing: every send stays pending.
     pub stalled: Cell<bool>,
-    /// It takes nothing any more and says so.
+    /// The medium fails every send.
     pub broken: Cell<bool>,
     stalled_wakers: RefCell<Vec<Waker>>,
-    /// What answers to the client's address may hold; all of the pool where nothing is said.
+    /// The budget for answers to the client's address; the whole pool by default.
     pub room: RefCell<Option<Pool>>,
-    /// The next message with a file payload fails as if the file could not be read.
+    /// The next message with a file payload fails as if the file were unreadable.
     pub unreadable: Cell<bool>,
     pub max_rdma: Cell<Option<usize>>,
-    /// What is sent arrives nowhere: nobody acknowledges it.
+    /// Messages are lost: nobody acknowledges them.
     pub hole: Cell<bool>,
-    /// Who the client is; shared memory of this host where nothing is said.
+    /// The client's address; shared memory of this host by default.
     peer: String,
 }
 
 thread_local! {
-    /// How many messages the servers of this thread have sent.
+    /// Messages that the servers on this thread have sent.
     pub(super) static SENT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -156,23 +156,23 @@ fn message() -> Message {
 }
 
 impl Wire {
-    /// Lets the medium take what it holds back.
+    /// Lets the medium accept what it holds back.
     pub fn release(&self) {
         self.stalled.set(false);
         self.stalled_wakers.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether a message waits to be received.
+    /// Whether a message is ready to be received.
     pub fn is_answered(&self) -> bool {
         !self.answers.borrow().is_empty()
     }
 
-    /// Bytes in memory of the messages that wait to be received.
+    /// Bytes in memory of the messages that are ready to be received.
     pub fn unread_bytes(&self) -> usize {
         self.answers.borrow().iter().map(Outgoing::memory_bytes).sum()
     }
 
-    /// Requests that the server has not taken.
+    /// Requests that the server has not received.
     pub fn unreceived(&self) -> usize {
         self.requests.borrow().len()
     }
@@ -182,13 +182,13 @@ impl Wire {
         wake(&self.server_waker);
     }
 
-    /// The client goes away.
+    /// Closes the connection from the client's side.
     pub fn hang_up(&self) {
         self.closed_by_client.set(true);
         wake(&self.server_waker);
     }
 
-    /// The next message as the server handed it to the transport; `None` when it closed.
+    /// The next message as the server passed it to the transport; `None` if it closed.
     pub async fn recv_outgoing(&self) -> Option<Outgoing> {
         poll_fn(|cx| match self.answers.borrow_mut().pop_front() {
             Some(message) => Poll::Ready(Some(message)),
@@ -255,7 +255,7 @@ impl World {
         self.connect_from("client")
     }
 
-    /// The same from an address.
+    /// A new connection from this address.
     pub fn connect_from(&self, peer: &str) -> Client {
         let wire = Rc::new(Wire { peer: peer.into(), ..Wire::default() });
         let (server, channel) = (self.server.clone(), Rc::new(Pipe(wire.clone())));
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// A client that is connected to the share, with 3.1.1 as Windows would offer it.
+    /// A client connected to the share, with 3.1.1 as Windows offers it.
     pub async fn client(&self) -> Client {
         let mut client = self.connect();
         client.negotiate(Offer::default()).await;
@@ -295,7 +295,7 @@ pub(super) fn story<F: Future>(story: F) -> F::Output {
     Sim::new(1).run(story)
 }
 
-/// What a client offers in NEGOTIATE.
+/// The contents of a client's NEGOTIATE.
 #[derive(Clone)]
 pub(super) struct Offer {
     pub dialects: Vec<Dialect>,
@@ -343,7 +343,7 @@ impl Offer {
     }
 }
 
-/// A client that does everything by hand.
+/// A client that builds every message by hand.
 pub(super) struct Client {
     pub wire: Rc<Wire>,
     pub pool: Pool,
@@ -354,16 +354,16 @@ pub(super) struct Client {
     pub session: u64,
     pub tree: u32,
     pub keys: Option<SessionKeys>,
-    /// What the session's keys were derived from, for further connections.
+    /// The material of the session's keys, for further connections.
     pub material: Option<(Profile, SessionKey, Preauth)>,
-    /// On a further channel: the session's key, which signs what is not the last of a log-on.
+    /// On a further channel: the session's key, which signs all messages of a log-on but the last.
     pub session_signing: Option<Arc<SigningKey>>,
-    /// ChannelSequence of requests, and whether they say that they are replays.
+    /// ChannelSequence of requests, and whether they are marked as replays.
     pub sequence: u16,
     pub replay: bool,
     pub sign: bool,
     pub seal: bool,
-    /// How it calls the server.
+    /// The name by which it calls the server.
     pub called: &'static str,
 }
 
@@ -375,11 +375,11 @@ pub(super) struct Authenticated {
     pub preauth: Preauth,
 }
 
-/// One response: its header and its bytes from the header on.
+/// One response: its header, and its bytes including the header.
 pub(super) type Response = (Header, Bytes);
 
 impl Client {
-    /// A request's bytes with the next MessageId, not signed. Asks for many credits.
+    /// A request with the next MessageId, unsigned. Asks for many credits.
     pub fn request(&mut self, command: Command, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         self.request_charged(command, 1, body)
     }
@@ -405,7 +405,7 @@ impl Client {
         out
     }
 
-    /// Signs or encrypts as the client is set to, and sends.
+    /// Signs or encrypts as configured, and sends.
     pub fn send(&self, mut message: Vec<u8>) {
         if self.seal {
             message = self.sealed(&message);
@@ -422,7 +422,7 @@ impl Client {
         out
     }
 
-    /// The next message, decrypted when it is encrypted, which it must be exactly if the client encrypts.
+    /// The next message, decrypted; it must be encrypted exactly if the client encrypts.
     pub async fn recv_frame(&self) -> Option<Bytes> {
         let message = self.wire.recv(&self.pool).await?;
         if !message.starts_with(&[0xFD]) {
@@ -437,7 +437,7 @@ impl Client {
         Some(plain.into())
     }
 
-    /// The next response, which is alone in its message; its signature is checked when it has one.
+    /// The next response, alone in its message; verifies its signature, if any.
     pub async fn recv(&mut self) -> Option<Response> {
         let mut responses = self.recv_all().await?;
         assert_eq!(responses.len(), 1, "one response expected");
@@ -488,7 +488,7 @@ impl Client {
         }
     }
 
-    /// Nothing more comes: the server closed.
+    /// Asserts that the server has closed.
     pub async fn assert_closed(&mut self) {
         assert!(self.wire.recv(&self.pool).await.is_none(), "the connection goes on");
     }
@@ -529,19 +529,19 @@ impl Client {
         (header, Some(response))
     }
 
-    /// Both legs of authentication. On success the final response was signed by the new keys.
+    /// Both round trips of authentication. On success the final response was signed with the new keys.
     pub async fn log_on(&mut self, user: &str, password: &str) -> Result<session_setup::Response, NtStatus> {
         self.log_on_with(user, password, |_| ()).await
     }
 
-    /// The same with a change to each request.
+    /// The same, with a change to each request.
     pub async fn log_on_with(
         &mut self,
         user: &str,
         password: &str,
         change: impl Fn(&mut session_setup::Request),
     ) -> Result<session_setup::Response, NtStatus> {
-        // Authentication of a session that exists is protected like everything else.
+        // Reauthentication is protected like every other request.
         let signer = match &self.keys {
             Some(keys) if self.sign && !self.seal => Some(keys.signing.clone()),
             _ => None,
@@ -569,14 +569,14 @@ impl Client {
         }
     }
 
-    /// Makes this connection a channel of the session of another one.
+    /// Binds this connection to the session of another one.
     pub async fn bind(&mut self, to: &Client) -> Result<(), NtStatus> {
         let (profile, key, preauth) = to.material.clone().unwrap();
         let session = SessionKeys::derive(Role::Client, &profile, &key, &preauth);
         self.bind_as("alice", PASSWORD, to.session, session).await
     }
 
-    /// The same with everything to be chosen.
+    /// The same, with every parameter.
     pub async fn bind_as(
         &mut self,
         user: &str,
@@ -597,7 +597,7 @@ impl Client {
         Ok(())
     }
 
-    /// Both legs; what came of them when the last one succeeded.
+    /// Both round trips; returns the result if the last one succeeded.
     pub async fn authenticate(
         &mut self,
         user: &str,
@@ -654,7 +654,7 @@ impl Client {
         }
     }
 
-    /// Connects to the share; 3.1.1 insists on a signature for that.
+    /// Connects to the share; 3.1.1 requires a signature for that.
     pub async fn tree(&mut self) {
         let (header, _) = self.tree_connect(r"\\server\data").await;
         assert_eq!(header.status, NtStatus::SUCCESS);
@@ -743,7 +743,7 @@ pub(super) fn read_request(file: FileId, length: u32) -> read::Request {
     }
 }
 
-/// Links requests to one compound; all but the first are marked as related when `related`.
+/// Links requests to a compound; all but the first are marked as related if `related`.
 pub(super) fn link(requests: Vec<Vec<u8>>, related: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let last = requests.len() - 1;
@@ -776,5 +776,5 @@ pub(super) fn sign_each(keys: &SessionKeys, compound: &mut [u8]) {
     }
 }
 
-/// Shorter than a header: what every message has at least.
+/// Every message is at least a header long.
 pub(super) const SHORTEST: usize = HEADER_LEN;

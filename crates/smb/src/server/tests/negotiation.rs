@@ -34,7 +34,7 @@ fn every_dialect_is_spoken() {
     });
 }
 
-/// What is encrypted does not travel by RDMA: a server that wants it all encrypted offers no more than a message holds.
+/// Encrypted payload does not move by RDMA: a server that requires encryption announces no more than a message holds.
 #[test]
 fn sizes_for_rdma_are_offered_where_payload_may_use_it() {
     story(async {
@@ -48,7 +48,7 @@ fn sizes_for_rdma_are_offered_where_payload_may_use_it() {
     });
 }
 
-/// With transforms it may, and then the larger sizes are offered again.
+/// With transforms it may, so the larger sizes are announced again.
 #[test]
 fn rdma_transforms_are_agreed_on_where_there_is_rdma() {
     story(async {
@@ -58,7 +58,7 @@ fn rdma_transforms_are_agreed_on_where_there_is_rdma() {
             client.wire.max_rdma.set(rdma.then_some(8 << 20));
             let mut offer = Offer::default();
             offer.contexts.retain(|context| ciphers || !matches!(context, Context::Encryption(_)));
-            // Before the others: the order does not count.
+            // Before the others: the order does not matter.
             offer.contexts.insert(0, Context::RdmaTransform(ids.to_vec()));
             let (header, response) = client.try_negotiate(offer).await;
             let Some(response) = response else { return Err(header.status) };
@@ -109,7 +109,7 @@ fn algorithms_are_chosen() {
             assert!(response.contexts.contains(&Context::Encryption(vec![chosen])));
             assert_eq!(response.contexts.len(), 2, "no signing context was sent");
         }
-        // Who offers no cipher (smb-rs, told not to encrypt) does not understand that 0 is chosen.
+        // A client that offers no cipher (smb-rs with encryption disabled) does not understand the answer 0.
         let contexts = vec![preauth(), Context::Encryption(Vec::new())];
         let response = world.connect().negotiate(Offer { contexts, ..Offer::default() }).await;
         assert!(matches!(response.contexts[..], [Context::Preauth { .. }]), "{:?}", response.contexts);
@@ -122,7 +122,7 @@ fn algorithms_are_chosen() {
             let contexts = vec![preauth(), Context::Signing(algorithms)];
             let response = client.negotiate(Offer { contexts, ..Offer::default() }).await;
             assert!(response.contexts.contains(&Context::Signing(vec![chosen])));
-            // And it is the one that is used.
+            // And it is used.
             client.log_on("alice", PASSWORD).await.unwrap();
             client.tree().await;
             client.sign = true;
@@ -154,7 +154,7 @@ fn contexts_that_contradict_are_refused() {
             let mut client = world.connect();
             let (header, _) = client.try_negotiate(Offer { contexts, ..offer.clone() }).await;
             assert_eq!(header.status, status);
-            // Nothing was settled: the client may try again.
+            // Nothing was negotiated: the client may try again.
             client.negotiate(offer.clone()).await;
         }
         // Unknown ones are ignored.

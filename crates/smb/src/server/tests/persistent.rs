@@ -1,7 +1,6 @@
-//! Handles that outlive the server, resilient ones, and applications that move.
+//! Persistent and resilient handles, and applications that move between nodes.
 //!
-//! A server that dies is one whose tasks and connections are gone without a word: what is left is the journal and the
-//! folder.
+//! A server crash is simulated by dropping its tasks and connections without notice: the journal and the folder remain.
 
 use std::io;
 use std::path::Path;
@@ -36,7 +35,7 @@ const CREATE: Guid = [0x22; 16];
 const RWH: LeaseState = LeaseState(7);
 const UNAVAILABLE: NtStatus = NtStatus::FILE_NOT_AVAILABLE;
 
-/// One life of a server on this folder.
+/// One run of a server on this folder.
 fn life<T>(dir: &Path, story_of: impl AsyncFnOnce(World) -> T) -> T {
     let (folder, state) = (dir.join("data"), dir.join("state"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -120,7 +119,7 @@ fn a_handle_outlives_the_server_with_its_lease_and_its_locks() {
         opened.file
     });
     let file = life(dir.path(), async |world| {
-        // It is nobody else's meanwhile, by any way.
+        // Meanwhile nobody else gets it, by any means.
         let mut bob = client(&world, 2, "bob").await;
         assert_eq!(create(&mut bob, &wish(Vec::new())).await.unwrap_err(), UNAVAILABLE);
         let theft = create(&mut bob, &wish(vec![lease(RWH), again(file)])).await;
@@ -137,7 +136,7 @@ fn a_handle_outlives_the_server_with_its_lease_and_its_locks() {
             _ => None,
         });
         assert_eq!(state, Some(RWH));
-        // What was acknowledged is there, what was locked is locked, and the LOCK is known to have been carried out.
+        // Acknowledged data is there, the lock is held, and the LOCK is known to have been carried out.
         assert_eq!(&alice.read(back.file, 100).await.1[..], b"acknowledged");
         assert_eq!(lock(&mut alice, back.file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS, "the same again");
         assert_eq!(lock(&mut alice, back.file, 0x16, EXCLUSIVE).await, NtStatus::LOCK_NOT_GRANTED);
@@ -151,7 +150,7 @@ fn a_handle_outlives_the_server_with_its_lease_and_its_locks() {
         assert_eq!(alice.close(back.file).await, NtStatus::SUCCESS);
     });
     life(dir.path(), async |world| {
-        // Closed is closed.
+        // A closed handle is gone.
         let mut alice = client(&world, 1, "alice").await;
         let gone = create(&mut alice, &wish(vec![lease(RWH), again(file)])).await.unwrap_err();
         assert_eq!(gone, NtStatus::OBJECT_NAME_NOT_FOUND);
@@ -174,7 +173,7 @@ fn what_is_written_down_of_a_handle_is_charged_with_it() {
         assert!(is_persistent(&opened));
         let charged = held.used_bytes() - before;
         assert!(charged > OPEN_BYTES + path_bytes, "{charged}");
-        // Where there is room for the open and not for its path, the handle does not outlive the server.
+        // If the budget allows the open but not its path, the handle is not persistent.
         let free = Limits::default().held_bytes - held.used_bytes();
         let room = 4 * held.used_bytes() + 10 * OPEN_BYTES;
         let rest = held.restore(Holder { source: None, user: None }, free - room);
@@ -217,8 +216,8 @@ fn a_create_whose_answer_was_lost_comes_again() {
     });
 }
 
-/// Opens are counted where every CREATE asks for them: the file is free when the last one is, and two clients may have chosen
-/// the same GUID.
+/// Opens are indexed for the check in every CREATE: the file is free when the last one is gone, and two clients may
+/// have chosen the same GUID.
 #[test]
 fn a_file_is_reserved_until_the_last_of_its_handles_is_taken_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,7 +248,7 @@ fn a_create_that_comes_again_asks_for_the_same() {
     life(dir.path(), async |world| {
         let mut alice = client(&world, 1, "alice").await;
         let file = create(&mut alice, &wish(vec![persistent()])).await.unwrap().file;
-        // Nothing was done with it yet: it is told again, but not as something that it is not.
+        // Not used yet: the CREATE can be repeated, but only with the same parameters.
         alice.replay = true;
         assert_eq!(create(&mut alice, &wish(vec![persistent()])).await.unwrap().file, file);
         let flags = DurableFlags::NONE;
@@ -257,7 +256,7 @@ fn a_create_that_comes_again_asks_for_the_same() {
         assert_eq!(create(&mut alice, &wish(vec![plain])).await.unwrap_err(), NtStatus::INVALID_PARAMETER);
         alice.replay = false;
         assert_eq!(alice.write(file, b"x").await, NtStatus::SUCCESS);
-        // Once it is used, and its client has it, nobody gets it a second time.
+        // Once its client has used it, nobody gets it a second time.
         alice.replay = true;
         assert_eq!(create(&mut alice, &wish(vec![persistent()])).await.unwrap_err(), UNAVAILABLE);
     });
@@ -284,7 +283,7 @@ fn a_create_that_comes_again_asks_for_the_same() {
     });
 }
 
-/// A server whose journal can be held, and one share with this folder.
+/// A server whose journal can be held, and one share on this folder.
 fn with_journal(folder: &Path) -> (World, Journal) {
     let journal = Journal::on(Disk::default());
     let world = World::with(|config| {
@@ -295,13 +294,13 @@ fn with_journal(folder: &Path) -> (World, Journal) {
     (world, journal)
 }
 
-/// A CREATE of `f` on its way, whose record is not on disk.
+/// A CREATE of `f` in flight, whose record is not on disk.
 fn send_create(client: &mut Client, request: &create::Request) {
     let request = client.request(Command::Create, |out| request.emit(out));
     client.send(request);
 }
 
-/// Long enough for all that needs nobody, and shorter than any wait for a client.
+/// Long enough for everything that needs no peer, and shorter than any wait for a client.
 async fn settle() {
     weft_machine::rt::sleep(std::time::Duration::from_secs(1)).await;
 }
@@ -324,11 +323,11 @@ fn a_create_whose_client_is_lost_while_it_is_written_down_is_kept_as_long_as_any
         journal.hold(None);
         drop(held);
         settle().await;
-        // It was carried out, and its client may ask for it.
+        // It was carried out, and its client may repeat it.
         assert_eq!(journal.records().unwrap().len(), 1);
         let mut bob = client(&world, 2, "bob").await;
         assert_eq!(create(&mut bob, &wish(Vec::new())).await.unwrap_err(), UNAVAILABLE);
-        // The client does not come.
+        // The client does not return.
         weft_machine::rt::sleep(std::time::Duration::from_secs(31)).await;
         assert_eq!(journal.records().unwrap(), []);
         assert_eq!(world.server.handles.creates(), 0);
@@ -391,7 +390,7 @@ fn a_create_whose_tree_goes_while_it_is_written_down_leaves_nothing() {
     });
 }
 
-/// What ends a persistent handle whose file is to be deleted, while its client goes away.
+/// Ends a persistent handle whose file is to be deleted, while its client disconnects.
 async fn lost_while_it_closes(end: impl FnOnce(&mut Client, FileId)) {
     let dir = tempfile::tempdir().unwrap();
     let (world, journal) = with_journal(dir.path());
@@ -443,7 +442,7 @@ fn a_record_whose_client_was_lost_does_not_follow_a_newer_one() {
         let file = create(&mut alice, &wish(vec![persistent()])).await.unwrap().file;
         let gate = Gate::default();
         let held = gate.lock().await;
-        // The first LOCK reaches the disk, which is slow; the client gives up.
+        // The first LOCK goes to the slow disk; the client gives up.
         journal.hold(Some(gate.clone()));
         let lock_of = |file, offset, sequence| {
             let locks = vec![Element { offset, length: 1, flags: EXCLUSIVE }];
@@ -468,7 +467,7 @@ fn a_record_whose_client_was_lost_does_not_follow_a_newer_one() {
     });
 }
 
-/// A disk that can stop taking writes.
+/// A disk that can run full.
 #[derive(Clone, Debug, Default)]
 struct Disk {
     memory: Arc<InMemoryBackend>,
@@ -521,7 +520,7 @@ fn what_cannot_be_written_down_is_not_done() {
         assert_eq!(lock(&mut alice, file, 0x15, EXCLUSIVE).await, NtStatus::SUCCESS);
         full.store(true, Ordering::Release);
         let failed = NtStatus(0xC000_00E9);
-        // The UNLOCK is undone, and not taken for done when it comes again.
+        // The UNLOCK is undone, and its repetition is not taken for done.
         for _ in 0..2 {
             assert_eq!(lock(&mut alice, file, 0x16, lock::Flags::UNLOCK).await, failed);
             assert_eq!(lock(&mut bob, other, 0, EXCLUSIVE).await, NtStatus::LOCK_NOT_GRANTED);
@@ -535,7 +534,7 @@ fn what_cannot_be_written_down_is_not_done() {
         assert_eq!(alice.status(Command::Lock, |out| mine.emit(out)).await, failed);
         let his = beyond(other, 0);
         assert_eq!(bob.status(Command::Lock, |out| his.emit(out)).await, NtStatus::SUCCESS);
-        // And a file that was to be deleted is not.
+        // And a file marked for deletion stays.
         let delete = set_info::Request {
             info_type: InfoType::FILE,
             class: FileClass::DISPOSITION.0,
@@ -544,7 +543,7 @@ fn what_cannot_be_written_down_is_not_done() {
             buffer: vec![1].into(),
         };
         assert_eq!(alice.status(Command::SetInfo, |out| delete.emit(out)).await, failed);
-        // Once there is space it goes on, without a restart.
+        // Once there is space it works again, without a restart.
         full.store(false, Ordering::Release);
         assert_eq!(lock(&mut alice, file, 0x16, lock::Flags::UNLOCK).await, NtStatus::SUCCESS);
         assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
@@ -589,7 +588,7 @@ fn a_file_that_was_removed_meanwhile_takes_its_handle_along() {
 fn what_is_not_persistent() {
     let dir = tempfile::tempdir().unwrap();
     life(dir.path(), async |world| {
-        // A client that does not say that it knows them.
+        // A client that does not announce support.
         let mut plain = world.client().await;
         assert!(!is_persistent(&create(&mut plain, &wish(vec![persistent()])).await.unwrap()));
         // Another share.
@@ -657,18 +656,18 @@ fn an_application_that_moves_takes_its_files_along() {
         let new = create(&mut two, &app(Some(6))).await.unwrap();
         assert_eq!(one.write(old.file, b"x").await, NtStatus::FILE_CLOSED);
         assert_eq!(two.write(new.file, b"x").await, NtStatus::SUCCESS);
-        // 3.3.5.9.13: the server's dialect counts, not that of the connection.
+        // 3.3.5.9.13: the server's dialect counts, not the connection's.
         let mut three = world.connect();
         three.negotiate(Offer { guid: [3; 16], ..Offer::dialect(Dialect::V3_0) }).await;
         three.log_on("alice", PASSWORD).await.unwrap();
         three.tree().await;
         assert_eq!(create(&mut three, &app(None)).await.unwrap_err(), forced);
-        // The same client is in its own way, as ever.
+        // The same client conflicts with itself, as always.
         assert_eq!(create(&mut two, &app(Some(7))).await.unwrap_err(), NtStatus::SHARING_VIOLATION);
     });
 }
 
-/// A folder that counts how often a file is searched for in it, and how often a directory is read.
+/// A folder that counts searches for files, and directory reads.
 struct Counted {
     folder: Dir,
     searches: Arc<AtomicUsize>,
@@ -691,22 +690,22 @@ impl Backend for Counted {
     }
 }
 
-/// What a restart with many handles costs.
+/// The cost of a restart with many handles.
 struct Restart {
     took: std::time::Duration,
     searches: usize,
 }
 
-/// Handles whose files are elsewhere when the server comes back, or are gone: a search for each of them.
+/// Handles whose files were moved or removed before the restart: each needs a search.
 const MOVED: usize = 4;
 
-/// One handle in five reads data; the others read attributes, and take one descriptor, not two.
+/// One handle in five reads data; the others read attributes, and need one descriptor instead of two.
 fn access_of(n: u64) -> AccessMask {
     if n.is_multiple_of(5) { AccessMask::FILE_GENERIC_READ } else { AccessMask::FILE_READ_ATTRIBUTES }
 }
 
-/// As many handles as a busy server has, all of files in one folder; some of those are moved while the server is gone. What it
-/// took to open them again.
+/// Opens as many handles as a busy server has, all in one folder; some files are moved while the server is down.
+/// Returns the cost of reopening.
 fn restarted_with(handles: u64) -> Restart {
     use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
 
@@ -747,7 +746,7 @@ fn restarted_with(handles: u64) -> Restart {
         }
         Journal::open(&state, "test").unwrap().save_all(records).await;
     });
-    // Two that changed places, one that left, one that is gone.
+    // Two files that are swapped, one that is moved, one that is removed.
     let at = |name: &str| folder.join("d").join(name);
     std::fs::rename(at("file-1"), at("other")).unwrap();
     std::fs::rename(at("file-2"), at("file-1")).unwrap();
@@ -787,14 +786,15 @@ fn every_handle_is_found_again_where_its_file_is_by_now() {
     assert_eq!(restart.searches, MOVED, "a file that is where it was is not searched for");
 }
 
-/// `cargo test --release -p weft-smb -- --ignored --nocapture thousands`, on a quiet machine: the only test here that looks at a clock.
+/// `cargo test --release -p weft-smb -- --ignored --nocapture thousands`, on a quiet machine: the only test here that
+/// measures time.
 #[test]
 #[ignore = "it wants a limit of 20,000 descriptors and judges by seconds"]
 fn thousands_of_handles_are_opened_again() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     const HANDLES: u64 = 10_000;
-    /// 12,000 are of files (see `access_of`); the store leaves three in eight to others.
+    /// 12,000 are for files (see `access_of`); the store leaves three in eight to others.
     const DESCRIPTORS: u64 = 20_000;
     const BOUND: std::time::Duration = std::time::Duration::from_secs(2);
 

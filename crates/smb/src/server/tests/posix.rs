@@ -1,4 +1,4 @@
-//! The POSIX extensions: agreed on in NEGOTIATE, then modes, links, owners and exact names.
+//! The POSIX extensions: negotiated in NEGOTIATE, then modes, links, owners and exact names.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -26,7 +26,7 @@ fn served(dir: &std::path::Path, posix: bool) -> World {
     })
 }
 
-/// A client that asks for these versions, and whether it got what it asked for.
+/// A client that asks for these versions, and whether they were granted.
 async fn client(world: &World, versions: Option<Vec<[u8; 16]>>) -> (Client, bool) {
     let mut client = world.connect();
     let mut offer = Offer::default();
@@ -136,7 +136,7 @@ fn modes_links_and_owners_are_those_of_the_file() {
         let known = query(&mut alice, file).await.unwrap();
         assert_eq!((known.posix.links, known.end_of_file, known.inode), (2, 5, disk.ino()));
         assert_eq!(known.name, "f");
-        // By whatever question, a file has one number.
+        // Every query returns the same file number.
         let contexts = vec![RequestContext::OnDiskId, RequestContext::Posix { mode: 0 }];
         let request = create::Request {
             contexts,
@@ -153,7 +153,7 @@ fn modes_links_and_owners_are_those_of_the_file() {
         assert_eq!(alice.close(answered.file).await, NtStatus::SUCCESS);
         open(&mut alice, "d", MKDIR, 0o750).await.unwrap();
         assert_eq!(std::fs::metadata(dir.path().join("d")).unwrap().permissions().mode() & 0o777, 0o750);
-        // What exists keeps its mode.
+        // An existing file keeps its mode.
         let (_, _, told) = open(&mut alice, "f", OPEN, 0o777).await.unwrap();
         assert_eq!(told.unwrap().mode, mode(FileType::Regular, 0o640));
 
@@ -193,10 +193,10 @@ fn names_are_what_they_are_spelled_like_and_go_at_once() {
         let (upper, ..) = open(&mut alice, "NAME", CREATE, 0o644).await.unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
         assert_eq!(alice.close(upper).await, NtStatus::SUCCESS);
-        // Others, on the same server, see either by its own spelling.
+        // Others on the same server see each one by its own spelling.
         let (mut bob, _) = client(&world, None).await;
         bob.open("NAME", CreateOptions::NONE).await;
-        // A file that is removed while others have it open has no name from then on.
+        // A file that is removed while open elsewhere loses its name at once.
         let (second, ..) = open(&mut alice, "name", OPEN, 0).await.unwrap();
         let delete = set_info::Request {
             info_type: InfoType::FILE,
@@ -213,7 +213,7 @@ fn names_are_what_they_are_spelled_like_and_go_at_once() {
     });
 }
 
-/// A file in the folder, and the mode that it has.
+/// The mode of a file in the folder.
 fn mode_on_disk(dir: &std::path::Path, name: &str) -> u32 {
     std::fs::symlink_metadata(dir.join(name)).unwrap().permissions().mode() & 0o7777
 }
@@ -241,7 +241,7 @@ fn paths_as_linux_writes_them() {
             open(&mut alice, "d/../../x", CREATE, 0).await.unwrap_err(),
             NtStatus::OBJECT_PATH_SYNTAX_BAD
         );
-        // To others a slash is what no name may hold.
+        // For others a slash is not allowed in names.
         let (mut bob, _) = client(&world, None).await;
         assert_eq!(open(&mut bob, "d/g", OPEN, 0).await.unwrap_err(), NtStatus::OBJECT_NAME_INVALID);
     });
@@ -320,7 +320,7 @@ fn a_mode_is_set_by_the_list_that_stands_for_it() {
     story(async {
         let world = served(dir.path(), true);
         let (mut alice, _) = client(&world, Some(vec![EXTENSIONS])).await;
-        // A mode of all ones is no wish for one, and nobody makes a program that runs in the server's name.
+        // A mode of all ones means none, and set-id programs cannot be made.
         let (file, ..) = open(&mut alice, "f", CREATE, 0xffff).await.unwrap();
         assert_eq!(mode_on_disk(dir.path(), "f") & 0o7022, 0);
         open(&mut alice, "s", CREATE, 0o6755).await.unwrap();
@@ -329,7 +329,7 @@ fn a_mode_is_set_by_the_list_that_stands_for_it() {
             assert_eq!(chmod(&mut alice, file, asked).await, NtStatus::SUCCESS);
             assert_eq!(mode_on_disk(dir.path(), "f"), kept);
             assert_eq!(query(&mut alice, file).await.unwrap().posix.mode, mode(FileType::Regular, kept));
-            // Nobody is shut out by a list that allows nothing, but for writing what nobody may write.
+            // An ACL that allows nothing excludes nobody, except from writing what nobody may write.
             let again = open(&mut alice, "f", OPEN, 0).await;
             assert_eq!(again.is_ok(), kept & 0o222 != 0);
             if let Ok((again, ..)) = again {
@@ -339,7 +339,7 @@ fn a_mode_is_set_by_the_list_that_stands_for_it() {
         let (folder, ..) = open(&mut alice, "d", MKDIR, 0o755).await.unwrap();
         assert_eq!(chmod(&mut alice, folder, 0o3770).await, NtStatus::SUCCESS);
         assert_eq!(mode_on_disk(dir.path(), "d"), 0o3770);
-        // To others it is a list like any other.
+        // For others it is an ACL like any other.
         let (mut bob, _) = client(&world, None).await;
         let (file, ..) = open(&mut bob, "s", OPEN, 0).await.unwrap();
         assert_eq!(chmod(&mut bob, file, 0o604).await, NtStatus::SUCCESS);
@@ -414,7 +414,7 @@ fn pipes_and_sockets_are_made_and_the_handle_is_theirs() {
             assert_eq!(mode_on_disk(dir.path(), name), 0o604);
             assert_eq!(alice.close(file).await, NtStatus::SUCCESS);
         }
-        // A link, and where it leads, as Linux writes it.
+        // A link and its target, as Linux writes it.
         let data = |target: &str| {
             let target: Vec<u8> = target.encode_utf16().flat_map(u16::to_le_bytes).collect();
             let len = target.len() as u8;
@@ -428,7 +428,7 @@ fn pipes_and_sockets_are_made_and_the_handle_is_theirs() {
         assert_eq!(query(&mut alice, file).await.unwrap().posix.mode >> 12, FileType::Symlink as u32);
         assert_eq!(control(&mut alice, get, file, Vec::new()).await.unwrap(), data("d/../pipe"));
         assert_eq!(std::fs::read_link(dir.path().join("link")).unwrap().to_str(), Some("d/../pipe"));
-        // Who opens it is told the same.
+        // Opening it returns the same.
         let contexts = vec![RequestContext::Posix { mode: 0 }];
         let follow = create::Request { contexts, ..create_request("link", CreateOptions::NONE) };
         let (header, body) = alice.call(Command::Create, |out| follow.emit(out)).await;
@@ -439,7 +439,7 @@ fn pipes_and_sockets_are_made_and_the_handle_is_theirs() {
         let device = nfs(b"CHR\0\0\0\0\0\x01\0\0\0\x03\0\0\0");
         let made = control(&mut alice, set, file, device).await;
         assert_eq!(made.unwrap_err(), NtStatus::ACCESS_DENIED);
-        // What is a pipe becomes a file again, and can be written.
+        // The pipe becomes a file again, and can be written.
         let (pipe, ..) = open(&mut alice, "pipe", OPEN, 0).await.unwrap();
         control(&mut alice, CtlCode::DELETE_REPARSE_POINT, pipe, nfs(b"")).await.unwrap();
         assert_eq!(alice.write(pipe, b"data").await, NtStatus::SUCCESS);

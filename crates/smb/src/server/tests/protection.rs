@@ -1,4 +1,4 @@
-//! Signing and encryption: required, tampered with, and at what cost in copies.
+//! Signing and encryption: required, tampered with, and their cost in copies.
 
 use bytes::Bytes;
 use weft_machine::{Payload, buf};
@@ -62,7 +62,7 @@ fn signed_requests_get_signed_answers() {
     });
 }
 
-/// READs are carried out by a shorter way than other requests, with the same checks.
+/// READs take a fast path, with the same checks.
 #[test]
 fn a_read_is_verified_and_its_answer_signed_whatever_its_length() {
     story(async {
@@ -85,11 +85,11 @@ fn a_read_is_verified_and_its_answer_signed_whatever_its_length() {
                 }
             }
         }
-        // Errors as well.
+        // Errors too.
         client.sign = true;
         let (status, _) = client.read(weft_wire::smb2::FileId::RELATED, 10).await;
         assert_eq!(status, NtStatus::FILE_CLOSED);
-        // One that was tampered with is not carried out: nobody reads what the signature does not ask for.
+        // A tampered READ is not executed: nothing is read that the signature does not cover.
         let mut request = client.request(Command::Read, |out| read_request(file, 10).emit(out));
         client.keys.as_ref().unwrap().signing.sign(Sender::Client, &mut request);
         *request.last_mut().unwrap() ^= 1;
@@ -140,8 +140,8 @@ fn unsigned_requests_are_refused_where_signing_is_required() {
     });
 }
 
-/// The final response of SESSION_SETUP is signed, so a stripped or changed NEGOTIATE shows; here the client's chain is
-/// another one, as if somebody had changed the offer on its way.
+/// The final response of SESSION_SETUP is signed, so a changed NEGOTIATE is detected; here the client's chain differs,
+/// as if somebody had changed the offer in transit.
 #[test]
 fn a_changed_negotiate_leads_to_other_keys() {
     story(async {
@@ -197,7 +197,7 @@ fn everything_works_encrypted() {
 fn an_encrypted_share_takes_encrypted_requests_only() {
     story(async {
         let world = World::with(|config| config.shares[0].rules.encrypted = true);
-        // Without a cipher there is no way in.
+        // Without a cipher no log-on is possible.
         let mut client = world.connect();
         client.negotiate(Offer { guid: [8; 16], ..Offer::dialect(Dialect::V2_1) }).await;
         client.log_on("alice", PASSWORD).await.unwrap();
@@ -217,7 +217,7 @@ fn an_encrypted_share_takes_encrypted_requests_only() {
         let create = create_request("f", CreateOptions::NONE);
         let status = client.status(Command::Create, |out| create.emit(out)).await;
         assert_eq!(status, NtStatus::ACCESS_DENIED, "signed is not encrypted");
-        // 3.3.5.2.11 holds for leaving a share as well: somebody in between must not close what is open there.
+        // 3.3.5.2.11 covers TREE_DISCONNECT too: a man in the middle must not close open files.
         for sign in [true, false] {
             client.sign = sign;
             let status =
@@ -257,7 +257,7 @@ fn plain_requests_are_refused_where_encryption_is_required() {
             );
             assert_eq!(client.tree_connect(r"\\s\data").await.0.status, NtStatus::ACCESS_DENIED);
         }
-        // A client without a cipher does not even get in.
+        // A client without a cipher cannot even connect.
         for offer in [
             Offer::dialect(Dialect::V2_1),
             Offer { capabilities: Default::default(), ..Offer::dialect(Dialect::V3_0) },
@@ -282,7 +282,7 @@ fn nothing_leaves_an_encrypted_session_in_the_clear() {
         client.send(request);
         let frame = client.wire.recv(&client.pool).await.unwrap();
         assert!(!frame.windows(8).any(|w| w == &SECRET[..8]));
-        // By RDMA it would travel beside the encryption: refused, with nothing written anywhere.
+        // RDMA would bypass the encryption: refused, with nothing written anywhere.
         client.wire.max_rdma.set(Some(1 << 20));
         let mut by_rdma = read_request(file, 1000);
         let descriptor = channel::Descriptor { offset: 0, token: 7, length: 4096 };
@@ -316,7 +316,7 @@ fn what_is_inside_the_encryption_must_fit() {
     story(async {
         let world = World::new();
         let other = world.client().await;
-        // Somebody else's session inside ours.
+        // Another session inside ours.
         let mut client = world.client().await;
         let session = std::mem::replace(&mut client.session, other.session);
         let request = client.request(Command::Echo, |out| echo::Request.emit(out));
@@ -333,7 +333,7 @@ fn what_is_inside_the_encryption_must_fit() {
             client.wire.send(client.sealed(&inside));
             client.assert_closed().await;
         }
-        // Of a session that is not on this connection, though it exists.
+        // Of a session that exists, but not on this connection.
         let mut client = world.connect();
         client.negotiate(Offer::default()).await;
         let mut sealed = vec![0; TRANSFORM_LEN];
@@ -383,8 +383,8 @@ fn a_plain_read_stays_a_file_range_and_no_read_is_copied() {
     });
 }
 
-/// The client and the server have agreed to encrypt what travels by RDMA. A WRITE that names memory in which nothing is
-/// encrypted is refused before the server looks at that memory, and a READ's payload is not what the file holds.
+/// Client and server have negotiated encryption of RDMA payload. A WRITE from memory that is not encrypted is refused
+/// before the server reads that memory, and a READ's payload differs from the file's content.
 #[test]
 fn with_transforms_nothing_encrypted_travels_by_rdma_in_the_clear() {
     use weft_wire::smb2::channel::{Channel, Descriptor};
@@ -412,7 +412,7 @@ fn with_transforms_nothing_encrypted_travels_by_rdma_in_the_clear() {
             flags: write::Flags::NONE,
             data: Default::default(),
         };
-        // The transport of these tests cannot fetch: another status would show that it was asked to.
+        // The transport of these tests cannot fetch: another status would show an attempt.
         let status = client.status(Command::Write, |out| request.emit_head(out)).await;
         assert_eq!(status, NtStatus::INVALID_PARAMETER);
 

@@ -1,5 +1,5 @@
-//! What somebody in the middle would do with another client's log-on: where requests must be signed, which dialects
-//! are spoken, and whom a proof is for.
+//! Attacks on another client's log-on by a man in the middle: required signing, allowed dialects, and the target of a
+//! proof.
 
 use weft_wire::smb2::create::CreateOptions;
 use weft_wire::smb2::negotiate::{Context, SecurityMode};
@@ -16,7 +16,7 @@ fn offer(guid: u8) -> Offer {
     Offer { guid: [guid; 16], ..Offer::default() }
 }
 
-/// Whether a session of this client may leave a request unsigned; what is announced must agree.
+/// Whether a session of this client may send an unsigned request; the announcement must agree.
 async fn may_leave_unsigned(client: &mut Client, offer: Offer) -> bool {
     let mode = client.negotiate(offer).await.security_mode;
     client.log_on("alice", PASSWORD).await.unwrap();
@@ -53,7 +53,7 @@ fn who_comes_over_a_network_signs() {
     });
 }
 
-/// Linux has no RDMA transforms: signed, its payload would go inside messages, without any use of RDMA.
+/// Linux has no RDMA transforms: if signed, its payload would move inside messages, and RDMA would be useless.
 #[test]
 fn an_rdma_client_signs_where_it_can_sign_payload() {
     story(async {
@@ -69,7 +69,7 @@ fn an_rdma_client_signs_where_it_can_sign_payload() {
     });
 }
 
-/// A session that began where nobody is in between does not become one without signatures on a network.
+/// A session that began locally does not become an unsigned one over a network.
 #[test]
 fn a_channel_over_a_network_signs_whatever_its_session_does() {
     story(async {
@@ -108,7 +108,7 @@ fn dialects_below_the_minimum_are_refused() {
     });
 }
 
-/// The victim called somebody else, who passes its proof on to this server.
+/// The victim called another server, which relays its proof to this one.
 #[test]
 fn a_proof_for_another_server_is_refused_where_requests_need_no_key() {
     story(async {
@@ -130,7 +130,7 @@ fn a_proof_for_another_server_is_refused_where_requests_need_no_key() {
                 Err(NtStatus::ACCESS_DENIED),
                 "{called}"
             );
-            // Without the key that the proof led to there is nothing that the session is good for; an alias is let in.
+            // Without the key from the proof the session is useless to an attacker; an alias is accepted.
             assert_eq!(attempt(Signing::Exposed, REMOTE, called).await, Ok(()), "{called}");
         }
         for called in ["WEFT", "localhost", "127.0.0.1", "192.0.2.7"] {

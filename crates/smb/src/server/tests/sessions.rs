@@ -1,4 +1,4 @@
-//! Log on, log off, trees, and what is left when a connection goes.
+//! Log-on, log-off, trees, and what remains when a connection is lost.
 
 use futures_util::future::LocalBoxFuture;
 use weft_store::backend::ram::Ram;
@@ -43,7 +43,7 @@ fn nothing_works_without_a_session() {
             client.status(Command::TreeConnect, |out| request.emit(out)).await,
             NtStatus::USER_SESSION_DELETED
         );
-        // Nor with a guessed one, nor with somebody else's.
+        // Nor with a guessed one, nor with another session's.
         let other = world.client().await;
         for id in [1, u64::MAX, other.session] {
             client.session = id;
@@ -53,7 +53,7 @@ fn nothing_works_without_a_session() {
                 .await;
             assert_eq!(status, NtStatus::USER_SESSION_DELETED);
         }
-        // Half a session is none.
+        // An incomplete session does not count.
         client.session = 0;
         client.tree = 0;
         assert_eq!(world.server.session_count(), 1);
@@ -110,7 +110,7 @@ fn a_lost_connection_closes_what_was_open() {
     });
 }
 
-/// A memory disk on which a file goes when the story lets it.
+/// A memory disk on which a deletion completes when the story allows it.
 struct SlowDisk {
     disk: Ram,
     gate: Gate,
@@ -132,7 +132,7 @@ impl Backend for SlowDisk {
     }
 }
 
-/// Ends the open of a file that is to be deleted by one request, whose client is gone before the file is.
+/// Ends the open of a file marked for deletion by one request, whose client disconnects before the deletion completes.
 async fn lost_while_a_file_goes(end: impl FnOnce(&mut Client, FileId)) {
     let gate = Gate::default();
     let disk = SlowDisk { disk: Ram::new(1 << 20), gate: gate.clone() };
@@ -200,7 +200,7 @@ fn trees() {
         assert_eq!(client.read(file, 1).await.0, NtStatus::NETWORK_NAME_DELETED);
         let again = client.status(Command::TreeDisconnect, |out| tree_disconnect::Request.emit(out)).await;
         assert_eq!(again, NtStatus::NETWORK_NAME_DELETED);
-        // A handle of another tree is no handle here.
+        // A handle of another tree is invalid here.
         client.tree().await;
         assert_ne!(client.tree, first);
         assert_eq!(client.read(file, 1).await.0, NtStatus::FILE_CLOSED);
@@ -217,7 +217,7 @@ fn shares_are_replaced_while_they_are_used() {
         let old = world.server.shares.named("data").unwrap();
         let ruled = Share { vfs: old.vfs.clone().read_only(), ..old };
         world.server.replace_shares(vec![ruled, Share::new("New", Vfs::new(Ram::new(1 << 20)))]);
-        // Who has connected keeps what he had.
+        // A connected client keeps its access.
         assert_eq!(client.write(file, b"more").await, NtStatus::SUCCESS);
         assert_eq!(client.tree_connect(r"\\server\new").await.0.status, NtStatus::SUCCESS);
         client.tree().await;
@@ -266,7 +266,7 @@ fn limits_hold() {
         let third =
             client.status(Command::Create, |out| create_request("c", CreateOptions::NONE).emit(out)).await;
         assert!(third.is_error(), "{third}");
-        // Sessions count from their first leg on.
+        // Sessions count from their first round trip on.
         client.sign = false;
         (client.session, client.tree, client.keys) = (0, 0, None);
         client.log_on("bob", PASSWORD).await.unwrap();
@@ -303,13 +303,13 @@ fn a_session_can_authenticate_again_as_the_same_user_only() {
         client.open("still here", CreateOptions::NONE).await;
         assert_eq!(client.log_on("bob", PASSWORD).await.unwrap_err(), NtStatus::ACCESS_DENIED);
         client.open("still here", CreateOptions::NONE).await;
-        // A failure ends it (3.3.5.5.3).
+        // A failure ends the session (3.3.5.5.3).
         assert_eq!(client.log_on("alice", "wrong").await.unwrap_err(), NtStatus::LOGON_FAILURE);
         assert_eq!(world.server.session_count(), 0);
     });
 }
 
-/// Both legs as nobody, bare NTLM.
+/// Both round trips as the anonymous user, bare NTLM.
 async fn as_nobody(client: &mut Client) -> NtStatus {
     let flags = ntlm::Flags(0xe208_8297);
     let authenticate = ntlm::Authenticate {
@@ -419,7 +419,7 @@ fn who_does_not_authenticate_in_time_is_disconnected() {
         half.assert_closed().await;
         rt::sleep(Duration::from_secs(600)).await;
         assert!(good.is_served().await);
-        // After its last session it has as long again.
+        // After its last session ends it has the full time again.
         good.sign = true;
         good.call(Command::Logoff, |out| logoff::Request.emit(out)).await;
         rt::sleep(Duration::from_secs(31)).await;
@@ -432,7 +432,7 @@ fn passwords_cannot_be_guessed_by_trying() {
     story(async {
         let world = World::new();
         let start = rt::now();
-        // From several connections at once, all of one address.
+        // From several connections at once, from the same address.
         let guess = |n: u32| {
             let world = world.clone();
             async move {
@@ -448,7 +448,7 @@ fn passwords_cannot_be_guessed_by_trying() {
         let crowd = futures_util::future::join_all((0..20).map(guess)).await;
         let refused = crowd.iter().filter(|status| **status == NtStatus::ACCOUNT_LOCKED_OUT).count();
         assert!(refused >= 18, "{refused} of 20");
-        // The right password is waited for like all others, and then counts.
+        // The right password waits like all others, and then succeeds.
         rt::sleep(Duration::from_secs(60)).await;
         world.client().await;
         let start = rt::now();
@@ -457,7 +457,7 @@ fn passwords_cannot_be_guessed_by_trying() {
     });
 }
 
-/// Twelve sources of wrong passwords used to lock everybody out, with the right password and from wherever.
+/// Twelve sources of wrong passwords used to lock out everybody, even with the right password and from anywhere.
 #[test]
 fn nobody_is_locked_out_by_the_failures_of_others() {
     story(async {
@@ -495,7 +495,7 @@ thread_local! {
     static LINES: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Appends to the log of the thread.
+/// Appends to the thread's log.
 struct Lines;
 
 impl std::io::Write for Lines {
@@ -508,8 +508,8 @@ impl std::io::Write for Lines {
     }
 }
 
-/// What is logged while `story` runs, on its thread. There is one subscriber for the whole process: a subscriber of one test alone
-/// races with other tests for what tracing remembers of each place that logs.
+/// What is logged while `story` runs, on its thread. There is one subscriber for the whole process: per-test
+/// subscribers would race with other tests for the callsite state that tracing caches.
 fn logged(story: impl FnOnce()) -> String {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -558,7 +558,7 @@ fn who_logs_on_and_who_does_not_is_logged() {
     assert!(has(3, &["log-on refused: anonymous access is not allowed", "source=10.0.0.10:4"]), "{log}");
 }
 
-/// First legs of log-ons that nobody goes on with.
+/// First round trips of log-ons that nobody completes.
 async fn begin_log_on(client: &mut Client) -> NtStatus {
     let token = ntlm::Negotiate { flags: ntlm::Flags(0xe208_8297) }.emit();
     let setup = session_setup::Request {
@@ -600,7 +600,7 @@ fn half_open_sessions_are_bounded_in_number_and_time() {
                 assert_eq!(begin_log_on(&mut client).await, expected, "{n}");
             }
             if logged_on {
-                // What nobody goes on with makes room.
+                // Abandoned ones make room.
                 rt::sleep(Duration::from_secs(31)).await;
                 assert_eq!(begin_log_on(&mut client).await, NtStatus::MORE_PROCESSING_REQUIRED);
             }

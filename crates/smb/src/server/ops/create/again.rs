@@ -1,7 +1,7 @@
-//! CREATE for an open that exists: a durable handle that its client wants back, and a CREATE that was carried out.
+//! CREATE for an existing open: reconnecting a durable handle, and repeating a CREATE that was carried out.
 //!
-//! Spec: [MS-SMB2] 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.5.9 (replay).
-//! Does not: open anything, or ask for caching rights: what the open has is told again.
+//! Spec: [MS-SMB2] 3.3.5.9.7, 3.3.5.9.12 (reconnects), 3.3.5.9 (replay). Nothing is opened, and no caching rights are
+//! requested: the answer describes the open again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::super::{persistent, resolve};
 use super::OpenedFile;
 use crate::server::context::{Answer, Failure, OpContext, Reply};
 
-/// A client that lost its connection may be back on another core before that one has noticed.
+/// A client that lost its connection may be back on another core before the server has noticed the loss.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// Gives a durable handle back.
+/// Reconnects a durable handle.
 pub(super) async fn reconnect(
     cx: &OpContext,
     share: &Share,
@@ -37,13 +37,13 @@ pub(super) async fn reconnect(
     let open = taken.clone();
     let file = super::enter(cx, taken, OwnedOpen::keep).await?;
     caching::reconnect(cx, &open, file);
-    // That it is durable is not said again.
+    // The durable context is not repeated.
     let mut reply = Reply::with_capacity(256);
     describe(cx, share, request, &open, file).await?.emit(&mut reply.message);
     Ok(reply)
 }
 
-/// A CREATE that made a persistent handle comes again as if it were the first (3.3.5.9).
+/// A CREATE that made a persistent handle is repeated as if it were the first (3.3.5.9).
 pub(super) async fn resume(
     cx: &OpContext,
     share: &Share,
@@ -51,7 +51,7 @@ pub(super) async fn resume(
     made: &Open,
     create_guid: Guid,
 ) -> Answer {
-    // It is told to whoever made it, and only for the same request; whose lease differs means another file.
+    // Only its owner gets it, and only for the same request; a different lease means another file.
     if !made.durable.get().is_some_and(|durable| durable.is_of(&cx.session().user)) {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
@@ -70,7 +70,7 @@ pub(super) async fn resume(
     Ok(reply)
 }
 
-/// Takes the handle out of where it waits.
+/// Takes the handle out of the preserved ones.
 async fn take(
     cx: &OpContext,
     share: &Share,
@@ -102,7 +102,7 @@ async fn take(
     if !same_share {
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND.into());
     }
-    // A lease is for a file, and its client must mean the same one.
+    // A lease belongs to a file, and the client must name the same one.
     if leased {
         let path = Path::parse(&request.name)?;
         let found = resolve::resolve(&share.vfs, &path).await?.found;
@@ -131,7 +131,7 @@ pub(super) async fn replay(
     if !owner || !same_kind {
         return Err(NtStatus::ACCESS_DENIED.into());
     }
-    // Of another session, or without one.
+    // It belongs to another session, or to none.
     let (file, tree) = cx.session().opens.name_of(open).ok_or(NtStatus::DUPLICATE_OBJECTID)?;
     if tree != cx.tree().id {
         return Err(NtStatus::DUPLICATE_OBJECTID.into());
@@ -139,8 +139,8 @@ pub(super) async fn replay(
     if open.is_persistent() && !persistent {
         return Err(NtStatus::INVALID_PARAMETER.into());
     }
-    // As Windows has it: a lower level than that of the first CREATE is answered as if it had been granted, with what
-    // follows from it; the open stays what it is.
+    // Like Windows: a lower level than that of the first CREATE is answered as if it had been granted, with the
+    // consequences; the open itself does not change.
     let (has, _) = open.vfs.opens().caching(open.node, open.claim.key());
     let (says, kept) = match wanted {
         Wanted::Nothing => (Some(OplockLevel::NONE), false),
@@ -156,7 +156,7 @@ pub(super) async fn replay(
     Ok(reply)
 }
 
-/// What there is to say about an open, as if it had just been opened.
+/// Describes an open as if it had just been opened.
 async fn describe(
     cx: &OpContext,
     share: &Share,

@@ -1,4 +1,4 @@
-//! Extended attributes, holes and copies, as clients ask for them.
+//! Extended attributes, holes and copies, as clients request them.
 
 use weft_wire::smb2::access::FileAttributes;
 use weft_wire::smb2::create_context::RequestContext;
@@ -65,11 +65,11 @@ fn the_server_copies_pieces_of_files() {
             (NtStatus::SUCCESS, Copied { chunks: 2, chunk_bytes: 0, total_bytes: 6 })
         );
         assert_eq!(content(&b, "to").await, b"89\x000123");
-        // Beyond the source; what was copied before stays, and is told.
+        // Beyond the end of the source; the earlier chunks stay copied, and are reported.
         let (status, copied) =
             copy(&b, (from, to), CtlCode::SRV_COPYCHUNK, &[(0, 0, 1), (8, 0, 3)]).await.unwrap();
         assert_eq!((status, copied.chunks), (NtStatus::INVALID_VIEW_SIZE, 1));
-        // Limits are told to who goes beyond them.
+        // A request beyond the limits is answered with the limits.
         for chunks in
             [&[(0, 0, 0)][..], &[(0, 0, 2 << 20)], &vec![(0, 0, 1); 257], &vec![(0, 0, 1 << 20); 17]]
         {
@@ -99,7 +99,7 @@ fn who_copies_may_read_the_one_and_write_the_other() {
         let mut input = Vec::new();
         forged.emit(&mut input);
         assert_eq!(ctl(&b, to, write_only, &input).await, Err(NtStatus::OBJECT_NAME_NOT_FOUND));
-        // Memory shares no blocks.
+        // A memory disk cannot share blocks.
         let both = b.open(&Wish::file("to")).await.unwrap();
         let mut input = Vec::new();
         DuplicateExtents { source: from, source_offset: 0, target_offset: 0, len: 1 }.emit(&mut input);
@@ -124,7 +124,7 @@ fn holes_are_told_of_files_that_are_marked() {
         ctl(&b, file, CtlCode::SET_ZERO_DATA, &extent(8192, 16384)).await.unwrap();
         let data = [Extent { offset: 0, len: 8192 }, Extent { offset: 16384, len: 48 << 10 }];
         let (_, told) = ranges(extent(0, 1 << 30)).await.unwrap();
-        // Where the first zeros were made, space may be kept or not.
+        // The space of the first zeros may or may not be kept.
         assert_eq!(told.last(), data.last());
         assert_eq!(told.first().map(|r| r.offset + r.len), Some(8192));
         assert_eq!(ranges(extent(8192, 8192)).await.unwrap().1, []);
@@ -185,7 +185,7 @@ fn extended_attributes_are_those_that_everybody_sees() {
         set_eas(&b, file, &[("COLOR", b"blue"), ("Size", b"7")]).await.unwrap();
         let node = b.vfs.lookup(weft_store::NodeId::ROOT, b"f", false).await.unwrap().node;
         assert_eq!(b.vfs.get_xattr(node, b"COLOR").await.unwrap(), b"blue");
-        // Case makes no difference, nothing removes.
+        // Case is ignored, and an empty value removes the attribute.
         set_eas(&b, file, &[("color", b"red"), ("SIZE", b"")]).await.unwrap();
         assert_eq!(eas(&b, file, b"", 1000).await.unwrap(), [("COLOR".into(), b"red".to_vec())]);
         let asked = [&[12, 0, 0, 0, 5][..], b"color\0\0", &[0, 0, 0, 0, 1], b"X\0"].concat();
@@ -195,7 +195,7 @@ fn extended_attributes_are_those_that_everybody_sees() {
         for bad in ["a:b", "", "weft.dos", "WEFT.DOS", "\u{1}"] {
             assert_eq!(set_eas(&b, file, &[(bad, b"1")]).await, Err(NtStatus::INVALID_EA_NAME), "{bad}");
         }
-        // [MS-FSA] 2.1.5.15.6: the first byte behind the offset are the flags.
+        // [MS-FSA] 2.1.5.15.6: the first byte after the offset has the flags.
         for (flags, wanted) in [(0x80, Ok(())), (0x01, Err(NtStatus::INVALID_EA_NAME))] {
             let mut buffer = ea_list(&[("flagged", b"1")]).to_vec();
             buffer[4] = flags;

@@ -61,7 +61,7 @@ fn controls_that_are_not_here_say_what_the_specification_says() {
             assert_eq!(status(control(&b, &request(code, on, Vec::new())).await), wanted, "{code:?}");
         }
         let snapshots = request(CtlCode::SRV_ENUMERATE_SNAPSHOTS, file, Vec::new());
-        // Windows says that the end of the list takes two bytes.
+        // On Windows the end of the list takes two bytes.
         assert_eq!(control(&b, &snapshots).await.unwrap()[..], [[0; 8], [2, 0, 0, 0, 0, 0, 0, 0]].concat());
         let io = Request { flags: Flags::NONE, ..snapshots.clone() };
         assert_eq!(status(control(&b, &io).await), NtStatus::NOT_SUPPORTED);
@@ -95,7 +95,7 @@ fn negotiate_is_validated() {
     let output = run(Dialect::V3_0, |_| (), 24).unwrap();
     let response = ValidateNegotiateResponse::parse(&output).unwrap();
     assert_eq!((response.dialect, response.guid), (Dialect::V3_0, [7; 16]));
-    // Whatever does not agree ends the connection.
+    // Any contradiction ends the connection.
     assert!(run(Dialect::V3_0, |_| (), 23).is_none());
     assert!(run(Dialect::V3_1_1, |_| (), 24).is_none());
     assert!(run(Dialect::V3_0, |said| said.dialects.push(Dialect::V3_1_1), 24).is_none(), "a downgrade");
@@ -158,7 +158,7 @@ fn clients_make_links() {
             let file = b.open(&wish).await.unwrap();
             let made = control(&b, &request(CtlCode::SET_REPARSE_POINT, file, data.clone())).await;
             if made.is_ok() {
-                // The handle means the link from then on.
+                // From then on the handle refers to the link.
                 let tag = info::file_info(&b, file, FileClass::ATTRIBUTE_TAG).await.unwrap();
                 assert_eq!(tag[4..], data[..4]);
                 let told = control(&b, &request(CtlCode::GET_REPARSE_POINT, file, Vec::new())).await;
@@ -192,7 +192,7 @@ fn clients_make_links() {
         let shown = weft_wire::smb2::utf16::decode(&link("away").await.1[20..]).unwrap();
         assert_eq!(shown, "\\??\\UNC\\host\\share\\f\\\\host\\share\\f");
         assert_eq!(status(b.open(&Wish::file("to file")).await), NtStatus::STOPPED_ON_SYMLINK);
-        // What a client sets of a link is not taken for an attempt to make it something else.
+        // Setting attributes of a link does not convert it.
         let options = CreateOptions::OPEN_REPARSE_POINT;
         let file = b.open(&Wish { options, ..Wish::file("to dir") }).await.unwrap();
         let shown =
@@ -206,7 +206,7 @@ fn clients_make_links() {
         assert_eq!(status(unlink(tag(0xA000_0003)).await), NtStatus(0xC000_0277));
         assert_eq!(status(unlink(vec![0; 7]).await), NtStatus(0xC000_0278));
         unlink(tag(0xA000_000C)).await.unwrap();
-        // And the file again.
+        // And it is a file again.
         assert_eq!(status(unlink(tag(0xA000_000C)).await), NtStatus::NOT_A_REPARSE_POINT);
         let told = control(&b, &request(CtlCode::GET_REPARSE_POINT, file, Vec::new())).await;
         assert_eq!(status(told), NtStatus::NOT_A_REPARSE_POINT);
@@ -216,7 +216,7 @@ fn clients_make_links() {
         let again = control(&b, &request(CtlCode::DELETE_REPARSE_POINT, file, tag(0xA000_000C))).await;
         assert_eq!(status(again), NtStatus::NOT_A_REPARSE_POINT);
         b.close(file).await.unwrap();
-        // What is deleted on close is the link, and nothing that lost its name to it.
+        // Delete-on-close deletes the link, not the file that it replaced.
         let doomed = Wish {
             options: CreateOptions::DELETE_ON_CLOSE,
             disposition: CreateDisposition::Create,
@@ -227,7 +227,7 @@ fn clients_make_links() {
         assert!(b.vfs.lookup(NodeId::ROOT, b"doomed", false).await.is_ok());
         b.close(file).await.unwrap();
         assert!(b.vfs.lookup(NodeId::ROOT, b"doomed", false).await.is_err());
-        // A link to a directory goes as directories go.
+        // A link to a directory is removed like a directory.
         let options = CreateOptions::OPEN_REPARSE_POINT | CreateOptions::DELETE_ON_CLOSE;
         let as_file = Wish { options: options | CreateOptions::NON_DIRECTORY_FILE, ..Wish::file("to dir") };
         assert_eq!(status(b.open(&as_file).await), NtStatus::FILE_IS_A_DIRECTORY);
@@ -235,7 +235,7 @@ fn clients_make_links() {
             b.open(&Wish { options: options | CreateOptions::DIRECTORY_FILE, ..as_file }).await.unwrap();
         b.close(gone).await.unwrap();
         assert!(b.exists("d\\f").await);
-        // What is not empty stays what it is, and no link leads out of the share.
+        // A directory that is not empty is not converted, and no link may leave the share.
         assert_eq!(status(make(Wish::file("d\\f"), link_to("x", 1)).await), NtStatus(0xC000_0278));
         assert_eq!(status(make(Wish::dir("d"), link_to("x", 1)).await), NtStatus::DIRECTORY_NOT_EMPTY);
         assert_eq!(status(make(Wish::file("d\\g"), link_to("..\\..\\x", 1)).await), NtStatus::ACCESS_DENIED);

@@ -15,7 +15,7 @@ fn dispositions() {
     use CreateDisposition::*;
     run(async |b| {
         let mut n = 0;
-        // What becomes of a name that exists, and of one that does not.
+        // The result for an existing name, and for a missing one.
         for (disposition, there, missing) in [
             (Open, Ok(CreateAction::OPENED), Err(NtStatus::OBJECT_NAME_NOT_FOUND)),
             (Create, Err(NtStatus::OBJECT_NAME_COLLISION), Ok(CreateAction::CREATED)),
@@ -67,7 +67,7 @@ fn directories_and_files_are_told_apart() {
     });
 }
 
-/// NFS clients of before a restart may take it back; nobody can have had what is new.
+/// NFS clients may reclaim files from before a restart; a new file cannot have been open.
 #[test]
 fn an_open_that_may_be_in_the_way_of_who_takes_back_waits_for_him() {
     use futures_util::FutureExt;
@@ -111,7 +111,7 @@ fn no_path_leads_out_of_the_share() {
                 assert_eq!(status(b.open(&wish).await), NtStatus::STOPPED_ON_SYMLINK, "{path}");
             }
         }
-        // A link inside the share tells where it leads; one to a place of this host does not.
+        // A link inside the share reveals its target; one to a path on this host does not.
         let data = |path: &'static str| {
             let answer = b.answer(Command::Create, move |out| Wish::file(path).request().emit(out));
             async move { answer.await.unwrap_err().data }
@@ -121,7 +121,7 @@ fn no_path_leads_out_of_the_share() {
             other => panic!("{other:?}"),
         }
         assert_eq!(data("etc").await, error::Response::EMPTY);
-        // The link itself can be had, and removed.
+        // The link itself can be opened and removed.
         let link = Wish {
             access: AccessMask::DELETE,
             options: CreateOptions::OPEN_REPARSE_POINT | CreateOptions::DELETE_ON_CLOSE,
@@ -142,7 +142,7 @@ fn access_that_nobody_gets() {
         b.put("f", b"x").await;
         let with = |access| Wish { access, ..Wish::file("f") };
         assert_eq!(status(b.open(&with(AccessMask::NONE)).await), NtStatus::ACCESS_DENIED);
-        // Not nothing: an open that touches no data (its attributes can be had by nobody).
+        // SYNCHRONIZE alone is valid, unlike no access: an open that touches no data (nor can it read attributes).
         b.open(&with(AccessMask::SYNCHRONIZE)).await.unwrap();
         assert_eq!(status(b.open(&with(AccessMask(0x0020_0001))).await), NtStatus::ACCESS_DENIED);
         assert_eq!(
@@ -157,7 +157,7 @@ fn access_that_nobody_gets() {
         request.impersonation = 4;
         let answer = b.ask(Command::Create, |out| request.emit(out)).await;
         assert_eq!(status(answer), NtStatus::BAD_IMPERSONATION_LEVEL);
-        // All that there is.
+        // All available rights.
         let most = b.open(&with(AccessMask::MAXIMUM_ALLOWED)).await.unwrap();
         assert_eq!(info::access(&b, most).await, AccessMask::FILE_ALL);
         let generic = b.open(&with(AccessMask::GENERIC_READ)).await.unwrap();
@@ -175,7 +175,7 @@ fn read_only_files() {
         };
         let made = b.create(&wish).await.unwrap();
         assert!(made.summary.attributes.contains(FileAttributes::READONLY));
-        // Who made it may fill it.
+        // The creator may fill it.
         payload::write(&b, made.file, 0, b"x").await.unwrap();
         b.close(made.file).await.unwrap();
         assert_eq!(status(b.open(&Wish::file("f")).await), NtStatus::ACCESS_DENIED);
@@ -189,7 +189,7 @@ fn read_only_files() {
         let most = Wish { access: AccessMask::MAXIMUM_ALLOWED, ..Wish::file("f") };
         let file = b.open(&most).await.unwrap();
         assert!(!info::access(&b, file).await.intersects(AccessMask::FILE_WRITE_DATA));
-        // Nor is it written through a stream, or replaced by another; NFS sees permissions as they were.
+        // A stream cannot write to it, nor another file replace it; NFS sees the permissions unchanged.
         let stream = Wish { disposition: CreateDisposition::OpenIf, ..Wish::file("f:s") };
         assert_eq!(status(b.open(&stream).await), NtStatus::ACCESS_DENIED);
         b.put("other", b"other").await;
@@ -216,7 +216,7 @@ fn files_that_nobody_may_write_can_be_deleted() {
             ..Wish::file("f")
         };
         assert_eq!(status(b.open(&overwrite).await), NtStatus::ACCESS_DENIED);
-        // Attributes say nothing of the mode, and change nothing of it.
+        // Attributes neither reflect the mode nor change it.
         let access =
             AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES | AccessMask::FILE_WRITE_ATTRIBUTES;
         let wish = Wish { access, ..Wish::file("f") };
@@ -257,7 +257,7 @@ fn hidden_files_are_overwritten_by_who_says_so() {
         assert_eq!(write("f", hidden).await, Ok((CreateAction::CREATED, hidden | archive)));
         assert_eq!(write("f", FileAttributes::NONE).await, Err(NtStatus::ACCESS_DENIED));
         assert_eq!(write("f", hidden).await, Ok((CreateAction::OVERWRITTEN, hidden | archive)));
-        // A name that hides a file is no reason to refuse, and goes on hiding it; whatever else is kept of it.
+        // A name that hides its file is no reason to refuse, and keeps hiding it, whatever other attributes are kept.
         for attributes in [FileAttributes::NONE, FileAttributes::NORMAL, archive, hidden] {
             write(".f", attributes).await.unwrap();
             assert_eq!(
@@ -278,10 +278,10 @@ fn share_modes() {
         let second = b.open(&reader).await.unwrap();
         let writer = Wish { access: AccessMask::FILE_WRITE_DATA, ..Wish::file("f") };
         assert_eq!(status(b.open(&writer).await), NtStatus::SHARING_VIOLATION);
-        // To empty a file is to write to it.
+        // Emptying a file is writing to it.
         let emptier = Wish { disposition: CreateDisposition::Overwrite, ..reader.clone() };
         assert_eq!(status(b.open(&emptier).await), NtStatus::SHARING_VIOLATION);
-        // Attributes are nobody's business.
+        // Opening for attributes never conflicts.
         let looker =
             Wish { access: AccessMask::FILE_READ_ATTRIBUTES, share: ShareAccess::NONE, ..Wish::file("f") };
         let third = b.open(&looker).await.unwrap();
@@ -350,7 +350,7 @@ fn handles_are_the_sessions_own() {
         }
         b.close(file).await.unwrap();
         assert_eq!(status(b.close(file).await), NtStatus::FILE_CLOSED);
-        // A slot that is used again has another name.
+        // A reused slot has another FileId.
         let next = b.open(&Wish::file("f")).await.unwrap();
         assert_ne!(next, file);
         assert_eq!(status(payload::read(&b, file, 0, 1).await), NtStatus::FILE_CLOSED);

@@ -1,4 +1,4 @@
-//! What the sessions of an address, and of a user, make the server keep: bounded whatever it is, and given back.
+//! Memory that the sessions of an address, or of a user, occupy: bounded whatever its kind, and freed again.
 
 use weft_machine::Source;
 use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
@@ -10,12 +10,12 @@ use weft_wire::smb2::query_directory;
 use super::*;
 use crate::server::held::{DESCRIPTORS_OF_OPEN, LOCK_BYTES, OPEN_BYTES, TREE_BYTES, WATCH_BYTES};
 
-/// What all may hold; one address alone a fifth.
+/// The total budget; one address alone gets a fifth.
 const HELD: usize = 1 << 20;
 const PART: usize = HELD / 5;
 
 impl Bench {
-    /// The same server, seen from another address.
+    /// The same server, from another address.
     pub(super) fn from(&self, host: u8, user: &str) -> Bench {
         let (profile, id) = (self.connection.negotiated().profile, 1000 + u64::from(host));
         let source = Some(Source::V4([192, 0, 2, host].into()));
@@ -33,12 +33,12 @@ impl Bench {
         }
     }
 
-    /// Opens it as often as that goes.
+    /// Opens it as often as possible.
     async fn open_all(&self, path: &str) -> Vec<FileId> {
         self.open_until(path, NtStatus::INSUFFICIENT_RESOURCES).await
     }
 
-    /// Likewise, until that is the answer.
+    /// Opens it until this status is returned.
     async fn open_until(&self, path: &str, last: NtStatus) -> Vec<FileId> {
         let mut files = Vec::new();
         loop {
@@ -70,11 +70,11 @@ fn opens_of_all_sessions_of_an_address_have_a_part_and_leave_the_rest_to_others(
         let before = b.server.held.used_bytes();
         let again = b.from(1, "tester");
         let files = b.open_all("f").await;
-        // Another session at the same address gets no more by being another.
+        // Another session at the same address gets no additional budget.
         assert_eq!(again.open_all("f").await.len(), 0);
         let held = b.server.held.used_bytes();
         assert!(held <= PART && held > PART - 2 * OPEN_BYTES - SESSION_BYTES, "{held}");
-        // Nothing was made by what was refused.
+        // The refused requests created nothing.
         let make = Wish { disposition: CreateDisposition::Create, ..Wish::file("new") };
         assert_eq!(status(b.open(&make).await), NtStatus::INSUFFICIENT_RESOURCES);
         let other = b.from(2, "other");
@@ -100,7 +100,7 @@ fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
         b.put("f", b"x").await;
         let mine = b.open_until("f", NtStatus::TOO_MANY_OPENED_FILES).await;
         assert_eq!(mine.len(), DESCRIPTORS / 2 / DESCRIPTORS_OF_OPEN, "as many as it leaves");
-        // Neither another session nor another address gives the same user more.
+        // The same user gets no more through another session or another address.
         for host in [1, 2] {
             assert_eq!(
                 b.from(host, "tester").open_until("f", NtStatus::TOO_MANY_OPENED_FILES).await.len(),
@@ -156,7 +156,7 @@ fn byte_range_locks_count_and_are_given_back() {
         assert_eq!(refused, NtStatus::INSUFFICIENT_RESOURCES);
         let room = (PART - before - OPEN_BYTES) / LOCK_BYTES;
         assert!(taken as usize <= room && taken as usize + 2 > room, "{taken} {room}");
-        // A lock that is not granted holds nothing, and one that is taken back gives room for another.
+        // A refused lock is not charged, and a released one makes room for another.
         b.lock(file, 0, lock::Flags::UNLOCK).await.unwrap();
         assert_eq!(
             status(b.lock(file, 1, lock::Flags::EXCLUSIVE_LOCK | now).await),
@@ -189,7 +189,7 @@ fn watches_count_with_what_waits_for_them() {
         assert_eq!(b.server.held.used_bytes(), before + WATCH_BYTES);
         b.put("d\\b", b"1").await;
         assert!(b.server.held.used_bytes() > before + WATCH_BYTES);
-        // Far more than there is room for.
+        // Far more than the budget allows.
         let node = b.vfs.lookup(NodeId::ROOT, b"d", false).await.unwrap().node;
         for n in 0..2 * PART / 100 {
             let name = format!("d{n:060}");
@@ -231,7 +231,7 @@ fn what_a_listing_fetched_ahead_counts_and_goes_where_there_is_no_room() {
         }
         let held = b.server.held.used_bytes();
         assert!(held <= PART && held > before + dirs.len() * OPEN_BYTES + 60_000, "{held}");
-        // The last one has nothing ahead, and misses nothing.
+        // The last listing prefetches nothing, and still lists everything.
         let last = *dirs.last().unwrap();
         let mut seen = 1;
         while next(last).await.is_ok() {

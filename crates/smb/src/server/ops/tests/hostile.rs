@@ -1,4 +1,4 @@
-//! Requests that mean harm: truncated anywhere, and with any bytes changed. The worst that happens is an error.
+//! Hostile requests: truncated anywhere, and with any bytes changed. An error is the worst result.
 
 use proptest::prelude::*;
 use weft_wire::smb2::channel::Channel as Route;
@@ -107,7 +107,7 @@ async fn prepared() -> (Bench, Vec<(Command, Vec<u8>)>) {
     (b, samples)
 }
 
-/// A request that waits for what never comes is dropped, as a connection does that ends.
+/// A request that waits for an event that never comes is dropped, as when a connection ends.
 async fn attack(b: &Bench, command: Command, body: &[u8]) {
     let cx = b.cx(command, |out| out.extend_from_slice(body));
     let _ = futures_util::future::poll_immediate(Box::pin(dispatch(&cx))).await;

@@ -1,4 +1,4 @@
-//! QUERY_INFO, and SET_INFO but for names.
+//! QUERY_INFO, and SET_INFO except for names.
 
 use weft_store::vfs::NodeId;
 use weft_wire::smb2::fscc::file::{self, Basic, EndOfFile, Standard};
@@ -85,9 +85,9 @@ pub(super) async fn set(
     set_any(b, file, InfoType::FILE, class.0, buffer).await
 }
 
-/// Linux's cifs counts a character of the name and refuses a reply of 100 bytes ("buffer length 100 smaller than minimum
-/// size 101"): it could not mount. Less than that structure, padding included, is too short, as it is for Windows. A name
-/// that does not fit is cut.
+/// Linux's cifs counts one character of the name and refuses a reply of 100 bytes ("buffer length 100 smaller than
+/// minimum size 101"), so it could not mount. A buffer smaller than the structure with padding is too short, as for
+/// Windows. A name that does not fit is truncated.
 #[test]
 fn all_information_is_as_long_as_the_structure_of_windows() {
     run(async |b| {
@@ -215,7 +215,7 @@ fn what_is_known_about_the_file_system() {
         };
         assert_eq!(set_fs(root, FsClass::LABEL).await, NtStatus::NOT_SUPPORTED);
         assert_eq!(set_fs(root, FsClass::SIZE).await, NtStatus::INVALID_INFO_CLASS);
-        // There are no quotas to switch on, nor does it take more than the question to be told so.
+        // There are no quotas to enable, and the answer does not depend on the request's content.
         assert_eq!(set_fs(root, FsClass::CONTROL).await, NtStatus(0xC000_029C));
         assert_eq!(set_fs(root, FsClass::OBJECT_ID).await, NtStatus(0xC000_029C));
         let control = fs::Control::parse(&fs_info(&b, root, FsClass::CONTROL).await).unwrap();
@@ -278,13 +278,13 @@ fn times_and_attributes_are_set() {
             async move { set(b, file, FileClass::BASIC, |out| basic.emit(out)).await }
         };
         const THEN: Filetime = Filetime(130_000_000_000_000_000);
-        // Nothing but what is said.
+        // Only what the request names changes.
         change(|_| ()).await.unwrap();
         assert_eq!(basic(&b, file).await, before);
         change(|set| set.last_write_time = THEN).await.unwrap();
         let after = basic(&b, file).await;
         assert_eq!((after.last_write_time, after.last_access_time), (THEN, before.last_access_time));
-        // A time that was set stays through the writes of this handle.
+        // A time that was set survives writes through this handle.
         payload::write(&b, file, 0, b"x").await.unwrap();
         b.close(file).await.unwrap();
         let file = b.open(&Wish::file("f")).await.unwrap();
@@ -293,7 +293,7 @@ fn times_and_attributes_are_set() {
             let b = &b;
             async move { set(b, file, FileClass::BASIC, |out| basic.emit(out)).await }
         };
-        // -1 keeps the time that is, -2 lets it move again.
+        // -1 keeps the current time, -2 releases it.
         set_on(file, Basic { last_write_time: Filetime::FREEZE, ..Basic::default() }).await.unwrap();
         payload::write(&b, file, 0, b"x").await.unwrap();
         set_on(file, Basic { last_write_time: Filetime::THAW, ..Basic::default() }).await.unwrap();
@@ -308,7 +308,7 @@ fn times_and_attributes_are_set() {
         let odd = FileAttributes::HIDDEN | FileAttributes::SYSTEM;
         set_on(file, attributes(odd)).await.unwrap();
         assert_eq!(basic(&b, file).await.attributes, odd);
-        // Birth and change as the client wants them, the latter until somebody else writes.
+        // Creation and change time as the client sets them, the latter until somebody else writes.
         let set_times = Basic { creation_time: THEN, change_time: THEN, ..Basic::default() };
         set_on(file, set_times).await.unwrap();
         let now = basic(&b, file).await;
@@ -346,7 +346,7 @@ fn sizes_are_set() {
         size(20_000).await.unwrap();
         assert_eq!(standard(&b, file).await.end_of_file, 20_000);
         assert_eq!(payload::read(&b, file, 9_999, 2).await.unwrap(), [1, 0]);
-        // Room beyond the end changes nothing; less than there is cuts, in whole units.
+        // Allocating beyond the end changes nothing; below it, truncates to whole units.
         allocate(1 << 20).await.unwrap();
         assert_eq!(standard(&b, file).await.end_of_file, 20_000);
         allocate(4097).await.unwrap();
@@ -414,7 +414,7 @@ fn a_time_that_a_client_has_set_is_shown_although_it_writes() {
     });
 }
 
-/// Sets the time of change, and something else or nothing.
+/// Sets the change time, together with attributes, which may be none.
 async fn set_change(b: &Bench, file: FileId, change_time: Filetime, attributes: FileAttributes) {
     let basic = Basic { change_time, attributes, ..Basic::default() };
     set(b, file, FileClass::BASIC, |out| basic.emit(out)).await.unwrap();
@@ -433,7 +433,7 @@ fn a_time_of_change_stays_until_it_is_let_go() {
         payload::write(&b, file, 0, b"2").await.unwrap();
         set_change(&b, file, Filetime::ZERO, FileAttributes::ARCHIVE).await;
         assert_eq!(basic(&b, file).await.change_time, long_ago);
-        // Nor does the close of the handle move it.
+        // Nor does closing the handle change it.
         b.close(file).await.unwrap();
         let file = b.open(&Wish::file("f")).await.unwrap();
         assert_eq!(basic(&b, file).await.change_time, long_ago);
@@ -453,7 +453,7 @@ fn a_rename_shows_in_the_time_of_change_when_its_handle_is_closed() {
         let before = basic(&b, file).await.change_time;
         names::rename(&b, file, "g", false).await.unwrap();
         assert_eq!(basic(&b, file).await.change_time, before);
-        // What comes after it shows at once.
+        // Later changes show at once.
         payload::write(&b, file, 0, b"2").await.unwrap();
         assert!(basic(&b, file).await.change_time > before);
         let before = basic(&b, file).await.change_time;

@@ -1,4 +1,4 @@
-//! What the host does not let go is not told as deleted, and a folder that is gone is not listed as empty.
+//! A file that the host does not delete is not reported as deleted, and a removed folder is not listed as empty.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use weft_wire::smb2::set_info;
 
 use super::*;
 
-/// Runs on a thread that may not do more than its user may: root is nobody special there.
+/// Runs on a thread with its user's permissions only, so that root has no privileges.
 fn unprivileged(test: impl AsyncFnOnce() + Send + 'static) {
     let run = move || {
         let none = CapabilitySet::empty();

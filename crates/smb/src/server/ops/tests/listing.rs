@@ -32,7 +32,7 @@ async fn query(
     Ok((reply.status, if whole { directory::parse(request.class, &buffer).unwrap() } else { Vec::new() }))
 }
 
-/// What the first listing of an open directory is answered with.
+/// The status of the first listing of an open directory.
 pub(super) async fn status_of(b: &Bench, dir: FileId) -> NtStatus {
     let first = query(b, dir, "*", Flags::NONE, 4096).await;
     first.map_or_else(|status| status, |(status, _)| status)
@@ -127,7 +127,7 @@ fn listings_start_over_when_asked() {
             async |pattern, flags| query(&b, dir, pattern, flags, 4096).await.map(|(_, e)| e[0].name.clone());
         assert_eq!(one("?", single).await.unwrap(), ".");
         assert_eq!(one("", single).await.unwrap(), "a");
-        // The pattern of before stays, whatever is sent now.
+        // The earlier pattern stays, whatever is sent now.
         assert_eq!(one("z", single).await.unwrap(), "b");
         assert_eq!(one("", single | Flags::RESTART_SCANS).await.unwrap(), ".");
         assert_eq!(one("b", single | Flags::REOPEN).await.unwrap(), "b");
@@ -151,7 +151,7 @@ fn entries_say_what_the_file_says() {
         assert_eq!(entry.last_write_time, file.summary.last_write_time);
         assert_eq!(entry.creation_time, file.summary.creation_time);
         assert_eq!(entry.allocation_size, file.summary.allocation_size);
-        // Made of what the file is and not of when it was seen: the same after a restart.
+        // Derived from the file and not from when it was seen: the same after a restart.
         let attr = b.vfs.lookup(weft_store::vfs::NodeId::ROOT, b".profile", false).await.unwrap();
         assert_eq!(entry.file_id, attr.stable.number());
     });
@@ -189,7 +189,8 @@ fn small_buffers() {
     });
 }
 
-/// Names of other systems: what SMB reserves is shown in disguise and can be opened by it, and so is what is no text.
+/// Names from other systems: reserved characters and non-UTF-8 bytes are shown as substitutes, by which the file can be
+/// opened.
 #[test]
 fn foreign_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,7 +206,7 @@ fn foreign_names() {
         let file = b.open(&Wish::file("\u{efff}\u{effe}")).await.unwrap();
         assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"latin");
         b.close(file).await.unwrap();
-        // What a client makes so is one, and goes again: the folder can be emptied.
+        // A name that a client creates with substitutes works too, and can be removed: the folder can be emptied.
         b.put("caf\u{efe9}", b"new").await;
         assert!(folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9")).exists());
         for name in ["caf\u{efe9}", "\u{efff}\u{effe}"] {
@@ -218,7 +219,7 @@ fn foreign_names() {
         .unwrap();
 }
 
-/// Whoever wrote them kept the disguise: what is listed can be opened, and is in the way of what would be called the same.
+/// Names stored with substitutes: listed files can be opened, and collide with the same names.
 #[test]
 fn names_that_are_kept_in_disguise() {
     let folder = tempfile::tempdir().unwrap();
@@ -228,14 +229,14 @@ fn names_that_are_kept_in_disguise() {
         for (dir, shown) in [("", "d\u{f025}"), ("d\u{f025}", "a\u{f022}b")] {
             assert_eq!(names(&b, dir, "?*").await.unwrap().last().map(|name| &name[..]), Some(shown));
         }
-        // In whatever case.
+        // In any case.
         for name in ["d\u{f025}\\a\u{f022}b", "D\u{f025}\\A\u{f022}B"] {
             let file = b.open(&Wish::file(name)).await.unwrap();
             assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"kept");
         }
         let again = Wish { disposition: CreateDisposition::Create, ..Wish::file("d\u{f025}\\a\u{f022}b") };
         assert_eq!(status(b.open(&again).await), NtStatus::OBJECT_NAME_COLLISION);
-        // What it stands for comes first, as soon as it is there.
+        // The name with the original characters takes precedence, as soon as it exists.
         std::fs::write(folder.path().join("d\u{f025}/a:b"), "meant").unwrap();
         let file = b.open(&Wish::file("d\u{f025}\\a\u{f022}b")).await.unwrap();
         assert_eq!(payload::read(&b, file, 0, 10).await.unwrap(), b"meant");
@@ -256,7 +257,7 @@ fn what_changes_between_two_requests_is_listed_as_it_is() {
             let (_, entries) = query(&b, dir, "*", Flags::RETURN_SINGLE_ENTRY, 4096).await.unwrap();
             seen.extend(entries.into_iter().map(|entry| entry.name));
         }
-        // Two of the files are left in what was fetched; they go, another comes.
+        // Two of the prefetched files are left; they are removed, and another is created.
         assert_eq!(seen[..2], [".", ".."]);
         let root = weft_store::NodeId::ROOT;
         for name in ["a", "b", "c"].into_iter().filter(|name| *name != seen[2]) {
@@ -268,7 +269,7 @@ fn what_changes_between_two_requests_is_listed_as_it_is() {
     });
 }
 
-/// What an entry costs depends on the pattern, and on who may see it.
+/// The cost of an entry depends on the pattern, and on who may see it.
 #[test]
 fn others_have_their_turn_between_the_entries_of_a_listing() {
     for pattern in ["*x", "*"] {

@@ -104,7 +104,7 @@ fn a_waiting_lock_is_cancelled_or_ends_with_its_handle() {
     });
 }
 
-/// A disk that answers nothing at once.
+/// A disk that never answers at once.
 struct Slow(Ram);
 
 impl Backend for Slow {
@@ -129,7 +129,7 @@ fn who_waited_for_a_lock_hears_of_it_after_the_close_that_gave_it_back() {
         let cx = b.cx(Command::Lock, |out| request(two, &[(5, 1, EXCLUSIVE)]).emit(out));
         let mut waiting = pin!(dispatch(&cx));
         assert!(poll_immediate(&mut waiting).await.is_none());
-        // The close asks for attributes, which takes its time; the waiter is looked at whenever that does.
+        // The close asks for attributes, which takes time; the waiter is polled meanwhile.
         match select(pin!(b.close(one)), waiting).await {
             Either::Left((closed, waiting)) => {
                 closed.unwrap();

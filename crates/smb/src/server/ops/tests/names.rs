@@ -31,16 +31,16 @@ fn files_and_directories_move() {
         rename(&b, file, "d\\g", false).await.unwrap();
         assert!(!b.exists("f").await);
         assert_eq!(content(&b, "d\\g").await, b"content");
-        // Again by the same handle, in case alone, and to where it is.
+        // Again with the same handle, changing only the case, and to its own name.
         rename(&b, file, "d\\G", false).await.unwrap();
         rename(&b, file, "d\\G", false).await.unwrap();
         assert_eq!(listing::names(&b, "d", "*").await.unwrap(), [".", "..", "G"]);
-        // A directory with an open file in it stays.
+        // A directory with an open file in it cannot be renamed.
         let dir = b.open(&Wish::dir("d")).await.unwrap();
         assert_eq!(status(rename(&b, dir, "e", false).await), NtStatus::ACCESS_DENIED);
         b.close(file).await.unwrap();
         rename(&b, dir, "e", false).await.unwrap();
-        // As jcifs names a directory.
+        // jcifs names directories like this.
         rename(&b, dir, "e2\\", false).await.unwrap();
         assert_eq!(status(rename(&b, dir, "e3\\\\x\\", false).await), NtStatus::OBJECT_PATH_NOT_FOUND);
         rename(&b, dir, "e", false).await.unwrap();
@@ -106,15 +106,15 @@ fn links() {
         assert_eq!(status(link("g", false).await), NtStatus::OBJECT_NAME_COLLISION);
         link("g", true).await.unwrap();
         assert_eq!(content(&b, "g").await, b"content");
-        // A name of the file itself is taken as well.
+        // A name of the file itself counts as existing.
         assert_eq!(status(link("g", false).await), NtStatus::OBJECT_NAME_COLLISION);
         link("g", true).await.unwrap();
         assert_eq!(info::standard(&b, file).await.number_of_links, 3);
-        // A rename to another of its names leaves one fewer.
+        // Renaming it to another of its names removes one name.
         rename(&b, file, "h", true).await.unwrap();
         assert_eq!(info::standard(&b, file).await.number_of_links, 2);
         assert!(!b.exists("f").await);
-        // As smbclient's `hardlink` has it.
+        // smbclient's `hardlink` writes it like this.
         link("\\i", false).await.unwrap();
         assert!(b.exists("i").await);
         assert_eq!(status(link("\\\\k", false).await), NtStatus::INVALID_PARAMETER);
@@ -167,7 +167,7 @@ fn what_cannot_be_deleted() {
         assert_eq!(status(doom(&b, dir, true).await), NtStatus::DIRECTORY_NOT_EMPTY);
         let root = b.open(&Wish::dir("")).await.unwrap();
         assert_eq!(status(doom(&b, root, true).await), NtStatus::CANNOT_DELETE);
-        // Who has a directory open to delete it keeps names from being moved into it.
+        // A directory that is open for deletion accepts no moved names.
         let file = b.open(&Wish::file("d\\f")).await.unwrap();
         assert_eq!(status(rename(&b, file, "f", false).await), NtStatus::SHARING_VIOLATION);
         b.close(root).await.unwrap();
@@ -177,7 +177,7 @@ fn what_cannot_be_deleted() {
         let reader =
             b.open(&Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("d\\f") }).await.unwrap();
         assert_eq!(status(doom(&b, reader, true).await), NtStatus::ACCESS_DENIED);
-        // Filled again after it was doomed: it stays, and can be opened.
+        // Filled again after it was marked for deletion: it stays, and can be opened.
         rename(&b, file, "f", false).await.unwrap();
         doom(&b, dir, true).await.unwrap();
         assert_eq!(status(rename(&b, file, "d\\f", false).await), NtStatus::DELETE_PENDING);
@@ -201,7 +201,7 @@ fn deletion_as_posix_knows_it() {
         assert_eq!(status(dispose(one, DispositionFlags(0x100)).await), NtStatus::NOT_SUPPORTED);
         dispose(one, DispositionFlags::DELETE | DispositionFlags::POSIX_SEMANTICS).await.unwrap();
         b.close(one).await.unwrap();
-        // The name is free at once; who still has the file open goes on with it.
+        // The name is free at once; others can still use their open handles.
         assert!(!b.exists("f").await);
         b.put("f", b"another").await;
         assert_eq!(payload::read(&b, two, 0, 100).await.unwrap(), b"content");

@@ -16,7 +16,7 @@ fn story(story: impl AsyncFnOnce(Bench)) {
     rt::block_on(story(b)).unwrap();
 }
 
-/// A CREATE whose name has the namespace in front.
+/// A CREATE whose name is prefixed with the namespace.
 async fn open_dfs(b: &Bench, wish: &Wish<'_>) -> Result<FileId, NtStatus> {
     let asker = Asker { flags: Flags::DFS_OPERATIONS, ..b.asker() };
     let cx = b.cx_of(asker, Command::Create, |out| wish.request().emit(out));
@@ -50,7 +50,7 @@ fn names_with_the_namespace_in_front() {
         }
         let root = open_dfs(&b, &Wish::dir("srv\\data")).await.unwrap();
         b.close(root).await.unwrap();
-        // Without the flag a name is relative to the share, as always.
+        // Without the flag a name is relative to the share.
         assert!(b.exists("dir\\f").await);
         assert_eq!(status(open_dfs(&b, &Wish::file("dir\\f")).await), NtStatus::OBJECT_PATH_NOT_FOUND);
     });
@@ -74,7 +74,7 @@ fn links_are_listed_where_they_lie() {
     story(async |b| {
         b.mkdir("dir").await;
         b.put("file", b"").await;
-        // Made behind our back: the link hides it.
+        // Created locally: the link hides it.
         use weft_store::vfs::{Exists, Make, NodeId, SetAttr};
         b.vfs.create(NodeId::ROOT, b"LINK", Make::File, Exists::Fail, SetAttr::default()).await.unwrap();
         let names = async |path: &str, pattern: &str| {

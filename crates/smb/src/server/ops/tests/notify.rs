@@ -1,4 +1,4 @@
-//! CHANGE_NOTIFY: what a client is told, when, and how it ends.
+//! CHANGE_NOTIFY: what is reported, when, and how a request ends.
 
 use futures_util::future::join;
 use weft_wire::smb2::change_notify::{Flags, Request, Response};
@@ -64,7 +64,7 @@ fn what_does_not_fit_is_not_cut() {
         let dir = bench.open(&Wish::dir("d")).await.unwrap();
         let (told, ()) = join(notify(&bench, dir, false, 20), bench.mkdir("d\\long name")).await;
         assert_eq!(told, Err(NtStatus::NOTIFY_ENUM_DIR));
-        // The first request's buffer is that of the open: a larger one later changes nothing.
+        // The first request's buffer size applies to the open: a larger one later changes nothing.
         bench.mkdir("d\\another").await;
         assert_eq!(notify(&bench, dir, false, 1000).await, Err(NtStatus::NOTIFY_ENUM_DIR));
         bench.mkdir("d\\x").await;
@@ -121,13 +121,13 @@ fn a_connection_has_so_many_requests_waiting_and_no_more() {
         // [MS-SMB2] 3.3.4.2, note 242.
         let refused = notify(&bench, dir, false, 1000).await;
         assert_eq!(refused.unwrap_err(), NtStatus::INSUFFICIENT_RESOURCES);
-        // An open that watches nothing yet does not begin to by a refused request.
+        // A refused request does not start a watch.
         let other = bench.open(&Wish::dir("d")).await.unwrap();
         let before = bench.server.held.used_bytes();
         let refused = notify(&bench, other, false, 1000).await;
         assert_eq!(refused.unwrap_err(), NtStatus::INSUFFICIENT_RESOURCES);
         assert_eq!(bench.server.held.used_bytes(), before);
-        // What does not wait is answered.
+        // A request that need not wait is answered.
         bench.mkdir("d\\e").await;
         assert_eq!(notify(&bench, dir, false, 1000).await.unwrap(), [change(Action::ADDED, "e")]);
         waiting.leave(1_000_000);

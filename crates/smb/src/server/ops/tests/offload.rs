@@ -1,4 +1,4 @@
-//! Copies by token.
+//! Copies with tokens.
 
 use weft_store::backend::Dir;
 use weft_wire::smb2::ioctl::{self, CtlCode, Flags};
@@ -64,13 +64,13 @@ fn a_token_stands_for_bytes() {
         b.put("to", &[0xa5; 5000]).await;
         let from = b.open(&Wish::file("from")).await.unwrap();
         let to = b.open(&Wish::file("to")).await.unwrap();
-        // Sectors of 512 bytes: the last one is told whole.
+        // Sectors of 512 bytes: the last one counts as a whole.
         let answer = read(&b, from, 512, 1 << 20).await.unwrap();
         assert_eq!((answer.len, answer.zero_beyond), (4608, true));
         assert!(!read(&b, from, 0, 1024).await.unwrap().zero_beyond);
         assert_eq!(write(&b, to, &answer.token, (1024, 1024, 512)).await, Ok(1024));
         assert_eq!(content(&b, "to").await[1024..2048], source[1024..2048]);
-        // More than the token stands for, and more than the file has room for; it does not grow.
+        // More than the token covers, and more than the file has room for; the file does not grow.
         assert_eq!(write(&b, to, &answer.token, (512, 1 << 20, 0)).await, Ok(4608));
         let copied = content(&b, "to").await;
         assert_eq!((copied.len(), &copied[512..]), (5000, &source[512..]));
@@ -82,7 +82,7 @@ fn a_token_stands_for_bytes() {
         assert_eq!(write(&b, longer, &answer.token, (0, 8192, 0)).await, Ok(4608));
         assert_eq!(content(&b, "longer").await[4488..4608], [0; 120], "beyond its end are zeros");
         assert_eq!(content(&b, "longer").await[4608..], [0xa5; 3584]);
-        // Zeros are written by a token that everybody knows.
+        // A well-known token writes zeros.
         assert_eq!(write(&b, longer, &Token::Zeros, (0, 512, 0)).await, Ok(512));
         assert_eq!(content(&b, "longer").await[..512], [0; 512]);
     });
@@ -101,7 +101,7 @@ fn a_token_is_good_until_its_file_changes() {
         assert_eq!(content(&b, "to").await, [0; 4096]);
         let token = read(&b, from, 0, 4096).await.unwrap().token;
         assert_eq!(write(&b, to, &token, (0, 4096, 0)).await, Ok(4096));
-        // Within one file it is the copy itself that changes it.
+        // Within one file the copy itself changes it.
         let token = read(&b, to, 0, 512).await.unwrap().token;
         assert_eq!(write(&b, to, &token, (1024, 512, 0)).await, Ok(512));
         assert_eq!(content(&b, "to").await[1024..1034], [2; 10]);
@@ -128,7 +128,7 @@ fn a_token_is_its_users_and_nobody_makes_one_up() {
             let other = Token::Own { kind: *kind, id: id[..len].to_vec() };
             assert_eq!(write(&b, to, &other, (0, 512, 0)).await, Err(NtStatus::INVALID_TOKEN));
         }
-        // Somebody else who has seen it.
+        // Another user who has seen the token.
         let other = b.another_session("mallory");
         let tree = other.connect(b.tree.share.clone(), 10).unwrap();
         let mallory = || Asker { session: &other, tree: tree.id, ..b.asker() };
@@ -138,7 +138,7 @@ fn a_token_is_its_users_and_nobody_makes_one_up() {
         let theft = ctl(&b, mallory(), writing(his, &token, (0, 512, 0))).await;
         assert_eq!(status(theft), NtStatus::INVALID_TOKEN);
         assert_eq!(content(&b, "to").await, [0; 4096]);
-        // There are so many of one user at a time.
+        // The limit of tokens per user.
         for _ in 1..512 {
             read(&b, from, 0, 512).await.unwrap();
         }
@@ -170,10 +170,10 @@ fn what_is_not_copied_by_token() {
             (NtStatus::OFFLOAD_READ_FILE_NOT_SUPPORTED, NtStatus::OFFLOAD_WRITE_FILE_NOT_SUPPORTED);
         assert_eq!(status(read(&b, dir, 0, 512).await), no_read);
         assert_eq!(status(write(&b, dir, &Token::Zeros, (0, 512, 0)).await), no_write);
-        // Nothing is nothing.
+        // An empty range.
         assert_eq!(read(&b, f, 0, 0).await.unwrap().token, Token::Zeros);
         assert_eq!(write(&b, f, &Token::Zeros, (0, 0, 0)).await, Ok(0));
-        // Rights count, and room for the answer.
+        // Access rights and the size of the output buffer are checked.
         let reader = Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("f") };
         let reader = b.open(&reader).await.unwrap();
         assert_eq!(status(write(&b, reader, &Token::Zeros, (0, 512, 0)).await), NtStatus::ACCESS_DENIED);
@@ -182,7 +182,7 @@ fn what_is_not_copied_by_token() {
         small.input = vec![0; 32].into();
         small.max_output_response = 527;
         assert_eq!(status(ctl(&b, b.asker(), small).await), NtStatus::BUFFER_TOO_SMALL);
-        // What is marked sparse is copied hole by hole.
+        // A sparse file is copied hole by hole.
         ctl(&b, b.asker(), request(f, CtlCode::SET_SPARSE, Vec::new())).await.unwrap();
         assert_eq!(status(read(&b, f, 0, 512).await), no_read);
         assert_eq!(status(write(&b, f, &Token::Zeros, (0, 512, 0)).await), no_write);

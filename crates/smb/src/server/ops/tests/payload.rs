@@ -28,7 +28,7 @@ pub(super) async fn read(b: &Bench, file: FileId, offset: u64, length: u32) -> R
     let reply = b.answer(Command::Read, |out| request.emit(out)).await.map_err(|failure| failure.status)?;
     assert_eq!(reply.message.len(), RESPONSE_DATA_AT);
     let Some(payload) = reply.payload else { return Ok(Vec::new()) };
-    // A small one that goes into the message may have been read at once.
+    // A small READ inside the message may have been read at once.
     assert!(payload.len() <= 16 << 10 || matches!(payload, Payload::File(_)), "read before it was wanted");
     Ok(payload.into_chain(&b.server.config.pool).await.unwrap().concat())
 }
@@ -71,7 +71,7 @@ fn what_is_written_is_read() {
         assert_eq!(read(&b, file, 7, 2).await.unwrap(), b"ll");
         assert_eq!(read(&b, file, 3, 0).await.unwrap(), b"");
         assert_eq!(status(read(&b, file, 10, 1).await), NtStatus::END_OF_FILE);
-        // Behind the last byte, wherever that is.
+        // At the end of the file, wherever that is.
         assert_eq!(write(&b, file, u64::MAX, b"!").await, Ok(1));
         assert_eq!(read(&b, file, 5, 100).await.unwrap(), b"hello!");
         let mut least = read_request(file, 0, 100);
@@ -87,7 +87,8 @@ fn what_is_written_is_read() {
     });
 }
 
-/// Linux, sealed over SMB Direct: `READ` of 1 MiB inline, where its own transport takes 173,910 bytes of a message.
+/// Linux with encryption over SMB Direct: an inline `READ` of 1 MiB, although its transport accepts 173,910 bytes per
+/// message.
 #[test]
 fn an_inline_read_longer_than_a_message_is_answered_in_part() {
     run(async |b| {
@@ -119,7 +120,8 @@ fn rights_and_ranges_are_checked() {
         assert_eq!(status(write(&b, reader, 0, b"x").await), NtStatus::ACCESS_DENIED);
         assert_eq!(status(read(&b, writer, 0, 1).await), NtStatus::ACCESS_DENIED);
         assert_eq!(status(read(&b, looker, 0, 1).await), NtStatus::ACCESS_DENIED);
-        // Who may append alone writes where he says, and at the end where he says that ([MS-SMB2] 3.3.5.13, note 364).
+        // An append-only open writes at the given offset, and at the end if it asks for that ([MS-SMB2] 3.3.5.13, note
+        // 364).
         for offset in [0, 7, u64::MAX] {
             assert_eq!(write(&b, appender, offset, b"!").await, Ok(1));
         }
@@ -146,12 +148,12 @@ fn rights_and_ranges_are_checked() {
     });
 }
 
-/// What several clients append at the same time, each on a core of its own, is all there, and nothing of it twice or torn.
+/// All data that several clients append at the same time, each on its own core, arrives once and untorn.
 #[test]
 fn what_is_appended_at_the_same_time_lies_one_behind_the_other() {
     const WRITERS: u16 = 4;
     const RECORDS: u16 = 100;
-    /// Long enough that others come while it is written.
+    /// Long enough that others arrive during the write.
     const RECORD: usize = 64 << 10;
 
     let dir = tempfile::tempdir().unwrap();
@@ -207,14 +209,14 @@ fn an_rdma_read_goes_into_the_clients_memory() {
         let response = read::Response::parse(&reply.message.into()).unwrap();
         assert_eq!((response.data.len(), response.data_remaining), (0, 4000));
         assert_eq!(reply.payload.unwrap().len(), 4000);
-        // No more of it than is filled.
+        // Only as much of it as is filled.
         let segments: Vec<_> = reply.segments.iter().map(|s| (s.stag, s.offset, s.len)).collect();
         assert_eq!(segments, [(Stag(40), 0x1000, 3000), (Stag(41), 0x1000, 1000)]);
         assert_eq!(reply.invalidate, None);
         request.channel = Route::RdmaV1Invalidate(descriptors(&[6000]).collect());
         let reply = b.answer(Command::Read, |out| request.emit(out)).await.unwrap();
         assert_eq!(reply.invalidate, Some(Stag(40)));
-        // A failure revokes too.
+        // A failure invalidates too.
         request.offset = 5000;
         let failure = b.answer(Command::Read, |out| request.emit(out)).await.unwrap_err();
         assert_eq!((failure.status, failure.invalidate), (NtStatus::END_OF_FILE, Some(Stag(40))));
@@ -268,7 +270,7 @@ fn an_rdma_write_goes_straight_into_a_file_in_memory_where_the_transport_reaches
         };
         assert_eq!(send(&b, &request).await.unwrap().count, 4000);
         assert_eq!(read(&b, file, 100, 5000).await.unwrap(), b.client.memory[..4000]);
-        // What is refused is so as ever.
+        // Refusals are unchanged.
         request.offset = DISK;
         assert_eq!(status(send(&b, &request).await), NtStatus::DISK_FULL);
         (request.offset, request.file) = (0, reader);
@@ -278,7 +280,7 @@ fn an_rdma_write_goes_straight_into_a_file_in_memory_where_the_transport_reaches
     });
 }
 
-/// Nothing of an encrypted session may travel by RDMA, where nothing would encrypt it.
+/// Payload of an encrypted session must not move by RDMA if nothing would encrypt it.
 #[test]
 fn an_encrypted_session_gets_no_rdma() {
     run(async |b| {

@@ -1,4 +1,4 @@
-//! Named pipes: calls on IPC$ as clients make them, and as nobody should.
+//! Named pipes: calls on IPC$ as clients make them, and hostile ones.
 
 use futures_util::future::join;
 use weft_wire::dcerpc::ndr::Handle;
@@ -62,7 +62,7 @@ impl Bench {
         .map(|_| ())
     }
 
-    /// What was read, and whether its message goes on.
+    /// The bytes read, and whether their message continues.
     async fn pipe_read(&self, file: FileId, length: u32) -> Result<(Bytes, bool), NtStatus> {
         let reply = self.answer(Command::Read, |out| read_request(file, length).emit(out)).await;
         let reply = reply.map_err(|failure| failure.status)?;
@@ -85,7 +85,7 @@ impl Bench {
         Ok((ioctl::Response::parse(&reply.message.into()).unwrap().output, more))
     }
 
-    /// A pipe that is bound.
+    /// A pipe with a bound interface.
     async fn bound(&self, name: &str, interface: Syntax) -> FileId {
         let file = self.pipe(name).await.unwrap();
         let (ack, _) = self.transceive(file, bind(&[Syntax::NDR], interface), 4280).await.unwrap();
@@ -131,12 +131,12 @@ fn a_message_may_be_read_in_pieces() {
     on_ipc(async |b| {
         let file = b.pipe("lsarpc").await.unwrap();
         let packet = bind(&[Syntax::NDR], lsarpc::INTERFACE);
-        // Written in pieces, too.
+        // Also when written in pieces.
         b.pipe_write(file, &packet.slice(..10)).await.unwrap();
         b.pipe_write(file, &packet.slice(10..)).await.unwrap();
         let (head, more) = b.pipe_read(file, 16).await.unwrap();
         assert!(more);
-        // What is not read yet keeps a transceive away.
+        // Unread data prevents a transceive.
         assert_eq!(status(b.transceive(file, packet.clone(), 4280).await), NtStatus::PIPE_BUSY);
         let (tail, more) = b.pipe_read(file, 4280).await.unwrap();
         assert!(!more);
@@ -163,7 +163,7 @@ fn a_read_waits_for_its_write_and_can_be_cancelled() {
         let (read, ()) = join(dispatch(&cx), stop).await;
         assert_eq!(read.unwrap_err().status, NtStatus::CANCELLED);
 
-        // Whoever closes the pipe, or leaves the share, ends those that wait.
+        // Closing the pipe, or leaving the share, ends the waiting reads.
         let (read, _) = join(b.pipe_read(file, 10), b.close(file)).await;
         assert_eq!(status(read), NtStatus::PIPE_BROKEN);
         let file = b.pipe("srvsvc").await.unwrap();
@@ -207,7 +207,7 @@ fn what_is_not_spoken_is_refused_by_name() {
 #[test]
 fn a_hostile_client_gets_nowhere_and_costs_little() {
     on_ipc(async |b| {
-        // A fragment longer than anybody may send.
+        // A fragment longer than the limit.
         let file = b.bound("srvsvc", srvsvc::INTERFACE).await;
         let mut long = request(srvsvc::SHARE_ENUM, &[0; 100]).to_vec();
         long[8..10].copy_from_slice(&60_000u16.to_le_bytes());
@@ -216,7 +216,7 @@ fn a_hostile_client_gets_nowhere_and_costs_little() {
         let more = request(srvsvc::SHARE_ENUM, &[]);
         assert_eq!(status(b.pipe_write(file, &more).await), NtStatus::PIPE_DISCONNECTED);
 
-        // Fragments without end: the call is given up at its limit.
+        // Endless fragments: the call is aborted at its limit.
         let file = b.bound("srvsvc", srvsvc::INTERFACE).await;
         let mut flags = pdu::Flags::FIRST;
         let mut sent = 0;
@@ -228,7 +228,7 @@ fn a_hostile_client_gets_nowhere_and_costs_little() {
         let (fault, _) = b.pipe_read(file, 4280).await.unwrap();
         assert_eq!(pdu::parse_fault(&fault).unwrap(), FaultStatus::PROTOCOL_ERROR);
 
-        // Calls whose answers nobody reads.
+        // Calls whose answers are never read.
         let file = b.bound("srvsvc", srvsvc::INTERFACE).await;
         let call = request(srvsvc::SHARE_ENUM, &srvsvc::client::share_enum("", 0));
         let mut calls = 0;
@@ -237,7 +237,7 @@ fn a_hostile_client_gets_nowhere_and_costs_little() {
             assert!(calls < 100_000, "no limit");
         }
 
-        // Handles and pipes without end.
+        // Endless handles and pipes.
         let file = b.bound("lsarpc", lsarpc::INTERFACE).await;
         for given in 0.. {
             let (answer, _) = b.transceive(file, request(lsarpc::OPEN_POLICY2, &[]), 4280).await.unwrap();
@@ -272,7 +272,7 @@ fn damaged_packets_end_the_pipe_at_worst() {
                     0 => damaged[at] = seed as u8,
                     _ => damaged.truncate(at),
                 }
-                // Either answer will do; that there is one, at once, is what counts.
+                // Any answer will do, as long as there is one at once.
                 let _ = b.pipe_write(file, &damaged.into()).await;
             }
             b.close(file).await.unwrap();
@@ -292,7 +292,7 @@ fn what_waits_in_pipes_is_bounded_and_given_back() {
             std::iter::once(first).chain((0..120).map(|_| more.clone())).collect::<Vec<_>>().concat().into();
         let mut refused = 0;
         let mut trees = Vec::new();
-        // Twice as much as there is room for.
+        // Twice as much as the budget allows.
         while refused < 100 {
             b.tree = b.session.connect(None, 100).unwrap();
             trees.push(b.tree.id);
@@ -304,7 +304,7 @@ fn what_waits_in_pipes_is_bounded_and_given_back() {
                 let bound = b.pipe_write(file, &bind(&[Syntax::NDR], srvsvc::INTERFACE)).await;
                 refused += usize::from(bound.is_err() || b.pipe_write(file, &begun).await.is_err());
             }
-            // The part of an address that is alone.
+            // The part for a single address.
             assert!(budget.used_bytes() <= (256 << 20) / 5);
         }
         b.tree = b.session.connect(None, 100).unwrap();

@@ -1,4 +1,4 @@
-//! Handles that wait for their client, how many, and of whom; and CREATEs that can come again.
+//! Handles that wait for their client: how many, and whose; and repeatable CREATEs.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::server::ops::replay::Begin;
 const WAIT: Duration = Duration::from_secs(300);
 
 impl Bench {
-    /// Opens a file whose handle then waits for its client. Where there is no room for it, it comes back.
+    /// Opens a file whose handle then waits for its client; returns the open if there is no room.
     async fn leave_behind(&self, path: &str) -> Result<Arc<Open>, OwnedOpen> {
         let (access, disposition) = (AccessMask::FILE_READ_ATTRIBUTES, CreateDisposition::OpenIf);
         let wish = Wish { access, disposition, ..Wish::file(path) };
@@ -38,17 +38,17 @@ fn who_leaves_handles_behind_leaves_others_their_room() {
         let (greedy, modest) = (b.from(1, "greedy"), b.from(2, "modest"));
         let mut kept = Vec::new();
         for n in 0..OF_USER {
-            // Some of each file: the memory disk has no room for as many files.
+            // Several per file: the memory disk has no room for that many files.
             kept.push(greedy.leave_behind(&format!("f{}", n / 96)).await.map_err(|_| n).unwrap());
         }
         assert!(greedy.leave_behind("more").await.is_err(), "a user has three quarters");
         assert!(greedy.from(3, "greedy").leave_behind("more").await.is_err(), "wherever he comes from");
         assert!(modest.leave_behind("of another").await.is_ok());
-        // One that its client takes back makes room for another.
+        // Reconnecting one makes room for another.
         assert!(b.server.handles.preserved.remove(&kept.pop().unwrap()).is_some());
         assert!(greedy.leave_behind("more").await.is_ok());
         assert!(greedy.leave_behind("too many").await.is_err());
-        // He leaves with all that is his, and nothing is counted any more.
+        // All handles of the user are gone, and nothing is counted any more.
         for open in kept {
             assert!(b.server.handles.preserved.remove(&open).is_some());
         }
@@ -96,7 +96,7 @@ fn a_break_looks_at_the_waiting_handles_of_its_file_alone() {
         assert!(preserved.select(file, is_mine).is_empty(), "none is persistent");
         assert!(preserved.remove(&mine).is_none());
         assert!(looked.get() <= 2);
-        // Another share may number its files alike.
+        // Another share may have the same file numbers.
         let elsewhere: Vfs = Ram::new(DISK).into();
         looked.set(0);
         assert!(!preserved.forfeit((mine.node, elsewhere.opens()), is_mine));

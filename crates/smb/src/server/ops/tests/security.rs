@@ -1,4 +1,4 @@
-//! Descriptors: set, shown, inherited, and what they keep whom from.
+//! Security descriptors: set, shown, inherited, and enforced.
 
 use weft_wire::security::{SecurityDescriptor, Sid};
 use weft_wire::smb2::create_context::{RequestContext, ResponseContext};
@@ -10,7 +10,7 @@ use super::*;
 const ALL: SecurityInformation = SecurityInformation(7);
 
 impl Bench {
-    /// The same server and connection, as somebody else.
+    /// The same server and connection, as another user.
     fn as_user(&self, user: &str) -> Bench {
         let share = self.tree.share.clone().unwrap();
         let session = self.another_session(user);
@@ -77,9 +77,9 @@ fn a_file_is_shared_until_somebody_protects_it() {
         assert!(!bob.may("f", AccessMask::FILE_READ_DATA).await);
         assert!(!bob.may("f", AccessMask::WRITE_DAC).await);
         assert!(alice.may("f", AccessMask::FILE_ALL).await);
-        // It is in a directory of everybody's: there one may delete, and see that it exists.
+        // It is in a directory that everybody may write: one may delete it there, and see that it exists.
         assert!(bob.may("f", AccessMask::DELETE | AccessMask::FILE_READ_ATTRIBUTES).await);
-        // Whoever owns it can always undo what he did.
+        // The owner can always restore access.
         alice.protect(&Wish::file("f"), "D:P").await;
         assert!(!alice.may("f", AccessMask::FILE_READ_DATA).await);
         let dac = Wish { access: AccessMask::WRITE_DAC, ..Wish::file("f") };
@@ -149,11 +149,11 @@ fn a_creator_may_bring_a_descriptor_and_ask_what_it_grants() {
         };
         let response = alice.create(&ask).await.unwrap();
         let own = AccessMask::FILE_GENERIC_READ | AccessMask::READ_CONTROL | AccessMask::WRITE_DAC;
-        // What the directory adds.
+        // The rights that the directory adds.
         let access = (own | AccessMask::DELETE).0;
         let wanted = ResponseContext::MaximalAccess { status: NtStatus::SUCCESS, access };
         assert_eq!(response.contexts, [wanted]);
-        // An owner that one is not, and bytes that are no descriptor.
+        // Somebody else as the owner, and bytes that are not a descriptor.
         let stranger = alice.descriptor("O:S-1-5-21-9-9-9-9D:(A;;FR;;;ME)");
         for (bytes, wanted) in
             [(stranger.to_bytes(), NtStatus(0xC000_005A)), (vec![1, 2, 3], NtStatus(0xC000_0079))]
@@ -217,7 +217,7 @@ fn a_share_that_hides_lists_what_its_user_may_read() {
         assert_eq!(listing::names(&hiding, "", "*").await.unwrap(), [".", "..", "g"]);
         assert_eq!(listing::names(&hiding, "", "?").await.unwrap(), [".", "g"]);
         assert_eq!(status(listing::names(&hiding, "", "f").await), NtStatus::NO_SUCH_FILE);
-        // Whoever knows the name is told the same as ever.
+        // A user who knows the name gets the same answer as before.
         assert!(!hiding.may("f", AccessMask::FILE_READ_DATA).await);
     });
 }

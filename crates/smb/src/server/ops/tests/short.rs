@@ -32,10 +32,10 @@ fn a_long_name_has_a_short_one_beside_it() {
         let entries = listing::entries(&b, "", "*").await;
         let shown: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.short_name.as_str())).collect();
         assert_eq!(shown, [(".", ""), ("..", ""), (LONG, &short()), ("a directory", &dir)]);
-        // Asking for it by name finds the file, under its own.
+        // Listing it by its 8.3 name finds the file under its long name.
         assert_eq!(listing::names(&b, "", &short()).await.unwrap(), [LONG]);
         assert_eq!(listing::names(&b, &dir, "*").await.unwrap(), [".", "..", "Plain.txt"]);
-        // Nothing else is made of it.
+        // The 8.3 name has no other effect.
         let short = short();
         let make = Wish { disposition: CreateDisposition::Create, ..Wish::file(&short) };
         assert_eq!(status(b.open(&make).await), NtStatus::OBJECT_NAME_COLLISION);
@@ -56,7 +56,7 @@ fn what_is_removed_by_its_short_name_and_made_again_keeps_its_long_one() {
         assert!(!b.exists(LONG).await);
         b.put(&short, b"new").await;
         assert_eq!(listing::names(&b, "", "*").await.unwrap(), [".", "..", LONG]);
-        // Removed by its long name, it is gone.
+        // Removed by its long name, it is forgotten.
         let file = b.open(&Wish { path: LONG, ..remove }).await.unwrap();
         b.close(file).await.unwrap();
         b.put(&short, b"new").await;

@@ -57,14 +57,14 @@ fn streams_are_made_listed_and_removed_with_their_file() {
         assert_eq!(status(b.open(&Wish::dir("f:a")).await), NtStatus::NOT_A_DIRECTORY);
         let again = Wish { disposition: CreateDisposition::Create, ..Wish::file("f:A") };
         assert_eq!(status(b.open(&again).await), NtStatus::OBJECT_NAME_COLLISION);
-        // The file is made for its stream; a directory has some without having data.
+        // The file is created for its stream; a directory can have streams without having data.
         b.put("new:s", b"1").await;
         assert!(b.exists("new").await);
         b.mkdir("d").await;
         b.put("d:s", b"12").await;
         let dir = b.open(&Wish::dir("d")).await.unwrap();
         assert_eq!(streams(&b, dir).await, [(":s:$DATA".to_owned(), 2)]);
-        // Who overwrites the file takes its streams away.
+        // Overwriting the file removes its streams.
         b.close(stream.file).await.unwrap();
         b.put("f", b"").await;
         assert_eq!(streams(&b, file).await, [("::$DATA".to_owned(), 0)]);
@@ -79,7 +79,7 @@ fn a_stream_is_deleted_shared_and_renamed_by_itself() {
         let alone = Wish { share: ShareAccess::NONE, ..Wish::file("f:s") };
         let stream = b.open(&alone).await.unwrap();
         assert_eq!(status(b.open(&Wish::file("f:S")).await), NtStatus::SHARING_VIOLATION);
-        // Its file is another matter, but for what takes the stream with it.
+        // Its file is independent, except for what removes the stream too.
         let reads = Wish { access: AccessMask::FILE_READ_DATA, ..Wish::file("f") };
         b.close(b.open(&reads).await.unwrap()).await.unwrap();
         let rename = |name: &str| Rename { replace_if_exists: false, root_directory: 0, name: name.into() };
@@ -110,7 +110,7 @@ fn a_file_that_is_deleted_waits_for_its_streams() {
         assert_eq!(status(b.open(&Wish::file("f:s")).await), NtStatus::DELETE_PENDING);
         b.close(stream).await.unwrap();
         assert!(!b.exists("f").await);
-        // A stream that does not share deletion keeps its file from being deleted at all.
+        // A stream that does not share deletion prevents the deletion of its file.
         b.put("f:s", b"stream").await;
         let share = ShareAccess::READ | ShareAccess::WRITE;
         let stream = b.open(&Wish { share, ..Wish::file("f:s") }).await.unwrap();
@@ -148,7 +148,7 @@ fn a_file_that_is_open_to_be_deleted_takes_streams_along() {
         for (name, disposition) in [("f:s", CreateDisposition::Open), ("f:t", CreateDisposition::Create)] {
             let stream = Wish { share, disposition, ..Wish::file(name) };
             assert_eq!(status(b.open(&stream).await), NtStatus::SHARING_VIOLATION, "{name}");
-            // Attributes are nobody's business.
+            // Opening for attributes never conflicts.
             let looks = Wish { access: AccessMask::FILE_READ_ATTRIBUTES, ..stream };
             b.close(b.open(&looks).await.unwrap()).await.unwrap();
         }
@@ -157,7 +157,7 @@ fn a_file_that_is_open_to_be_deleted_takes_streams_along() {
     });
 }
 
-/// What the files of a folder occupy, in bytes.
+/// The space that the files of a folder occupy, in bytes.
 fn occupied(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let of = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
@@ -167,7 +167,7 @@ fn occupied(folder: &std::path::Path) -> u64 {
     entries.map(of).sum()
 }
 
-/// As long as any; they fit among no file system's attributes, and outlive the server.
+/// Streams of any length: larger than a file system's attributes, and preserved across restarts.
 #[test]
 fn large_streams_are_written_read_renamed_replaced_and_give_their_space_back() {
     const MIB: usize = 1 << 20;
@@ -203,7 +203,7 @@ fn large_streams_are_written_read_renamed_replaced_and_give_their_space_back() {
             let stream = b.create(&Wish::file("G:T")).await.unwrap();
             assert_eq!(stream.summary.end_of_file, size);
             for n in 0..mib {
-                // An answer has to fit into a message with its head.
+                // An answer must fit into a message with its header.
                 let mut read = Vec::new();
                 while read.len() < MIB {
                     let at = (n * MIB + read.len()) as u64;
@@ -235,7 +235,7 @@ fn large_streams_are_written_read_renamed_replaced_and_give_their_space_back() {
     }
 }
 
-/// Thousands of streams fit a disk in memory; what is asked again and again is the beginning of their list.
+/// Thousands of streams fit a memory disk; repeated queries fetch only the beginning of their list.
 #[test]
 fn a_list_of_streams_ends_where_the_answer_is_full_and_gives_others_their_turn() {
     let turns = |limit: u32| {

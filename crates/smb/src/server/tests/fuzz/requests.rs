@@ -1,4 +1,4 @@
-//! One request of each kind, decided by a script. Spec: [MS-SMB2] 2.2. Does not: send it.
+//! Builds one request of any kind, as a script decides. Spec: [MS-SMB2] 2.2.
 
 use bytes::Bytes;
 use weft_machine::sim::Script;
@@ -13,7 +13,7 @@ use weft_wire::smb2::{
 
 use super::{Client, Knowledge};
 
-/// The bytes of a request, not signed. `related`: it is about the handle of the one before.
+/// The bytes of an unsigned request. `related`: it refers to the previous request's handle.
 pub fn request(client: &mut Client, known: &Knowledge, related: bool, script: &mut Script<'_>) -> Vec<u8> {
     let file = file(known, related, script);
     match script.byte() % 40 {
@@ -131,7 +131,7 @@ pub fn request(client: &mut Client, known: &Knowledge, related: bool, script: &m
     }
 }
 
-/// Sessions and trees end; more are asked for.
+/// Ends sessions and trees, and asks for more.
 fn administration(client: &mut Client, script: &mut Script<'_>) -> Vec<u8> {
     match script.byte() % 16 {
         0 => client.request(Command::Logoff, |out| logoff::Request.emit(out)),
@@ -273,7 +273,7 @@ fn context(known: &Knowledge, script: &mut Script<'_>) -> RequestContext {
     }
 }
 
-/// A list of one extended attribute, or what looks like one.
+/// A list with one extended attribute, or a malformed one.
 fn attributes(script: &mut Script<'_>) -> Bytes {
     let len = script.below(64);
     let value = script.bytes(len);
@@ -290,7 +290,7 @@ fn attributes(script: &mut Script<'_>) -> Bytes {
     out.into()
 }
 
-/// A descriptor that gives everybody everything, with some bytes changed now and then.
+/// A descriptor that allows everybody everything, with some bytes changed now and then.
 fn descriptor(script: &mut Script<'_>) -> Bytes {
     let mut out =
         b"\x01\0\x04\x80\0\0\0\0\0\0\0\0\0\0\0\0\x14\0\0\0\x02\0\x1c\0\x01\0\0\0\0\0\x14\0\xff\x01\x1f\0\
@@ -388,7 +388,7 @@ fn control(known: &Knowledge, file: FileId, script: &mut Script<'_>) -> (CtlCode
     }
 }
 
-/// A bind to srvsvc or a call, whichever the script's bytes make of it.
+/// A bind to srvsvc or a call, as the script's bytes decide.
 fn pipe(script: &mut Script<'_>) -> Bytes {
     let mut out = b"\x05\0\x0b\x03\x10\0\0\0\x48\0\0\0\x01\0\0\0\xb8\x10\xb8\x10\0\0\0\0\x01\0\0\0\0\0\x01\0\
         \xc8\x4f\x32\x4b\x70\x16\xd3\x01\x12\x78\x5a\x47\xbf\x6e\xe1\x88\x03\0\0\0\
@@ -418,7 +418,7 @@ fn symlink(script: &mut Script<'_>) -> Bytes {
     out.into()
 }
 
-/// What SET_INFO sets: type, class, buffer.
+/// A SET_INFO's type, class and buffer.
 fn information(script: &mut Script<'_>) -> (u8, u8, Bytes) {
     match script.byte() % 16 {
         0 | 1 => {
