@@ -183,7 +183,7 @@ class JobFiles(unittest.TestCase):
             self.assertTrue(points(path), line)
 
     def test_an_unknown_flag_is_refused_by_its_name(self):
-        self.assertIn("diskspd's -X is not known", bench("diskspd", "-b8K", "-X", "//local/bench/file", status=2))
+        self.assertIn("diskspd's -X is not supported", bench("diskspd", "-b8K", "-X", "//local/bench/file", status=2))
         self.assertIn("sqlio's -x", bench("sqlio", "-kR", "-x", "//local/bench/file", status=2))
         self.assertIn("a path of this host", bench("diskspd", "-b8K", "/tmp/file", status=2))
         self.assertIn("--folder", bench("iozone", "-i", "1", "-t", "2", status=2))

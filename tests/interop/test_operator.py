@@ -111,7 +111,7 @@ class Squashed(unittest.TestCase):
             server.folder.parent.chmod(0o755)
             said = weft.run(weft.WEFT, "put", server.nfs_url("file"), input="x", check=False)
             self.assertNotEqual(said.returncode, 0)
-            self.assertIn("--no-root-squash, or --export SHARE:no_root_squash", server.log_text())
+            self.assertIn("--no-root-squash or --export SHARE:no_root_squash", server.log_text())
         with weft.serving("--export", "data:no_root_squash") as server:
             weft.run(weft.WEFT, "put", server.nfs_url("file"), input="x")
             self.assertNotIn("root-squash", server.log_text())

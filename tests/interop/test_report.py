@@ -131,7 +131,7 @@ class Results(Case):
         self.assertIn("does not hold", forms[3].read_text())
 
     def test_what_is_no_result_is_refused_with_what_to_do(self):
-        for text, part in [("[]", "no result of weft bench"), ('{"schema": "weft-result/9"}', "measure again"), ("", "no result")]:
+        for text, part in [("[]", "not a result of weft bench"), ('{"schema": "weft-result/9"}', "measure again"), ("", "not a result")]:
             path = self.folder / "bad.json"
             path.write_text(text)
             error = weft("bench", "show", path, status=1).stderr

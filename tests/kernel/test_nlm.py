@@ -80,7 +80,7 @@ class Locks(unittest.TestCase):
                     machine.wait_for("locked")
                     server.crash()
                     server.start()
-                    told = lambda: "was told to take its locks again" in server.log_text()
+                    told = lambda: "was told to reclaim its locks" in server.log_text()
                     guest.eventually("the client's status monitor is told", told)
                     (machine.folder / "again").touch()
                     self.assertEqual(machine.finish(), 0, machine.report() + server.log_text()[-4000:])

@@ -1,14 +1,15 @@
-//! Comparisons in pairs: a subject and its reference measured side by side, round after round.
+//! Comparisons in pairs: a subject and its reference are measured side by side, round after round.
 //!
-//! What: a [`Comparison`] keeps the figures of each round; what counts is the median of the rounds' ratios, because the
-//! speed of a shared machine changes between rounds more than inside one.
-//! Owns: a few figures per round. Does not: measure, or drop a round that it does not like.
+//! A [`Comparison`] keeps the figures of each round. It is judged by the median of the rounds' ratios, because the
+//! speed of a shared machine varies more between rounds than within one.
+//!
+//! No round is dropped.
 
 use serde::Serialize;
 
 use crate::result::{Spread, Verdict};
 
-/// What a figure has to keep.
+/// The bound that a figure must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -40,7 +41,7 @@ impl Bound {
     }
 }
 
-/// The unit of a figure; decides how it is shown.
+/// The unit of a figure, which decides how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -69,25 +70,25 @@ impl Unit {
     }
 }
 
-/// One line of a bench: a subject, and what it is held against.
+/// One line of a bench: a subject and its reference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What is measured.
+    /// The measured subject.
     pub subject: String,
-    /// Against what; `None` where the bound is one of the figure itself.
+    /// The reference; `None` if the bound applies to the figure itself.
     pub reference: Option<String>,
-    /// Of both figures.
+    /// The unit of both figures.
     pub unit: Unit,
-    /// What the ratio (without a reference: the figure) has to keep.
+    /// The bound on the ratio, or on the figure if there is no reference.
     pub bound: Bound,
-    /// Figures of the subject, a round each.
+    /// Figures of the subject, one per round.
     pub figures: Vec<f64>,
-    /// Figures of the reference, of the same rounds.
+    /// Figures of the reference, from the same rounds.
     pub references: Vec<f64>,
 }
 
 impl Comparison {
-    /// A ratio of two figures.
+    /// Compares two figures by their ratio.
     pub fn paired(subject: &str, reference: &str, unit: Unit, bound: Bound) -> Comparison {
         let reference = Some(reference.to_owned());
         Comparison {
@@ -100,7 +101,7 @@ impl Comparison {
         }
     }
 
-    /// A figure by itself.
+    /// Judges a figure by itself.
     pub fn alone(subject: &str, unit: Unit, bound: Bound) -> Comparison {
         Comparison {
             subject: subject.into(),
@@ -112,7 +113,7 @@ impl Comparison {
         }
     }
 
-    /// What is judged, of each round.
+    /// The judged value of each round.
     pub fn judged(&self) -> Option<Spread> {
         match self.reference {
             None => Spread::of(self.figures.clone()),
@@ -120,7 +121,7 @@ impl Comparison {
         }
     }
 
-    /// The line in words, and whether it holds. A line without a figure does not.
+    /// The line as text, and whether it holds. A line without a figure does not.
     pub fn verdict(&self) -> Verdict {
         let seen = self.judged().map(|spread| spread.median);
         let against = self.reference.as_ref().map_or(String::new(), |name| format!(" against {name}"));
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn the_median_of_the_ratios_counts_not_the_ratio_of_medians() {
         let mut line = Comparison::paired("iwarp", "tcp", Unit::BytesPerSecond, Bound::AtLeast(0.9));
-        // The machine is twice as fast in the second round, and somebody disturbs the third.
+        // The machine is twice as fast in the second round, and disturbed in the third.
         line.figures = vec![95.0, 190.0, 10.0];
         line.references = vec![100.0, 200.0, 100.0];
         assert_eq!(line.judged(), Some(Spread { min: 0.1, median: 0.95, max: 0.95 }));

@@ -1,20 +1,19 @@
-//! What work costs the processors: CPU time of a process, turned into cycles of the nominal clock.
+//! What work costs the processors: a process's CPU time, converted to cycles of the nominal clock.
 //!
 //! Virtual machines often hide the hardware cycle counters, so "cycles" here are CPU time times the nominal (TSC)
-//! frequency; every report says so.
-//! Does not: estimate; what cannot be read is an error.
+//! frequency; every report says so. Nothing is estimated; a value that cannot be read is an error.
 
 use std::fs;
 use std::io;
 
 pub use weft_machine::cpu::time_of;
 
-/// What the cycles of a result are, for its reader.
+/// How a result's cycles were obtained, if by a hardware counter.
 pub const COUNTED: &str = "counted by the processor (perf_event)";
-/// The same where no counter is to be had.
+/// The same if no counter is available.
 pub const CYCLES: &str = "CPU time of the process x nominal clock";
 
-/// The processor: its name and nominal frequency in Hz.
+/// The processor's name and its nominal frequency in Hz.
 pub fn processor() -> io::Result<(String, f64)> {
     let text = fs::read_to_string("/proc/cpuinfo")?;
     let field = |name: &str| {

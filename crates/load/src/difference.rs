@@ -1,14 +1,14 @@
-//! Two results held against each other: `weft bench compare a.json b.json`.
+//! Compares two results: `weft bench compare a.json b.json`.
 //!
-//! What: for each point that both have, the ratio of the medians of each measure, and a judgement. A difference counts
-//! only where the ranges of the repetitions do not overlap and the medians differ by more than a tolerance.
-//! Owns: the judgement. Does not: hide what only one of both has measured, or what was marked.
+//! For each point that both have, it takes the ratio of each measure's medians and judges it. A difference counts
+//! only if the ranges of the repetitions do not overlap and the medians differ by more than a tolerance. Points
+//! measured in only one result, and points with marks, are shown too.
 
 use serde::Serialize;
 
 use crate::result::{Measure, Picture, Point, Report, Spread, Work};
 
-/// What became of a measure from the first result to the second.
+/// How a measure changed from the first result to the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
@@ -16,12 +16,12 @@ pub enum Judgement {
     Better,
     /// Worse, beyond the noise.
     Worse,
-    /// The same, as far as the repetitions can tell.
+    /// The same, as far as the repetitions show.
     Same,
 }
 
 impl Judgement {
-    /// For people.
+    /// The word for people.
     pub fn word(self) -> &'static str {
         match self {
             Judgement::Better => "better",
@@ -34,13 +34,13 @@ impl Judgement {
 /// One measure of one point in both results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// The picture that both are of.
+    /// The picture to which both belong.
     pub picture: Picture,
-    /// What was done.
+    /// The work measured.
     pub work: Work,
-    /// Over what.
+    /// The transport measured.
     pub transport: String,
-    /// Which measure: its word in tables.
+    /// The measure, by its word in tables.
     pub measure: &'static str,
     /// The first result's.
     pub before: Spread,
@@ -49,24 +49,24 @@ pub struct Line {
     /// The second median divided by the first; absent where the first is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// What to make of it.
+    /// The judgement.
     pub judgement: Judgement,
-    /// One of both is to be read with care; why.
+    /// Why one of the two must be read with care.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<String>,
-    /// Not for the JSON: what `measure` names.
+    /// The measure itself, not in the JSON.
     #[serde(skip)]
     pub of: Measure,
 }
 
-/// A point that only one of both has.
+/// A point that only one of the results has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lone {
     /// Its picture.
     pub picture: Picture,
-    /// What was done.
+    /// The work measured.
     pub work: Work,
-    /// Over what.
+    /// The transport measured.
     pub transport: String,
     /// "first" or "second".
     pub only_in: &'static str,
@@ -77,15 +77,15 @@ pub struct Lone {
 pub struct Difference {
     /// The schema of this output.
     pub schema: &'static str,
-    /// Medians closer than this part of the first are the same, however small the noise.
+    /// Medians that differ by less than this part of the first are the same, however small the noise.
     pub tolerance: f64,
-    /// How many are better, worse, the same.
+    /// Number of measures that are better.
     pub better: usize,
-    /// Likewise.
+    /// Number of measures that are worse.
     pub worse: usize,
-    /// Likewise.
+    /// Number of measures that are the same.
     pub same: usize,
-    /// What differs of both environments, and so may be the reason: "kernel: 6.1, then 6.18".
+    /// How the two environments differ, which may be the reason: "kernel: 6.1, then 6.18".
     pub environment: Vec<String>,
     /// Every measure of every point of both.
     pub lines: Vec<Line>,
@@ -106,12 +106,13 @@ pub fn judge(measure: Measure, before: &Spread, after: &Spread, tolerance: f64) 
     }
 }
 
-/// Measures that say how fast or how dear; a changed memory or number of cores is shown but is no better or worse by itself.
+/// Measures of speed or cost; a changed memory size or number of cores is shown, but is neither better nor worse by
+/// itself.
 pub const JUDGED: [Measure; 5] =
     [Measure::Throughput, Measure::Iops, Measure::Mean, Measure::P99, Measure::Cycles];
 
 impl Difference {
-    /// Holds `after` against `before`, by `measures`.
+    /// Compares `after` with `before` by `measures`.
     pub fn of(before: &Report, after: &Report, measures: &[Measure], tolerance: f64) -> Difference {
         let mut difference = Difference {
             schema: "weft-compare/1",
@@ -175,13 +176,13 @@ impl Difference {
         }
     }
 
-    /// How many of the lines of `measure` were judged so.
+    /// Number of lines of `measure` with this judgement.
     pub fn count(&self, measure: Measure, judgement: Judgement) -> usize {
         self.lines.iter().filter(|line| line.of == measure && line.judgement == judgement).count()
     }
 }
 
-/// What differs of where both were measured.
+/// The differences between the two environments.
 fn environment(before: &Report, after: &Report) -> Vec<String> {
     let (a, b) = (&before.environment, &after.environment);
     let mtu = |mtu: Option<u32>| mtu.map_or("unknown".to_owned(), |mtu| mtu.to_string());

@@ -1,12 +1,10 @@
 //! Bounds that a measurement must keep, as ratios of two points of one run.
-//!
-//! Does not: measure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::result::{Point, Report, Spread, Verdict, Work};
 
-/// Which figure of a point.
+/// The figure of a point that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Figure {
     /// Mean latency: lower is better.
@@ -34,20 +32,20 @@ impl Figure {
 /// "`figure` of `work` over `transport`, divided by the same over `reference`, keeps `bound`".
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// The work of both.
+    /// The work of both points.
     pub work: Work,
-    /// What is judged.
+    /// The transport judged.
     pub transport: &'static str,
-    /// Against what.
+    /// The transport of the reference.
     pub reference: &'static str,
-    /// Which figure.
+    /// The figure compared.
     pub figure: Figure,
     /// At most (latency, cycles) or at least (throughput) this ratio of medians.
     pub bound: f64,
 }
 
 impl Gate {
-    /// Judges the gate by `report`. A missing point does not hold.
+    /// Judges the gate by `report`. A missing point fails it.
     pub fn judge(&self, report: &Report) -> Verdict {
         let median =
             |transport| report.point(&self.work, transport).and_then(|p| self.figure.of(p)).map(|s| s.median);

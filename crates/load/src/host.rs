@@ -1,7 +1,6 @@
 //! What a host does: interrupts, context switches and idle time of each core, from /proc.
 //!
-//! Does not: tell whose they were; every process of the host is in these figures. What the system does not
-//! tell is an error, never zero.
+//! The figures include every process of the host. A value that the system does not report is an error, never zero.
 
 use std::fs;
 use std::io;
@@ -10,11 +9,11 @@ use std::time::Instant;
 /// Kernel ticks a second in /proc/stat (USER_HZ); the same on every architecture that Linux is built for today.
 const TICKS: f64 = 100.0;
 
-/// The counters at a moment.
+/// The counters at one moment.
 #[derive(Clone, Debug)]
 pub struct Counters {
     at: Instant,
-    /// Of each core: idle ticks and all ticks.
+    /// Idle ticks and all ticks of each core.
     cores: Vec<(u64, u64)>,
     interrupts: u64,
     softirqs: u64,
@@ -23,14 +22,14 @@ pub struct Counters {
     paged_in: u64,
 }
 
-/// What happened between two moments.
+/// The changes between two moments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Use {
     /// Seconds.
     pub seconds: f64,
-    /// Of each core, 0 to 100; empty when too little time has passed to tell.
+    /// Idle time of each core, 0 to 100; empty if too little time has passed.
     pub idle_percent: Vec<f64>,
-    /// Cores that were busy, together; `None` when too little time has passed to tell.
+    /// Number of busy cores, in total; `None` if too little time has passed.
     pub busy_cores: Option<f64>,
     /// Hardware interrupts of all cores.
     pub interrupts: u64,
@@ -38,12 +37,12 @@ pub struct Use {
     pub softirqs: u64,
     /// Context switches.
     pub context_switches: u64,
-    /// Bytes that came from disks.
+    /// Bytes read from disks.
     pub paged_in: u64,
 }
 
 impl Counters {
-    /// Now.
+    /// The current counters.
     pub fn now() -> io::Result<Counters> {
         let at = Instant::now();
         let stat = fs::read_to_string("/proc/stat")?;
@@ -51,7 +50,7 @@ impl Counters {
         parse(at, &stat, &vmstat).ok_or_else(|| io::Error::other("/proc/stat or /proc/vmstat lacks a line"))
     }
 
-    /// What happened since `earlier`.
+    /// The changes since `earlier`.
     pub fn since(&self, earlier: &Counters) -> Use {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         let cores: Vec<(f64, f64)> = self
@@ -60,7 +59,7 @@ impl Counters {
             .zip(&earlier.cores)
             .map(|(now, then)| ((now.0 - then.0.min(now.0)) as f64, (now.1 - then.1.min(now.1)) as f64))
             .collect();
-        // A tick is 10 ms: of five of them the share of one is no figure.
+        // A tick is 10 ms: shares of only five ticks are meaningless.
         let known = !cores.is_empty() && cores.iter().all(|(_, all)| *all >= 5.0);
         let idle = |(idle, all): &(f64, f64)| (100.0 * idle / all).clamp(0.0, 100.0);
         Use {
@@ -84,7 +83,7 @@ fn parse(at: Instant, stat: &str, vmstat: &str) -> Option<Counters> {
     };
     let mut cores = Vec::new();
     for line in stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")) {
-        // user nice system idle iowait irq softirq steal; guest times are in user already.
+        // user nice system idle iowait irq softirq steal; user already includes guest times.
         let ticks: Vec<u64> =
             line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
         cores.push((ticks.get(3)? + ticks.get(4)?, ticks.iter().sum()));
@@ -119,7 +118,7 @@ mod tests {
         assert_eq!(used.busy_cores, Some(1.5));
         assert_eq!((used.interrupts, used.softirqs, used.context_switches), (500, 200, 2000));
         assert_eq!(used.paged_in, 4096);
-        // Too short to tell, and counters that went back (a core was taken out) are no idle time.
+        // Too short an interval, and counters that decreased (a core was removed), are not idle time.
         assert_eq!(then.since(&then).busy_cores, None);
         assert_eq!(then.since(&now).interrupts, 0);
     }

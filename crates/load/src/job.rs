@@ -1,7 +1,7 @@
-//! A job: what to measure, before it is taken apart into single points. The white papers' pictures are jobs, a job file holds
-//! jobs, and the command lines of other loaders become jobs.
+//! A job: what to measure, before it is split into single points. The white papers' pictures are jobs, a job file
+//! contains jobs, and command lines of other loaders become jobs.
 //!
-//! Owns: defaults and limits. Does not: name a server; the same job runs against any.
+//! A job has defaults and limits, and names no server: it runs against any.
 
 use std::time::Duration;
 
@@ -9,62 +9,62 @@ use crate::measure::Timing;
 use crate::result::{Picture, Work};
 use crate::workload::{Mix, Order, Workload};
 
-/// Threads, clients, channels and files of a job at most, each: what one process can look after.
+/// Most threads, clients, channels and files of a job, each: as many as one process can handle.
 pub const MANY: u32 = 1024;
-/// Operations outstanding of a thread at most.
+/// Most outstanding operations of a thread.
 pub const DEEP: u32 = 4096;
-/// Bytes of an operation at most: what the clients send at once.
+/// Most bytes of an operation: the largest that the clients send at once.
 pub const LARGE: u32 = 16 << 20;
 
 /// What to measure: every mix with every block size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// The picture that it redraws.
+    /// The picture that it reproduces.
     pub picture: Picture,
-    /// Its name where it is the user's own.
+    /// Its name, for a job of the user's.
     pub name: String,
     /// Operations.
     pub mixes: Vec<Mix>,
     /// Block sizes in bytes.
     pub sizes: Vec<u32>,
-    /// Operations outstanding of a thread.
+    /// Outstanding operations of a thread.
     pub queue_depth: u32,
     /// Order of offsets.
     pub order: Order,
-    /// Each place of a thread's queue keeps to one file.
+    /// Each slot of a thread's queue uses one file only.
     pub streams: bool,
-    /// Threads of a client.
+    /// Threads per client.
     pub threads: u32,
-    /// Clients, each with connections of its own.
+    /// Clients, each with its own connections.
     pub clients: u32,
-    /// Connections of a session.
+    /// Connections per session.
     pub channels: u32,
     /// Files.
     pub files: u32,
-    /// Bytes of each file; 0, where `paths` names them: as large as the smallest of them is.
+    /// Bytes of each file; with `paths`, 0 means the size of the smallest file.
     pub file_bytes: u64,
-    /// Files that are there already or are made by these names, instead of some of our own.
+    /// Files to use instead of our own; they exist already or are created under these names.
     pub paths: Vec<String>,
-    /// Whether those that are not there may be made.
+    /// Whether missing files may be created.
     pub creates: bool,
-    /// Operations per second of all clients together; `None`: as many as can be.
+    /// Operations per second of all clients together; `None`: as many as possible.
     pub rate: Option<f64>,
-    /// Pause of each place of the queue after an operation.
+    /// Pause of each queue slot after an operation.
     pub think: Duration,
     /// When to count.
     pub timing: Timing,
     /// How often each point is measured.
     pub repetitions: u32,
-    /// Compare every byte that is read.
+    /// Compare every byte read.
     pub verify: bool,
-    /// Of random orders.
+    /// Seed of random orders.
     pub seed: u64,
 }
 
-/// One point to be measured over every transport.
+/// One point, to be measured over every transport.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// What is compared.
+    /// The work compared.
     pub work: Work,
     /// What each thread does.
     pub workload: Workload,
@@ -76,11 +76,11 @@ pub enum JobError {
     /// A number is 0 or too large.
     #[error("{what} must be from 1 to {most}, not {is}")]
     Range {
-        /// Which.
+        /// Its name.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         is: u64,
-        /// The largest that it may be.
+        /// Its maximum.
         most: u64,
     },
     /// The files hold no block.
@@ -91,15 +91,15 @@ pub enum JobError {
         /// Bytes of the block.
         size: u32,
     },
-    /// There is nothing to do.
+    /// A list is empty.
     #[error("{0} is empty: name at least one")]
     Empty(&'static str),
     /// There are fewer files than streams of a thread.
     #[error("{streams} streams need as many files, there are {files} for each thread")]
     Streams {
-        /// Of a thread.
+        /// Streams of a thread.
         streams: u32,
-        /// Of a thread.
+        /// Files of a thread.
         files: u32,
     },
 }
@@ -138,7 +138,7 @@ impl Default for Job {
 }
 
 impl Job {
-    /// Whether it can be run.
+    /// Whether the job can be run.
     pub fn check(&self) -> Result<(), JobError> {
         let range = |what, is: u64, most: u64| match is {
             0 => Err(JobError::Range { what, is, most }),
@@ -216,7 +216,8 @@ impl Job {
         self.clients * self.threads
     }
 
-    /// Numbers of the files that thread `worker` of all uses: files of its own where there are as many as threads, else all.
+    /// Numbers of the files for thread `worker` of all: files of its own if there are as many files as threads,
+    /// otherwise all.
     pub fn files_of(&self, worker: u32) -> Vec<u32> {
         let all = 0..self.files;
         match self.files >= self.workers() {
@@ -231,7 +232,7 @@ impl Job {
     }
 }
 
-/// How long and how often the papers' pictures are measured.
+/// Duration and repetitions for the papers' pictures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// Fewer block sizes, smaller files.
@@ -244,7 +245,7 @@ pub struct Extent {
 
 const KIB: u32 = 1 << 10;
 
-/// Powers of two from `low` to `high` KiB; for a quick look every third, and the last.
+/// Powers of two from `low` to `high` KiB; for a quick run only every third, and the last.
 fn powers(low: u32, high: u32, quick: bool) -> Vec<u32> {
     let all: Vec<u32> = (0..).map(|n| low << n).take_while(|size| *size <= high).collect();
     let last = all.len() - 1;
@@ -252,7 +253,7 @@ fn powers(low: u32, high: u32, quick: bool) -> Vec<u32> {
     all.into_iter().enumerate().filter_map(wanted).collect()
 }
 
-/// The jobs of a picture of the papers, with their parameters. Pictures that are no jobs of reads and writes have none.
+/// The jobs of a picture in the papers, with its parameters. Pictures that do not measure reads and writes have none.
 pub fn paper(picture: Picture, extent: &Extent) -> Vec<Job> {
     let job = Job { picture, timing: extent.timing, repetitions: extent.repetitions, ..Job::default() };
     let quick = extent.quick;
@@ -265,7 +266,7 @@ pub fn paper(picture: Picture, extent: &Extent) -> Vec<Job> {
             file_bytes: mib(256, 64),
             ..job
         }],
-        // 20 files, 2 threads, 10 outstanding operations of each.
+        // 20 files, 2 threads with 10 outstanding operations each.
         Picture::Smb => vec![Job {
             mixes: vec![Mix::Read, Mix::Write, Mix::Percent(50)],
             sizes: powers(2, 256, quick),
@@ -275,7 +276,7 @@ pub fn paper(picture: Picture, extent: &Extent) -> Vec<Job> {
             file_bytes: mib(16, 4),
             ..job
         }],
-        // The table names one size beside the other.
+        // The table gives the second size for comparison.
         Picture::Table => vec![Job {
             sizes: vec![512 * KIB, 8 * KIB, KIB],
             queue_depth: 16,
@@ -283,7 +284,7 @@ pub fn paper(picture: Picture, extent: &Extent) -> Vec<Job> {
             file_bytes: mib(256, 64),
             ..job
         }],
-        // 16 streams, each on a file of its own, of two clients.
+        // 16 streams of two clients, each with a file of its own.
         Picture::Nfs => vec![Job {
             mixes: vec![Mix::Read, Mix::Write],
             sizes: powers(4, 4096, quick),

@@ -1,6 +1,6 @@
-//! Job files: workloads of the user's own, in TOML. docs/guide.md lists every key.
+//! Job files: user-defined workloads in TOML. docs/guide.md lists every key.
 //!
-//! Owns: the names of the keys. Does not: look for servers; a mistake is told with its line.
+//! An error names the line. Servers are not looked up here.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,20 +15,20 @@ use crate::job::Job;
 use crate::measure::{Steady, Timing};
 use crate::workload::{Mix, Order};
 
-/// A job file, read.
+/// A parsed job file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFile {
     /// The server that the file names: `local`, HOST, or a URL.
     pub server: Option<String>,
-    /// The protocol that the file asks for, where HOST has several: "smb" or "nfs".
+    /// The protocol that the file requests if HOST has several: "smb" or "nfs".
     pub protocol: Option<String>,
-    /// Transports that the file asks for.
+    /// Transports that the file requests.
     pub transports: Vec<String>,
     /// The workloads, in order.
     pub jobs: Vec<Job>,
 }
 
-/// A text is no job file: what is wrong, with its line.
+/// The text is not a job file: the error and its line.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct JobFileError(String);
@@ -46,7 +46,7 @@ struct Text {
     work: Vec<Spanned<Keys>>,
 }
 
-/// The keys of a workload; those that it lacks are taken from `[defaults]`.
+/// The keys of a workload; missing ones are taken from `[defaults]`.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Keys {
@@ -78,7 +78,7 @@ enum OneOrMany<T> {
     Many(Vec<T>),
 }
 
-/// Not by `serde(untagged)`, which forgets what is wrong with the one value.
+/// Not `serde(untagged)`, which loses the error of the single value.
 struct OneOrManyOf<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyOf<T> {
@@ -121,14 +121,14 @@ struct Size(u64);
 /// A time: "500ms", "2s", "1m", or seconds.
 #[derive(Clone, Copy)]
 struct Span(Duration);
-/// How many of a hundred operations are READs.
+/// The percentage of READs among the operations.
 #[derive(Clone, Copy)]
 struct Reads(u8);
 /// "sequential", "random", "zipf:0.99".
 #[derive(Clone, Copy)]
 struct Offsets(Order);
 
-/// Reads numbers and words by one function each.
+/// Parses numbers and strings with one function each.
 struct Written<T> {
     wants: &'static str,
     number: fn(f64) -> Option<T>,
@@ -223,7 +223,7 @@ impl<'de> Deserialize<'de> for Offsets {
 }
 
 impl JobFile {
-    /// Reads `text`.
+    /// Parses `text`.
     pub fn parse(text: &str) -> Result<JobFile, JobFileError> {
         let read: Text = toml::from_str(text).map_err(|e| JobFileError(e.to_string()))?;
         let at = |offset: usize, what: &dyn fmt::Display| {
@@ -231,7 +231,7 @@ impl JobFile {
             JobFileError(format!("line {line}: {what}"))
         };
         if read.work.is_empty() {
-            return Err(JobFileError("there is no workload: write at least one table [[work]]".into()));
+            return Err(JobFileError("there is no workload: add at least one table [[work]]".into()));
         }
         if let Some(protocol) = &read.protocol
             && !["smb", "nfs"].contains(&protocol.get_ref().as_str())
@@ -243,10 +243,7 @@ impl JobFile {
             let job = work.get_ref().job(&read.defaults, number);
             job.check().map_err(|e| at(work.span().start, &e))?;
             if jobs.iter().any(|other| other.name == job.name) {
-                return Err(at(
-                    work.span().start,
-                    &format!("there are two workloads of the name {:?}", job.name),
-                ));
+                return Err(at(work.span().start, &format!("two workloads have the name {:?}", job.name)));
             }
             jobs.push(job);
         }
@@ -271,7 +268,7 @@ impl Keys {
         let span = |span: Option<&Span>, usual| span.map_or(usual, |span: &Span| span.0);
         let duration = span(key!(duration), usual.timing.duration);
         let window = (duration / 5).clamp(Duration::from_millis(20), Duration::from_secs(1));
-        // What does not fit any block is refused by the check.
+        // Sizes out of range are refused by the check.
         let blocks = |blocks: &OneOrMany<Size>| {
             blocks.all().iter().map(|size| u32::try_from(size.0).unwrap_or(u32::MAX)).collect()
         };

@@ -1,9 +1,9 @@
 //! Workloads, measurement, one result and many printers.
 //!
-//! What: [`workload`] says what to do, [`run`] does it against a [`target`], [`result`] holds what was seen, `print`
-//! shows it. RDMA and TCP are always measured on the same work in the same run, interleaved.
-//! [`verbs`] are workloads on bare queue pairs.
-//! Owns: histograms of fixed size. Does not: know a storage protocol; whoever has a client makes it a [`target`].
+//! A [`workload`] is what to do, [`run`] does it against a [`target`], [`result`] holds the measurements, and `print`
+//! shows them. RDMA and TCP are always measured with the same work in the same run, interleaved. [`verbs`] are
+//! workloads on bare queue pairs. Histograms have a fixed size. This crate knows no storage protocol; whoever has a
+//! client makes it a [`target`].
 #![forbid(unsafe_code)]
 
 pub mod compare;

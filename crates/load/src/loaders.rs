@@ -1,7 +1,7 @@
-//! Command lines of other loaders, taken as they are written in papers and turned into jobs.
+//! Command lines of other loaders, accepted as the papers write them and turned into jobs.
 //!
-//! What: each reader takes the flags that change what is measured, says of harmless ones that they change nothing here, and
-//! refuses every other by its name. Does not: run anything, or look for the files that are named.
+//! Each parser applies the flags that change what is measured, notes harmless ones as having no effect here, and
+//! refuses all others by name. The named files are not opened here.
 
 pub mod diskspd;
 pub mod iozone;
@@ -12,48 +12,49 @@ use std::time::Duration;
 use crate::job::Job;
 use crate::measure::Timing;
 
-/// A command line, understood.
+/// A parsed command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Understood {
-    /// What to measure. [`Job::paths`] is empty: the targets below stand for it. File sizes of 0 are the files' own.
+    /// What to measure. [`Job::paths`] is empty, and the targets below take its place. A file size of 0 means the
+    /// file's own.
     pub jobs: Vec<Job>,
-    /// The files as they were named: `//HOST/SHARE/FILE`, a URL.
+    /// The files as named: `//HOST/SHARE/FILE`, or a URL.
     pub targets: Vec<String>,
-    /// Whether files that do not exist may be made.
+    /// Whether missing files may be created.
     pub creates: bool,
-    /// What differs from the original, a sentence each.
+    /// The differences from the original, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Why a command line is not understood.
+/// Why a command line was not accepted.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LoaderError {
-    /// A flag that is not known, or cannot be done here.
-    #[error("{loader}'s {flag} is not known here: {known} are")]
+    /// A flag that is unknown or not supported here.
+    #[error("{loader}'s {flag} is not supported here: {known} are")]
     Flag {
-        /// Whose.
+        /// The loader.
         loader: &'static str,
         /// As written.
         flag: String,
-        /// Those that are.
+        /// The supported flags.
         known: &'static str,
     },
-    /// A flag with a value that it cannot have.
+    /// A flag with an invalid value.
     #[error("{flag} takes {wants}, not {value:?}")]
     Value {
         /// The flag.
         flag: String,
-        /// What was written.
+        /// The value as written.
         value: String,
-        /// What it takes.
+        /// What the flag takes.
         wants: &'static str,
     },
-    /// There is no file.
+    /// No file is named.
     #[error(
         "name the file at the end: //HOST/SHARE/FILE, or a URL like nfs://HOST/EXPORT/FILE?mountport=20048"
     )]
     NoTarget,
-    /// What this loader cannot do together.
+    /// A combination that is not supported.
     #[error("{0}")]
     Conflict(&'static str),
 }
@@ -77,7 +78,7 @@ fn size(flag: &str, text: &str, unit: u64) -> Result<u64, LoaderError> {
     })
 }
 
-/// A block: a size that fits.
+/// A block size within the limit.
 fn block(flag: &str, text: &str, unit: u64) -> Result<u32, LoaderError> {
     let bytes = size(flag, text, unit)?;
     u32::try_from(bytes).map_err(|_| LoaderError::Value {

@@ -1,20 +1,20 @@
-//! Why figures are to be read with care, found out by the program that shows them: shared cores, a busy machine, files that
+//! Marks: reasons to read figures with care, found by the program itself: shared cores, a busy machine, files that
 //! were not cached, noise, a loader that was the bottleneck.
 //!
-//! Owns: the bounds. Does not: leave a point out; every printer shows it with its marks.
+//! The bounds are here. No point is left out; every printer shows it with its marks.
 
 use crate::measure::Window;
 use crate::result::{Mark, MarkKind, Point, Spread};
 
-/// Others may keep this much of a core busy.
+/// Other processes may keep this many cores busy.
 const OTHERS_CORES: f64 = 0.15;
-/// Of the payload, this may come from disks where files are said to be cached.
+/// This part of the payload may come from disks although files are said to be cached.
 const FROM_DISK: f64 = 0.01;
-/// A point whose repetitions lie further apart than this is noisy in itself: half the range, of the median.
+/// A point is noisy if half the range of its repetitions exceeds this part of the median.
 const NOISE: f64 = 0.15;
-/// A client this busy has no time left.
+/// A client that is busier than this has no time left.
 const CLIENT_FULL: f64 = 0.95;
-/// A queue at a limited rate that lags behind by this is no hiccup.
+/// A queue with a limited rate that lags by more than this has not just had a hiccup.
 const LATE: std::time::Duration = std::time::Duration::from_millis(100);
 /// A server that is less busy than this waits for work.
 const SERVER_FULL: f64 = 0.85;
@@ -23,26 +23,26 @@ fn mark(kind: MarkKind, text: String) -> Mark {
     Mark { kind, text }
 }
 
-/// What the host tells about a run.
+/// What is known of a run's host.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The server is on this host.
     pub same_host: bool,
     /// Cores that the clients may use.
     pub client_cores: usize,
-    /// Cores that the server may use, where that is known.
+    /// Cores that the server may use, if known.
     pub server_cores: Option<usize>,
-    /// Of these, cores that both may use.
+    /// Cores that both may use.
     pub shared_cores: usize,
-    /// Threads of this process that are clients.
+    /// Client threads of this process.
     pub threads: usize,
-    /// Operations outstanding, of all threads.
+    /// Outstanding operations of all threads.
     pub outstanding: u32,
-    /// The file is in the server's memory, by what the run claims.
+    /// The run claims that the file is in the server's memory.
     pub cached: bool,
 }
 
-/// What one repetition shows, of `bytes` payload bytes.
+/// The marks of one repetition with `bytes` payload bytes.
 pub fn of_window(window: &Window, bytes: u64, setup: &Setup) -> Vec<Mark> {
     let mut marks = Vec::new();
     if setup.same_host && setup.shared_cores > 0 {
@@ -52,16 +52,16 @@ pub fn of_window(window: &Window, bytes: u64, setup: &Setup) -> Vec<Mark> {
         );
         marks.push(mark(MarkKind::SharedCore, text));
     }
-    // Where the server is on this host and its processor time unknown, the others are the server.
+    // If the server is on this host and its processor time is unknown, it cannot be separated from other processes.
     let others_known = !setup.same_host || window.server.is_some();
     if let Some(others) = window.others_busy_cores.filter(|others| *others > OTHERS_CORES && others_known) {
         marks.push(mark(MarkKind::Busy, format!("other processes kept {others:.2} cores of this host busy")));
     }
     let from_disk = window.paged_in as f64 / bytes.max(1) as f64;
-    // A megabyte may be anybody's.
+    // A megabyte may come from any program.
     if setup.same_host && setup.cached && from_disk > FROM_DISK && window.paged_in > 1 << 20 {
         let text = format!(
-            "this host read {} MiB from disks, {:.0}% of the payload, though the file was to be cached (reads of other programs count, too)",
+            "this host read {} MiB from disks, {:.0}% of the payload, of a file that should be cached (or for other programs)",
             window.paged_in >> 20,
             100.0 * from_disk
         );
@@ -72,12 +72,13 @@ pub fn of_window(window: &Window, bytes: u64, setup: &Setup) -> Vec<Mark> {
         marks.push(mark(MarkKind::Noisy, "the throughput did not become steady".into()));
     }
     if window.interrupted {
-        marks.push(mark(MarkKind::Interrupted, "it was ended before its time".into()));
+        marks.push(mark(MarkKind::Interrupted, "the run was ended early".into()));
     }
     marks
 }
 
-/// Whether this program was the limit. With one operation at a time nobody is: both ends wait for each other.
+/// Whether this program was the bottleneck. With one operation at a time neither end is, because they wait for each
+/// other.
 fn loader(window: &Window, setup: &Setup) -> Option<Mark> {
     let threads = setup.threads.min(setup.client_cores).max(1) as f64;
     let busy = window.client.cpu?.as_secs_f64() / window.seconds.max(1e-9);
@@ -85,7 +86,7 @@ fn loader(window: &Window, setup: &Setup) -> Option<Mark> {
         return None;
     }
     let server = window.server.as_ref().and_then(|end| end.cpu);
-    let words = format!("the loader used {busy:.2} of the {threads:.0} cores that it can");
+    let words = format!("the loader used {busy:.2} of its {threads:.0} cores");
     let text = match (server, setup.server_cores) {
         (Some(cpu), Some(cores)) => {
             let served = cpu.as_secs_f64() / window.seconds.max(1e-9);
@@ -99,7 +100,7 @@ fn loader(window: &Window, setup: &Setup) -> Option<Mark> {
     Some(mark(MarkKind::LoaderBound, text))
 }
 
-/// What a limited rate shows that was not kept: operations that were due so long ago and had not started.
+/// The mark of a limited rate that was not kept: operations had not started this long after they were due.
 pub fn of_rate(late: std::time::Duration) -> Option<Mark> {
     (late > LATE).then(|| {
         let text = format!(
@@ -110,12 +111,12 @@ pub fn of_rate(late: std::time::Duration) -> Option<Mark> {
     })
 }
 
-/// Whether a run with such a mark is refused where no doubts are wanted.
+/// Whether a run with such a mark is refused in strict mode.
 pub fn is_refused(kind: MarkKind) -> bool {
     matches!(kind, MarkKind::SharedCore | MarkKind::Busy | MarkKind::NotCached)
 }
 
-/// One mark of each kind: the last one's words.
+/// Keeps one mark of each kind, with the text of the last.
 pub fn merge(all: &mut Vec<Mark>, more: Vec<Mark>) {
     for mark in more {
         match all.iter_mut().find(|known| known.kind == mark.kind) {
@@ -126,7 +127,8 @@ pub fn merge(all: &mut Vec<Mark>, more: Vec<Mark>) {
     all.sort_by_key(|mark| mark.kind);
 }
 
-/// Marks points of one picture whose repetitions lie further apart than they should, or than the effect that they show.
+/// Marks points of one picture whose repetitions differ more than they should, or more than the effect that they
+/// show.
 pub fn of_spreads(points: &mut [Point]) {
     let judged: Vec<Option<Mark>> = points
         .iter()
@@ -140,7 +142,7 @@ pub fn of_spreads(points: &mut [Point]) {
     }
 }
 
-/// By the figure that the point is measured for: latency where one operation is outstanding, throughput elsewhere.
+/// Judged by the figure that the point is measured for: latency with one outstanding operation, throughput otherwise.
 fn noise(point: &Point, reference: Option<&Point>) -> Option<Mark> {
     let alone = point.work.queue_depth * point.work.threads * point.work.clients == 1;
     let figure = |p: &Point| if alone { p.latency.mean } else { p.throughput };
@@ -163,7 +165,7 @@ fn noise(point: &Point, reference: Option<&Point>) -> Option<Mark> {
     })
 }
 
-/// Whether the ranges meet, so that the medians tell nothing.
+/// Whether the ranges overlap, so that the medians prove nothing.
 fn overlap(a: Spread, b: Spread) -> bool {
     a.min <= b.max && b.min <= a.max
 }
@@ -239,10 +241,10 @@ mod tests {
         let setup = Setup { shared_cores: 1, ..SETUP };
         use MarkKind::{Busy, Interrupted, Noisy, NotCached, SharedCore};
         assert_eq!(kinds(&spoiled, &setup), [SharedCore, Busy, NotCached, Noisy, Interrupted]);
-        // A server elsewhere, or one that reads from disks as it says, is not blamed for ours.
+        // A remote server, or one that reads from disks as declared, is not affected by our disk reads.
         let elsewhere = Setup { same_host: false, ..setup };
         assert_eq!(kinds(&spoiled, &elsewhere), [Busy, Noisy, Interrupted]);
-        // Without the server's processor time nobody knows who the others are.
+        // Without the server's processor time, other processes cannot be told from it.
         let unknown = Window { server: None, ..spoiled };
         assert_eq!(kinds(&unknown, &setup), [SharedCore, NotCached, Noisy, Interrupted]);
     }

@@ -1,7 +1,8 @@
-//! Watches a run from outside: warm-up, until steady, counting, cool-down; and what both ends and their hosts did meanwhile.
+//! Observes a run from outside: warm-up, waiting until steady, counting, cool-down; and what both ends and their
+//! hosts did meanwhile.
 //!
-//! Runs on a thread of its own, so that the threads under load have nothing to do but their operations.
-//! Owns: nothing beyond the figures. Does not: run operations; see [`crate::run::drive`].
+//! It runs in a thread of its own, so that the threads under load only do their operations. [`crate::run::drive`]
+//! runs the operations.
 
 use std::io;
 use std::sync::Arc;
@@ -15,46 +16,46 @@ use crate::result::{EndSample, Second};
 use crate::run::Watch;
 use crate::{cpu, host, memory};
 
-/// How often it is looked whether the run shall end.
+/// How often the end of a run is checked.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A window in which nothing ended is prolonged, up to this.
+/// A window in which no operation finished is extended, up to this.
 const EMPTY_AT_MOST: Duration = Duration::from_secs(30);
 
 /// When to count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// Not counted, first.
+    /// Uncounted time at the beginning.
     pub warm_up: Duration,
-    /// Counted.
+    /// Counted time.
     pub duration: Duration,
-    /// Not counted, last.
+    /// Uncounted time at the end.
     pub cool_down: Duration,
-    /// The counting begins when the throughput has become steady.
+    /// If set, counting begins once the throughput is steady.
     pub steady: Option<Steady>,
 }
 
-/// When a throughput is steady: three windows in a row of which none is further than this from their mean.
+/// A throughput is steady after three consecutive windows that all lie within this distance of their mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
-    /// Of the mean.
+    /// Percent of the mean.
     pub percent: f64,
     /// Length of a window.
     pub window: Duration,
-    /// It is counted in any case after this, and said.
+    /// Counting begins after this in any case, and the result is marked.
     pub at_most: Duration,
 }
 
-/// Processes of a server on this host: it and its children, of which some make one a connection.
+/// The processes of a server on this host: itself and its children, because some servers fork for each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its process number.
+    /// Its process id.
     pub pid: u32,
 }
 
-/// Clients that are watched together: here, or on other hosts.
+/// Clients that are observed together: here, or on other hosts.
 pub trait Clients {
-    /// Operations that have ended since the start.
+    /// Operations finished since the start.
     fn operations(&self) -> u64;
     /// Counting begins now.
     fn begin(&mut self);
@@ -62,7 +63,7 @@ pub trait Clients {
     fn end(&mut self);
     /// No operation starts from now on.
     fn stop(&mut self);
-    /// Whether one of them has failed, so that there is nothing to wait for.
+    /// Whether a client has failed, so that waiting is pointless.
     fn failed(&self) -> bool;
 }
 
@@ -85,28 +86,28 @@ impl Clients for Vec<Arc<Watch>> {
     }
 }
 
-/// What was seen while counting.
+/// The measurements of a counted window.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// How long the counting took.
+    /// Length of the window.
     pub seconds: f64,
     /// This process and its host.
     pub client: EndSample,
-    /// The server, where it is on this host.
+    /// The server, if it is on this host.
     pub server: Option<EndSample>,
-    /// Second by second.
+    /// One entry per second.
     pub timeline: Vec<Second>,
-    /// It ended before its time.
+    /// It ended early.
     pub interrupted: bool,
-    /// Whether the throughput had become steady; `None` where that was not asked for.
+    /// Whether the throughput was steady; `None` if that was not requested.
     pub steady: Option<bool>,
-    /// Cores of this host that others than client and server kept busy; `None` where that cannot be told.
+    /// Cores of this host kept busy by processes other than client and server; `None` if unknown.
     pub others_busy_cores: Option<f64>,
     /// Bytes that this host read from disks.
     pub paged_in: u64,
 }
 
-/// What a moment looks like.
+/// All counters at one moment.
 struct Moment {
     at: Instant,
     host: host::Counters,
@@ -120,12 +121,12 @@ pub fn server_cpu(server: Server) -> io::Result<Duration> {
     family(server.pid)?.into_iter().map(cpu::time_of).sum()
 }
 
-/// Resident memory of a server and its children; what they share counts for each.
+/// Resident memory of a server and its children; shared pages count for each.
 pub fn server_memory(server: Server) -> io::Result<u64> {
     family(server.pid)?.into_iter().map(memory::resident).sum()
 }
 
-/// A counter of every process of a server, or of this one; `None` where the system does not grant it.
+/// Opens a counter for every process of a server, or for this one; `None` if the system does not permit it.
 fn counters(of: &[u32], open: fn(u32) -> io::Result<Counter>) -> Option<Vec<Counter>> {
     of.iter().map(|pid| open(*pid)).collect::<io::Result<_>>().ok()
 }
@@ -134,24 +135,24 @@ fn counted(counters: &Option<Vec<Counter>>) -> Option<u64> {
     counters.as_ref()?.iter().map(|counter| counter.read().ok()).sum()
 }
 
-/// Whether cycles of this process can be counted; else they are taken from its CPU time.
+/// Whether cycles of this process can be counted; otherwise they are derived from its CPU time.
 pub fn counts_cycles() -> bool {
     Counter::cycles(std::process::id()).is_ok()
 }
 
-/// Whether a file of `/proc` cannot be read because its process or thread has ended: the file is gone, or, where it was open
-/// already, says that there is no such process.
+/// Whether a file in `/proc` cannot be read because its process or thread has ended: the file is gone or, if already
+/// open, reports ESRCH.
 fn is_gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || Errno::from_io_error(e) == Some(Errno::SRCH)
 }
 
-/// A process and all below it.
+/// A process and its descendants.
 fn family(pid: u32) -> io::Result<Vec<u32>> {
     let mut all = vec![pid];
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let children = match std::fs::read_to_string(thread?.path().join("children")) {
             Ok(children) => children,
-            // A thread that ended, or a kernel that does not tell.
+            // The thread has ended, or the kernel does not list children.
             Err(e) if is_gone(&e) => continue,
             Err(e) => return Err(e),
         };
@@ -178,7 +179,8 @@ impl Moment {
     }
 }
 
-/// Conducts one run of `clients`, whose operations have `size` bytes. `stopped` ends it early; `tick` is shown each second.
+/// Conducts one run of `clients`, whose operations have `size` bytes. `stopped` ends it early; `tick` is called each
+/// second.
 pub fn conduct(
     clients: &mut dyn Clients,
     size: u32,
@@ -188,7 +190,7 @@ pub fn conduct(
     tick: &mut dyn FnMut(&Second),
 ) -> io::Result<Window> {
     let outcome = watched(clients, size, timing, server, stopped, tick);
-    // Also where counters could not be read: nobody else would.
+    // Even if counters could not be read, because nothing else would stop them.
     clients.stop();
     outcome
 }
@@ -211,7 +213,7 @@ fn watched(
     let mut timeline = Vec::new();
     let mut last = Moment::now(clients, server)?;
     let mut interrupted = false;
-    // Not before something has ended: a window without an operation shows nothing.
+    // Not before an operation has finished: an empty window shows nothing.
     let empty = |clients: &dyn Clients| {
         clients.operations() == begun.operations && begun.at.elapsed() < EMPTY_AT_MOST
     };
@@ -220,7 +222,7 @@ fn watched(
         interrupted = wait(clients, left.min(Duration::from_secs(1)), stopped);
         let now = Moment::now(clients, server)?;
         let seconds = now.at.duration_since(last.at).as_secs_f64();
-        // What is left at the end of a run is no second.
+        // A short remainder at the end is not a second.
         if seconds > 0.5 {
             let operations = now.operations.saturating_sub(last.operations) as f64;
             let cores = |now: Duration, then: Duration| now.saturating_sub(then).as_secs_f64() / seconds;
@@ -241,12 +243,12 @@ fn watched(
     clients.end();
     let mut cycles = cycles.map(|counters| counted(&counters));
     if cycles.iter().any(Option::is_none) {
-        // Counted ones of one end and estimated ones of the other have no sum.
+        // Counted cycles of one end and estimated ones of the other cannot be added.
         cycles = [None, None];
     }
     let ended = Moment::now(clients, server)?;
     let operations = ended.operations.saturating_sub(begun.operations);
-    // Not before the end: counting makes every call a little slower.
+    // After the window, because counting slows every call.
     let calls = if interrupted { [None, None] } else { syscalls(clients, &theirs, timing, stopped) };
     let calls = calls.map(|each| each.map(|each| (each * operations as f64).round() as u64));
     wait(clients, timing.cool_down, stopped);
@@ -278,12 +280,13 @@ fn watched(
     })
 }
 
-/// How long system calls are counted, after what is counted otherwise.
+/// How long system calls are counted, after the measured window.
 pub(crate) fn syscall_window(timing: &Timing) -> Duration {
     (timing.duration / 5).min(Duration::from_millis(100))
 }
 
-/// System calls of both ends per operation, counted for a while of its own; `None` where that is not granted, or nothing ended.
+/// System calls of both ends per operation, counted in a window of their own; `None` if not permitted, or if no
+/// operation finished.
 fn syscalls(
     clients: &dyn Clients,
     server: &[u32],
@@ -302,7 +305,7 @@ fn syscalls(
     if operations == 0 { [None, None] } else { counters.each_ref().map(each) }
 }
 
-/// Waits, unless told to stop before; whether it was.
+/// Waits, unless stopped; returns whether it was.
 fn wait(clients: &dyn Clients, time: Duration, stopped: &dyn Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     loop {
@@ -317,7 +320,7 @@ fn wait(clients: &dyn Clients, time: Duration, stopped: &dyn Fn() -> bool) -> bo
     }
 }
 
-/// Waits until the throughput is steady; whether it is.
+/// Waits until the throughput is steady; returns whether it is.
 fn become_steady(clients: &dyn Clients, steady: Steady, stopped: &dyn Fn() -> bool) -> bool {
     let (begun, mut before, mut rates) = (Instant::now(), clients.operations(), Vec::new());
     loop {
@@ -337,7 +340,7 @@ fn become_steady(clients: &dyn Clients, steady: Steady, stopped: &dyn Fn() -> bo
     }
 }
 
-/// Whether the last three of `rates` lie together.
+/// Whether the last three of `rates` lie close together.
 fn is_steady(rates: &[f64], percent: f64) -> bool {
     let Some(last) = rates.last_chunk::<3>() else { return false };
     let mean = last.iter().sum::<f64>() / 3.0;
@@ -350,7 +353,7 @@ mod tests {
 
     use super::*;
 
-    /// Each question finds more operations; it notes what it was told.
+    /// Each query returns more operations; records the calls that it gets.
     #[derive(Default)]
     struct Told {
         asked: Cell<u64>,

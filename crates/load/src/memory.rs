@@ -1,11 +1,11 @@
-//! Memory that a process keeps.
+//! The resident memory of a process.
 //!
-//! Does not: see memory that the kernel keeps for it (socket buffers, page tables).
+//! Memory that the kernel keeps for it (socket buffers, page tables) is not included.
 
 use std::fs;
 use std::io;
 
-/// Resident bytes of the process `pid`: its own pages and the shared ones that it has touched.
+/// Resident bytes of the process `pid`: its own pages, and the shared ones that it has touched.
 pub fn resident(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,9 +1,9 @@
-//! What files hold while they are measured: bytes that follow from the file and the place in it, so that every read can be
-//! compared, whoever wrote last.
+//! The content of measured files: bytes computed from the file and the offset, so that every read can be verified,
+//! whoever wrote last.
 //!
-//! Does not: compress (no two words are alike), or protect against a server that means ill.
+//! It is incompressible (no two words are equal). It does not protect against a malicious server.
 
-/// Bytes of a word; a place in the middle of one is fine.
+/// Bytes of a word; offsets need not be aligned to it.
 const WORD: u64 = 8;
 
 /// The word at `index` of file number `file` (splitmix64: S. Vigna, public domain).
@@ -29,14 +29,14 @@ pub fn fill(file: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// The bytes as a block of their own.
+/// The same bytes, as a new block.
 pub fn block(file: u64, offset: u64, len: usize) -> Vec<u8> {
     let mut block = vec![0; len];
     fill(file, offset, &mut block);
     block
 }
 
-/// The first place at which `bytes`, read at `offset`, are not what belongs there.
+/// The first offset at which `bytes`, read at `offset`, differ from the expected content.
 pub fn differs(file: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
     let (mut index, mut skip) = (offset / WORD, (offset % WORD) as usize);
     let mut at = 0;

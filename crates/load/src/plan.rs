@@ -1,42 +1,42 @@
-//! A budget of time, and how a run of many measurements keeps to it.
+//! A time budget, and how a run of many measurements keeps to it.
 //!
-//! What: a [`Part`] says what it will measure; a [`Pace`] gives each part, before it begins, the longest timing with which all
-//! that is left still fits, by what the parts before it have really taken. Does not: look at a clock.
+//! A [`Part`] states what it will measure. Before each part, a [`Pace`] gives it the longest timing with which all
+//! remaining parts still fit, based on the time that earlier parts took. This file reads no clock.
 
 use std::time::Duration;
 
 use crate::job::{Job, LARGE};
 use crate::measure::{Timing, syscall_window};
 
-/// What `weft bench` may take without being asked for more: less than ten minutes, with the start of a server and the report.
+/// The default budget of `weft bench`: less than ten minutes, including the server's start and the report.
 pub const FULL: Duration = Duration::from_secs(560);
-/// The same of a quick look: less than a minute.
+/// The same for a quick run: less than a minute.
 pub const QUICK: Duration = Duration::from_secs(56);
 
-/// What a measurement takes beyond its timing, until it is known: its clients start and stop, counters are read.
+/// Time of a measurement beyond its timing, until it is known: clients start and stop, counters are read.
 const STEP: Duration = Duration::from_millis(20);
-/// Bytes a second at which files are made, at least.
+/// Lowest rate, in bytes per second, at which files are created.
 const MAKING: u64 = 250 << 20;
-/// Clients of one transport that connect, open their files and say goodbye.
+/// Time for the clients of one transport to connect, open their files and disconnect.
 const ENTERING: Duration = Duration::from_millis(200);
-/// No measurement counts for less: of fewer milliseconds nothing can be told.
+/// Shortest counted time: less would show nothing.
 const LEAST: Duration = Duration::from_millis(20);
-/// Part of the budget that is kept back for what one part may take longer than those before it.
+/// Part of the budget that is reserved, in case a part takes longer than earlier ones.
 const RESERVE: f64 = 0.05;
 
-/// What a part of a run takes, apart from how long each of its measurements is.
+/// The cost of a part of a run, apart from the length of its measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Measurements of one repetition.
     pub measurements: u32,
-    /// What is done once: files are made, clients connect.
+    /// Done once: creating files, connecting clients.
     pub once: Duration,
-    /// What is done at each repetition besides the measurements: a copy is made.
+    /// Done in each repetition besides the measurements: copying.
     pub each: Duration,
 }
 
 impl Part {
-    /// Of a job over so many transports.
+    /// The part of a job over this many transports.
     pub fn of(job: &Job, transports: usize) -> Part {
         let points = job.mixes.len() * job.sizes.len();
         Part {
@@ -52,18 +52,18 @@ impl Part {
     }
 }
 
-/// How long a transfer of so many bytes takes, at worst.
+/// Longest time for transferring this many bytes.
 pub fn transfer(bytes: u64) -> Duration {
     Duration::from_secs_f64(bytes as f64 / MAKING as f64)
 }
 
-/// One measurement, as far as it is planned.
+/// The planned time of one measurement.
 fn long(timing: &Timing) -> Duration {
     let steady = timing.steady.map_or(Duration::ZERO, |steady| 3 * steady.window);
     timing.warm_up + steady + timing.duration + syscall_window(timing) + timing.cool_down
 }
 
-/// What a part is given.
+/// The timing and repetitions of a part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen {
     /// When to count.
@@ -81,13 +81,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `usual` is what each part gets where there is time enough.
+    /// `usual` is what each part gets if time permits.
     pub fn new(budget: Duration, usual: Chosen) -> Pace {
         Pace { budget, usual, step: STEP }
     }
 
-    /// What the first of `left` gets when `spent` has gone: never more than usual. Where there is no time even for the
-    /// shortest measurements, there are fewer repetitions; once each point is measured in any case.
+    /// The timing for the first of `left` after `spent` has passed; never more than the usual one. If the time does
+    /// not suffice for the shortest measurements, there are fewer repetitions, but each point is measured at least
+    /// once.
     pub fn next(&self, spent: Duration, left: &[Part]) -> Chosen {
         let room = self.budget.mul_f64(1.0 - RESERVE).saturating_sub(spent);
         let fits =
@@ -102,7 +103,7 @@ impl Pace {
                 continue;
             }
             let (mut low, mut high) = (least, 1.0);
-            // A thousandth of the usual timing is near enough.
+            // A thousandth of the usual timing is exact enough.
             for _ in 0..10 {
                 let middle = f64::midpoint(low, high);
                 if fits(&at(middle)) { low = middle } else { high = middle }
@@ -112,7 +113,8 @@ impl Pace {
         Chosen { timing: scaled(&self.usual.timing, least), repetitions: 1 }
     }
 
-    /// How `chosen` falls behind what is usual: "each measurement counts for 0.21 s instead of 0.50, with 2 of 3 repetitions".
+    /// How `chosen` falls short of the usual timing: "each measurement counts for 0.21 s instead of 0.50, with 2 of 3
+    /// repetitions".
     pub fn shortened(&self, chosen: &Chosen) -> Option<String> {
         let seconds = |chosen: &Chosen| chosen.timing.duration.as_secs_f64();
         let fewer = match chosen.repetitions < self.usual.repetitions {
@@ -125,7 +127,8 @@ impl Pace {
         })
     }
 
-    /// A part that was given `chosen` took so long: what its measurements took beyond their timing is expected of the next.
+    /// A part with `chosen` took this long: the time of its measurements beyond their timing is expected of later
+    /// ones.
     pub fn took(&mut self, part: &Part, chosen: &Chosen, took: Duration) {
         let all = part.measurements.saturating_mul(chosen.repetitions).max(1);
         self.step = took.saturating_sub(part.takes(chosen, Duration::ZERO)) / all;
@@ -141,21 +144,21 @@ fn scaled(timing: &Timing, factor: f64) -> Timing {
     }
 }
 
-/// What is measured of replication between two servers.
+/// What to measure of replication between two servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replication {
-    /// Bytes of durable writes.
+    /// Sizes of the durable writes, in bytes.
     pub sizes: Vec<u32>,
-    /// Bytes of the volume whose first copy is made.
+    /// Size of the volume for the initial copy, in bytes.
     pub copy_bytes: u32,
-    /// When writes are counted.
+    /// The timing of writes.
     pub timing: Timing,
     /// How often each write and each copy is measured.
     pub repetitions: u32,
 }
 
 impl Replication {
-    /// As `weft bench replica` measures it; the volume is as large as was asked for, or as is usual.
+    /// What `weft bench replica` measures, with the requested or the default volume size.
     pub fn new(quick: bool, copy_bytes: Option<u64>, chosen: Chosen) -> Result<Replication, String> {
         const KIB: u32 = 1 << 10;
         let sizes = if quick { vec![8 * KIB] } else { vec![4 * KIB, 8 * KIB, 64 * KIB, 256 * KIB] };
@@ -164,18 +167,18 @@ impl Replication {
         let whole = wanted.is_multiple_of(KIB.into()) && wanted >= LARGE.into();
         let copy_bytes = u32::try_from(wanted).ok().filter(|_| whole);
         let copy_bytes = copy_bytes.ok_or_else(|| {
-            format!("a volume to be copied has 16M to 4095M, in whole KiB, not {wanted} bytes")
+            format!("a volume to copy must have 16M to 4095M, in whole KiB, not {wanted} bytes")
         })?;
         Ok(Replication { sizes, copy_bytes, timing: chosen.timing, repetitions: chosen.repetitions })
     }
 
-    /// Over so many transports; writes go to a volume that is not replicated and to one that is asynchronously, too.
+    /// Over this many transports; also writes to an unreplicated volume and to an asynchronously replicated one.
     pub fn part(&self, transports: usize) -> Part {
         let transports = u32::try_from(transports).unwrap_or(u32::MAX);
         let copy = transfer(self.copy_bytes.into()) + ENTERING;
         Part {
             measurements: self.sizes.len() as u32 * (transports + 2),
-            // Both servers start, the volume is filled and copied once before it counts, groups are made.
+            // Both servers start, the volume is filled and copied once uncounted, groups are created.
             once: Duration::from_secs(2) + copy * 2 + ENTERING * (transports + 1),
             each: copy * transports,
         }
@@ -205,7 +208,8 @@ mod tests {
         jobs.map(|job| Part::of(&job, transports)).chain([replication.part(transports)]).collect()
     }
 
-    /// A run on a machine where each measurement takes `step` longer than its timing, and all else as long as was planned.
+    /// A run on a machine where each measurement takes `step` longer than its timing, and everything else as long as
+    /// planned.
     fn run(quick: bool, transports: usize, step: Duration) -> (Duration, Vec<Chosen>) {
         let parts = all(quick, transports);
         let mut pace = Pace::new(if quick { QUICK } else { FULL }, usual(quick));
@@ -247,7 +251,7 @@ mod tests {
         assert!(last.timing.duration < usual(true).timing.duration || last.repetitions < 3, "{given:?}");
         let said = Pace::new(QUICK, usual(true)).shortened(last).unwrap();
         assert!(said.contains("instead of 0.08"), "{said}");
-        // Hopeless, and still every point is measured.
+        // Hopeless, but every point is still measured.
         let (_, given) = run(true, 3, Duration::from_secs(2));
         assert!(given[1..].iter().all(|chosen| chosen.repetitions == 1), "{given:?}");
         assert!(given.iter().all(|chosen| chosen.timing.duration >= LEAST - Duration::from_micros(1)));

@@ -1,8 +1,8 @@
 //! The one result that every printer shows, and its JSON: docs/result-schema.md.
 //!
-//! What: a [`Report`] holds [`Section`]s, one for each picture of the white papers; a section holds [`Point`]s.
-//! Owns: figures reduced from repetitions, each with its spread, and one histogram of fixed size a point.
-//! Does not: keep samples, or measure. What was not measured is absent, never zero.
+//! A [`Report`] has one [`Section`] per picture of the white papers; a section has [`Point`]s. Each figure is reduced
+//! from repetitions and has its spread, and each point has one histogram of fixed size. Samples are not kept. What
+//! was not measured is absent, never zero.
 
 mod end;
 mod environment;
@@ -27,7 +27,8 @@ pub use self::spread::Spread;
 pub use self::verdict::Verdict;
 pub use self::work::Work;
 
-/// What [`Report::schema`] says. The number rises when a field changes its meaning or goes; fields may be added without.
+/// The value of [`Report::schema`]. The number increases when a field changes its meaning or is removed; new fields
+/// do not change it.
 pub const SCHEMA: &str = "weft-result/1";
 
 /// A whole report.
@@ -35,36 +36,36 @@ pub const SCHEMA: &str = "weft-result/1";
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
-    /// What the reader looks at.
+    /// The heading.
     pub title: String,
-    /// When it was started: RFC 3339, UTC.
+    /// Start of the run: RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
-    /// How long all of it took.
+    /// Length of the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// It was ended early: what is here was measured, the rest was not.
+    /// It was ended early: everything here was measured, the remainder was not.
     #[serde(default)]
     pub interrupted: bool,
-    /// Where the loader ran.
+    /// The loader's host.
     pub environment: Environment,
-    /// The other hosts of the run (servers with an agent, further clients).
+    /// The run's other hosts (servers with an agent, further clients).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Environment>,
-    /// The pictures in their order.
+    /// The sections in order.
     pub sections: Vec<Section>,
-    /// The bounds and whether they hold.
+    /// The bounds, and whether they hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<Verdict>,
-    /// Why all of it is to be read with care.
+    /// Why the whole result must be read with care.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// What the reader must know to judge the figures.
+    /// Information for judging the figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// What a section redraws.
+/// The picture that a section reproduces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Picture {
@@ -76,16 +77,16 @@ pub enum Picture {
     Table,
     /// Throughput, interrupts and idle processors of NFS by block size (iozone paper, figures 3 to 6).
     Nfs,
-    /// The first copy of a replicated volume (Storage Replica post).
+    /// The initial copy of a replicated volume (Storage Replica post).
     Replica,
     /// `weft demo`.
     Demo,
-    /// A workload of the user's.
+    /// A user-defined workload.
     Own,
 }
 
 impl Picture {
-    /// All of them, in the order of a report.
+    /// All pictures, in report order.
     pub const ALL: [Picture; 7] = [
         Picture::Demo,
         Picture::Latency,
@@ -96,7 +97,7 @@ impl Picture {
         Picture::Own,
     ];
 
-    /// The word of the JSON.
+    /// The word in the JSON.
     pub fn word(self) -> &'static str {
         match self {
             Picture::Latency => "latency",
@@ -113,23 +114,23 @@ impl Picture {
 /// One picture: points that belong together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Section {
-    /// Which.
+    /// The picture.
     pub picture: Picture,
-    /// Whom it was measured against.
+    /// The measured server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
     /// The points in the order of measurement.
     pub points: Vec<Point>,
-    /// What was asked for and not measured, with the reason.
+    /// Requested points that were not measured, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Refusal>,
-    /// What the reader must know to judge this picture.
+    /// Information for judging this picture.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Section {
-    /// An empty one.
+    /// An empty section.
     pub fn new(picture: Picture) -> Section {
         Section { picture, peer: None, points: Vec::new(), refusals: Vec::new(), notes: Vec::new() }
     }
@@ -139,7 +140,7 @@ impl Section {
         self.points.iter().find(|p| p.work == *work && p.transport == transport)
     }
 
-    /// The points by work, in the order of the works; inside a work in the order of measurement.
+    /// The points grouped by work, in the order of works; within a work in order of measurement.
     pub fn by_work(&self) -> BTreeMap<&Work, Vec<&Point>> {
         let mut works: BTreeMap<&Work, Vec<&Point>> = BTreeMap::new();
         for point in &self.points {
@@ -152,18 +153,18 @@ impl Section {
 /// The server of a section.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Peer {
-    /// As it was named: "127.0.0.1:4450".
+    /// As named by the user: "127.0.0.1:4450".
     pub host: String,
-    /// What answers there, as far as it tells: "Weft 0.1.0", "Samba 4.17.12".
+    /// The server's software, if it reports it: "Weft 0.1.0", "Samba 4.17.12".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub software: Option<String>,
-    /// What was agreed: "SMB 3.1.1", "NFS 4.2".
+    /// The negotiated protocol: "SMB 3.1.1", "NFS 4.2".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,
-    /// "none", "AES-GMAC", ...
+    /// The signing algorithm: "none", "AES-GMAC", ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing: Option<String>,
-    /// "none", "AES-128-GCM", ...
+    /// The cipher: "none", "AES-128-GCM", ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<String>,
     /// It ran on the loader's host.
@@ -174,24 +175,24 @@ pub struct Peer {
 /// A point that was not measured, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What was asked for; absent where the whole transport could not be had.
+    /// The requested work; absent if the whole transport was unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
-    /// Over what.
+    /// The transport.
     pub transport: String,
-    /// A sentence.
+    /// The reason, as a sentence.
     pub reason: String,
 }
 
-/// A file is no result.
+/// Why a file is not a result.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It is not JSON, or lacks a field.
-    #[error("this is no result of weft bench: {0}")]
+    #[error("this is not a result of weft bench: {0}")]
     Shape(#[from] serde_json::Error),
-    /// It is of another version.
+    /// It has another schema version.
     #[error(
-        "its schema is {0:?}, this weft reads {SCHEMA:?}: measure again, or compare with the weft that wrote it"
+        "its schema is {0:?}, but this weft reads {SCHEMA:?}: measure again, or compare with the weft that wrote it"
     )]
     Schema(String),
 }
@@ -214,7 +215,7 @@ impl Report {
         }
     }
 
-    /// Reads what [`crate::print::json::write`] has written.
+    /// Parses the output of [`crate::print::json::write`].
     pub fn parse(text: &[u8]) -> Result<Report, ReadError> {
         #[derive(Deserialize)]
         struct Head {
@@ -232,7 +233,7 @@ impl Report {
         self.sections.iter().flat_map(|section| section.points.iter().map(|point| (section.picture, point)))
     }
 
-    /// The first point of `work` over `transport`, in whichever section it is.
+    /// The first point of `work` over `transport` in any section.
     pub fn point(&self, work: &Work, transport: &str) -> Option<&Point> {
         self.sections.iter().find_map(|section| section.point(work, transport))
     }

@@ -1,7 +1,7 @@
-//! Runs one workload on one thread and counts what it does.
+//! Runs one workload on one thread and counts its operations.
 //!
-//! What: [`drive`] keeps the queue full until it is told to stop; whoever watches says by a [`Watch`], from any thread, what is
-//! counted. [`run`] is both for one thread. Owns: histograms of fixed size. Does not: reduce; see [`crate::result`].
+//! [`drive`] keeps the queue full until it is stopped; an observer in any thread sets the counted time through a
+//! [`Watch`]. [`run`] does both for one thread. Histograms have a fixed size; [`crate::result`] reduces them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,20 +19,20 @@ use crate::result::{EndSample, Latencies, Sample, Traffic};
 use crate::target::{Carried, Target, TargetError};
 use crate::workload::{Mix, Offsets, Workload};
 
-/// How much longer than it was meant to a run waits for its first operation.
+/// How much longer than planned a run waits for its first operation.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// How often the observer checks.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// How a run is watched and steered by another thread.
+/// Lets another thread observe and control a run.
 #[derive(Debug)]
 pub struct Watch {
-    /// Operations that end from here on are counted; nanoseconds of [`rt::now`].
+    /// Operations that finish from here on are counted; nanoseconds of [`rt::now`].
     from: AtomicU64,
-    /// Operations that end from here on are not counted any more.
+    /// Operations that finish from here on are no longer counted.
     until: AtomicU64,
     stop: AtomicBool,
-    /// Since the start, counted or not.
+    /// Operations since the start, counted or not.
     operations: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// What ends between these moments counts.
+    /// Counts operations that finish between these moments.
     pub fn count(&self, from: Option<Time>, until: Option<Time>) {
         for (cell, at) in [(&self.from, from), (&self.until, until)] {
             if let Some(at) = at {
@@ -62,7 +62,7 @@ impl Watch {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Operations that have ended since the start, counted or not.
+    /// Operations finished since the start, counted or not.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
@@ -72,25 +72,24 @@ impl Watch {
     }
 }
 
-/// What one thread counted.
+/// The counts of one thread.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Counted {
-    /// Operations completed while counting.
+    /// Operations completed in the counted time.
     pub operations: u64,
-    /// Payload bytes of these.
+    /// Their payload bytes.
     pub bytes: u64,
     /// Latency of each operation.
     pub latency: Latencies,
-    /// Of the READs of a mix alone.
+    /// Latencies of a mix's READs.
     pub reads: Option<Latencies>,
-    /// Of the WRITEs of a mix alone.
+    /// Latencies of a mix's WRITEs.
     pub writes: Option<Latencies>,
-    /// Bytes that this thread's own code copied while counting.
+    /// Bytes that this thread's own code copied in the counted time.
     pub copied_bytes: u64,
-    /// How the payload travelled, while counting.
+    /// How the payload travelled in the counted time.
     pub traffic: Traffic,
-    /// Of the time in which operations could have been started, how much passed after they were due: 0 where the rate
-    /// is not limited.
+    /// How long operations that could have started were overdue; 0 without a rate limit.
     pub late: Duration,
 }
 
@@ -109,7 +108,7 @@ impl Counted {
         }
     }
 
-    /// Adds what another thread counted in the same time.
+    /// Adds the counts of another thread for the same time.
     pub fn merge(&mut self, other: &Counted) {
         self.operations += other.operations;
         self.bytes += other.bytes;
@@ -125,21 +124,21 @@ impl Counted {
     }
 }
 
-/// What one run showed.
+/// The measurements of one run.
 #[derive(Debug)]
 pub struct Measured {
-    /// What the thread counted.
+    /// The thread's counts.
     pub counted: Counted,
-    /// How long the counting took.
+    /// Length of the counted time.
     pub elapsed: Duration,
-    /// CPU time of this process while counting.
+    /// CPU time of this process in the counted time.
     pub client_cpu: Duration,
-    /// CPU time of the server process while counting; `None` when it runs elsewhere.
+    /// CPU time of the server process in the counted time; `None` if it runs elsewhere.
     pub server_cpu: Option<Duration>,
 }
 
 impl Measured {
-    /// As the result takes it.
+    /// Converts to the form that the result takes.
     pub fn sample(self) -> Sample {
         let end = |cpu| EndSample { cpu, ..EndSample::default() };
         Sample {
@@ -154,57 +153,57 @@ impl Measured {
     }
 }
 
-/// Why a run has no result.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// An operation failed.
     #[error("{0}")]
     Target(TargetError),
-    /// A read came back short: the file is smaller than the span.
+    /// A short read: the file is smaller than the span.
     #[error(
         "a read of {wanted} bytes at offset {offset} returned {came}: the file is smaller than the workload's span"
     )]
     Short {
         /// Offset of the read.
         offset: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: u32,
-        /// Bytes that came.
+        /// Bytes received.
         came: usize,
     },
-    /// A read brought other bytes than belong there.
+    /// A read returned wrong bytes.
     #[error(
-        "verification: file {file} has a wrong byte at offset {offset}: the server, or the way to it, damages data"
+        "verification failed: file {file} has a wrong byte at offset {offset}: the server or its path corrupts data"
     )]
     Corrupt {
         /// Number of the file.
         file: usize,
-        /// Of the first wrong byte.
+        /// Offset of the first wrong byte.
         offset: u64,
     },
     /// CPU time could not be read.
-    #[error("CPU time of a process: {0}")]
+    #[error("cannot read the CPU time of a process: {0}")]
     Cpu(std::io::Error),
 }
 
-/// The files of a thread and what tells of their connections.
+/// The files of a thread, and the counters of their connections.
 pub struct Files {
     /// The open files; at least one.
     pub targets: Vec<Rc<dyn Target>>,
-    /// Numbers of the files, by which their pattern is known. As many.
+    /// Numbers of the files, which determine their pattern. As many as `targets`.
     pub numbers: Vec<u64>,
-    /// What the connections have carried.
+    /// The traffic of the connections.
     pub carried: Box<dyn Fn() -> Carried>,
 }
 
 impl Files {
-    /// One file, number 0, of whose connection nothing is known.
+    /// One file, number 0, whose connection has no counters.
     pub fn one(target: Rc<dyn Target>) -> Files {
         Files { targets: vec![target], numbers: vec![0], carried: Box::new(Carried::default) }
     }
 }
 
-/// Runs `workload` on one file, with its own warm-up. `server_pid` is the server's process where it runs on this host.
+/// Runs `workload` on one file, with its own warm-up. `server_pid` is the server's process if it runs on this host.
 pub async fn run(
     target: Rc<dyn Target>,
     workload: &Workload,
@@ -224,7 +223,7 @@ pub async fn run(
     watch.count(Some(from), None);
     let earlier = watch.operations();
     rt::sleep(workload.duration).await;
-    // On a slow machine even the first operation may take longer than that.
+    // On a slow machine even the first operation may take longer.
     while watch.operations() == earlier && rt::now().since(from) < workload.duration + PATIENCE {
         rt::sleep(GLANCE).await;
     }
@@ -241,7 +240,7 @@ pub async fn run(
     })
 }
 
-/// Keeps the queue full until `watch` says stop, or an operation fails.
+/// Keeps the queue full until `watch` is stopped or an operation fails.
 pub async fn drive(files: &Files, workload: &Workload, watch: &Watch) -> Result<Counted, RunError> {
     let thread = Thread::new(files, workload, watch);
     let places = (0..workload.queue_depth.max(1)).map(|place| thread.place(place as usize));
@@ -254,12 +253,12 @@ struct Thread<'a> {
     files: &'a Files,
     workload: &'a Workload,
     watch: &'a Watch,
-    /// Of each file; one after the other, every file has its own.
+    /// One per file: in sequential order, every file has its own position.
     offsets: Vec<RefCell<Offsets>>,
-    /// One block of incompressible bytes serves all writes, unless they are verified.
+    /// All writes share one block of incompressible bytes, unless they are verified.
     data: Bytes,
     issued: Cell<u64>,
-    /// When the next operation is due, where the rate is limited.
+    /// When the next operation is due, if the rate is limited.
     due: Cell<Time>,
     counted: RefCell<Counted>,
     begun: Cell<Option<(Carried, u64)>>,
@@ -269,7 +268,7 @@ struct Thread<'a> {
 impl<'a> Thread<'a> {
     fn new(files: &'a Files, workload: &'a Workload, watch: &'a Watch) -> Thread<'a> {
         let offsets = files.numbers.iter().map(|number| {
-            // The same for every transport, another for every file.
+            // The same for every transport, different for every file.
             let seed = workload.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             RefCell::new(Offsets::new(&Workload { seed, ..*workload }))
         });
@@ -287,7 +286,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// One place of the queue: operation after operation.
+    /// One slot of the queue: one operation after another.
     async fn place(&self, place: usize) -> Result<(), RunError> {
         let files = self.files.targets.len();
         while !self.watch.is_stopped() {
@@ -308,17 +307,17 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
-    /// Waits until an operation may start; the moment from which its latency counts.
+    /// Waits until an operation may start; returns the moment from which its latency counts.
     async fn turn(&self) -> Time {
         let Some(rate) = self.workload.rate.filter(|rate| *rate > 0.0) else { return rt::now() };
         let due = self.due.get();
         self.due.set(due + Duration::from_secs_f64(1.0 / rate));
         let mut now = rt::now();
         if due <= now {
-            // It waits since then, behind operations that took too long: what users see is counted from there.
+            // It has been waiting since then, behind slow operations, as users would experience.
             return due;
         }
-        // In steps, because a run that is stopped does not wait for an operation that is due in an hour.
+        // In steps, because a stopped run must not wait for an operation that is due in an hour.
         while now < due && !self.watch.is_stopped() {
             rt::sleep(due.since(now).min(Duration::from_millis(100))).await;
             now = rt::now();
@@ -375,7 +374,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// What the connections have carried, and what was copied.
+    /// The traffic of the connections, and the bytes copied.
     fn now(&self) -> (Carried, u64) {
         ((self.files.carried)(), buf::copies().1)
     }
@@ -394,7 +393,7 @@ impl<'a> Thread<'a> {
     }
 }
 
-/// The block that is written, where the first file's way to the server has it best.
+/// The block to write, in the memory that the first file's connection prefers.
 fn settled(files: &Files, block: Vec<u8>) -> Bytes {
     match files.targets.first() {
         Some(target) => target.settle(block),
@@ -402,7 +401,7 @@ fn settled(files: &Files, block: Vec<u8>) -> Bytes {
     }
 }
 
-/// The way that `payload` bytes went between two moments.
+/// How `payload` bytes travelled between two moments.
 fn travelled(begun: Carried, ended: Carried, payload: u64) -> Traffic {
     let (a, b) = (begun.traffic, ended.traffic);
     let moved = |f: fn(&weft_rdma::Traffic) -> (u64, u64)| f(&b).0.saturating_sub(f(&a).0);

@@ -1,6 +1,4 @@
-//! What a measurement does: operation, size, depth, order.
-//!
-//! Does not: run.
+//! What a measurement does: mix, size, depth and order of operations.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,12 +14,13 @@ pub enum Mix {
     Read,
     /// Writes only.
     Write,
-    /// This many reads in a hundred operations.
+    /// This percentage of reads.
     Percent(u8),
 }
 
 impl Mix {
-    /// Whether operation number `n` is a read. Spread evenly, without randomness, so two transports do the same work.
+    /// Whether operation number `n` is a read. The reads are spread evenly, without randomness, so two transports do
+    /// the same work.
     pub fn is_read(self, n: u64) -> bool {
         match self {
             Mix::Read => true,
@@ -55,44 +54,45 @@ impl fmt::Display for Mix {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// One block after the other, from the start again at the end.
+    /// One block after another, starting over at the end.
     Sequential,
     /// Uniformly random blocks, the same sequence for every run with the same seed.
     #[default]
     Random,
-    /// Random blocks of which few are used often: block of rank `n` in proportion to `n` to the power of minus this many
-    /// hundredths, 1 to 300.
+    /// Random blocks, a few of which are used often: the probability of the block of rank `n` is proportional to `n`
+    /// to the power of minus this many hundredths, 1 to 300.
     Zipf(u16),
 }
 
-/// What one thread does: the same over every transport that is compared.
+/// The work of one thread, the same over every compared transport.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
-    /// Operations.
+    /// The mix of operations.
     pub mix: Mix,
     /// Bytes of one operation.
     pub size: u32,
-    /// Operations outstanding at a time.
+    /// Outstanding operations.
     pub queue_depth: u32,
-    /// Offsets.
+    /// The order of offsets.
     pub order: Order,
-    /// Each place of the queue keeps to one file; else every operation goes to the next one.
+    /// Each queue slot uses one file only; otherwise every operation uses the next file.
     pub streams: bool,
-    /// Bytes of each file that are used; a multiple of `size` is taken.
+    /// Bytes used of each file, rounded to a multiple of `size`.
     pub span: u64,
-    /// Not counted, first.
+    /// Uncounted time at the beginning.
     pub warm_up: Duration,
-    /// Counted.
+    /// Counted time.
     pub duration: Duration,
-    /// Not counted, last.
+    /// Uncounted time at the end.
     pub cool_down: Duration,
-    /// Of the random order.
+    /// Seed of the random order.
     pub seed: u64,
-    /// Operations per second; `None`: as many as can be. Latency then counts from when an operation was due.
+    /// Operations per second; `None`: as many as possible. Latency then counts from the moment when an operation was
+    /// due.
     pub rate: Option<f64>,
-    /// Between the end of an operation and the next one of the same place in the queue.
+    /// Pause between the end of an operation and the next one of the same queue slot.
     pub think: Duration,
-    /// Every byte read is compared with the [`crate::pattern`], and what is written is that.
+    /// Compare every byte read with the [`crate::pattern`], and write that pattern.
     pub verify: bool,
 }
 
@@ -116,7 +116,7 @@ impl Default for Workload {
     }
 }
 
-/// The offsets of a workload, one after the other.
+/// The sequence of a workload's offsets.
 #[derive(Debug)]
 pub struct Offsets {
     order: Order,
@@ -128,7 +128,7 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets of `workload`; a span smaller than one block still gives offset 0.
+    /// The offsets of `workload`; a span smaller than one block still yields offset 0.
     pub fn new(workload: &Workload) -> Offsets {
         let size = u64::from(workload.size.max(1));
         let blocks = (workload.span / size).max(1);
@@ -162,7 +162,7 @@ impl Offsets {
         block * self.size
     }
 
-    /// xorshift64*: fast, reproducible, good enough to spread over blocks. 53 bits.
+    /// xorshift64*: fast, reproducible, and good enough to spread over blocks. Returns 53 bits.
     fn random(&mut self) -> u64 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -185,7 +185,7 @@ struct Zipf {
     low: f64,
     high: f64,
     cut: f64,
-    /// Spreads the ranks over the file; has no divisor in common with `blocks`.
+    /// Spreads the ranks over the file; coprime to `blocks`.
     stride: u64,
 }
 
@@ -226,7 +226,7 @@ impl Zipf {
     }
 }
 
-/// Some number near two thirds of `blocks` that has no divisor in common with it.
+/// A number near two thirds of `blocks` that is coprime to it.
 fn stride(blocks: u64) -> u64 {
     fn divisor(a: u64, b: u64) -> u64 {
         if b == 0 { a } else { divisor(b, a % b) }
@@ -284,13 +284,13 @@ mod tests {
         }
         let mut often: Vec<u32> = seen.values().copied().collect();
         often.sort_unstable_by(|a, b| b.cmp(a));
-        // The sum of 1/n to 1000 is 7.485: rank n has 1/(7.485 n) of all.
+        // The sum of 1/n up to 1000 is 7.485, so rank n has 1/(7.485 n) of all.
         for (rank, expected) in [(1, 13_360.0), (2, 6680.0), (10, 1336.0)] {
             let count = f64::from(often[rank - 1]);
             assert!((count / expected - 1.0).abs() < 0.15, "rank {rank}: {count} instead of {expected}");
         }
         assert!(seen.len() > 900, "rare blocks are used, too");
-        // A file of one block, and a steep law, end as well.
+        // A file of one block and a steep distribution terminate too.
         for hundredths in [1, 99, 100, 101, 300] {
             let mut one = Offsets::new(&Workload { span: 4096, ..workload(Order::Zipf(hundredths)) });
             assert!((0..100).all(|_| one.take() == 0));

@@ -1,13 +1,14 @@
-//! Transmission: requests in, replies out, many at a time.
+//! The transmission phase: requests in, replies out, many at a time.
 //!
-//! Spec: doc/proto.md "Transmission", "Ordering of messages and writes", "Terminating the transmission phase".
-//! Owns: requests that are not answered yet. Does not: know commands (see `execute`).
+//! See doc/proto.md "Transmission", "Ordering of messages and writes" and "Terminating the transmission phase". A
+//! connection owns its unanswered requests; `execute` carries them out.
 //!
-//! Operation: one task polls three things by turns: what is running, the reader, and the writer. A request is begun when
-//! it is read, and most end there and then; what waits for a disk runs beside the others, and replies leave in the order
-//! in which requests end. A FLUSH covers what was answered before it was read, which is all that it has to cover.
-//! Limits: the reader pauses while too many requests, or too many bytes of WRITEs, are not answered, or the client does
-//! not take its replies. Every pause ends when a reply has left, and every poll of the task looks at all three.
+//! Operation: one task polls the running requests, the reader and the writer in turn. A request starts when it is
+//! read, and most finish at once. Those that wait for a disk run concurrently, and replies are sent in the order in
+//! which requests finish. A FLUSH covers what was answered before it was read, which is all that the protocol
+//! requires. Limits: the reader pauses while too many requests, or too many bytes of WRITEs, are unanswered, or while
+//! the client does not read its replies. Every pause ends when a reply has been sent, and every poll of the task
+//! polls all three.
 
 use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
@@ -29,10 +30,10 @@ use crate::resources::{Error, Limits, Resources};
 use crate::watch::Watch;
 use weft_machine::net::Link;
 
-/// Rounds in which something was done before other connections of the core have their turn, if no clock says so earlier: a client whose requests come faster than
-/// they are answered would keep the core for itself.
+/// Productive rounds before other connections of the core get a turn, if the time slice is not over earlier: a client
+/// whose requests arrive faster than they are answered would otherwise occupy the core.
 const ROUNDS_IN_A_ROW: usize = 16;
-/// How long a client may take to notice that the server has said its last word.
+/// How long a client may take to close the connection after the server has finished.
 const LINGER: Duration = Duration::from_secs(1);
 
 struct Connection<'a> {
@@ -42,16 +43,16 @@ struct Connection<'a> {
     watch: &'a Watch,
     running: RefCell<FuturesUnordered<LocalBoxFuture<'a, Reply>>>,
     outbox: RefCell<Outbox>,
-    /// Requests without a reply that has left.
+    /// Requests whose reply has not been sent.
     unanswered: Cell<usize>,
     /// Bytes of the WRITEs among them.
     unanswered_bytes: Cell<usize>,
     reading: Cell<bool>,
-    /// Counts what any of the three has done that another may wait for.
+    /// Counts the progress of the three parts, which another may wait for.
     turns: Cell<u64>,
 }
 
-/// Serves the connection until the client leaves, breaks a rule, or the server drains.
+/// Serves the connection until the client disconnects or breaks a rule, or the server drains.
 pub(crate) async fn serve<'a>(
     resources: &'a Resources,
     link: &'a Link,
@@ -74,7 +75,7 @@ pub(crate) async fn serve<'a>(
     tracing::debug!(export = agreed.export.name, structured = agreed.structured, "NBD client");
     let mut place = resources.drain.join();
     let mut draining = false;
-    // Dropped with its end, and where it is polled no more: what it has been granted, others wait for.
+    // Dropped at its end and when it is no longer polled, because others wait for what it was granted.
     let mut reader: Option<LocalBoxFuture<'_, _>> = Some(Box::pin(connection.read(receiver)));
     let mut writer = pin!(connection.write());
     let mut read = None;
@@ -85,7 +86,7 @@ pub(crate) async fn serve<'a>(
             if let Some(reading) = &mut reader {
                 let ended = match reading.as_mut().poll(cx) {
                     Poll::Ready(ended) => Some(ended),
-                    // A request of which a part has come is the client's to repeat.
+                    // A partly received request is the client's to repeat.
                     Poll::Pending if place.poll(cx) => {
                         draining = true;
                         Some(Ok(()))
@@ -114,7 +115,7 @@ pub(crate) async fn serve<'a>(
     .await;
     drop(reader);
     if written.is_err() {
-        // Nobody hears the answers, but what has begun is brought to its end.
+        // Nobody receives the replies, but requests that have started are finished.
         std::future::poll_fn(|cx| {
             connection.poll_running(cx);
             if connection.running.borrow().is_empty() { Poll::Ready(()) } else { Poll::Pending }
@@ -124,19 +125,19 @@ pub(crate) async fn serve<'a>(
     if draining {
         linger(link).await;
     } else if written.is_ok() {
-        // "NBD_CMD_DISC": the end of the TLS session comes before the end of the connection.
+        // "NBD_CMD_DISC": the TLS session ends before the connection does.
         match rt::timeout(LINGER, link.finish()).await {
             Ok(Ok(())) => {}
-            Ok(Err(e)) => tracing::debug!("the client left first: {e}"),
-            Err(late) => tracing::debug!("the client does not listen to a farewell: {late}"),
+            Ok(Err(e)) => tracing::debug!("the client disconnected first: {e}"),
+            Err(late) => tracing::debug!("the client did not close its TLS session in time: {late}"),
         }
     }
     read.unwrap_or(Ok(()))?;
     Ok(written?)
 }
 
-/// Bytes that nobody has received would reset the connection when it is closed, and the client would lose replies: they
-/// are received until the client hangs up.
+/// Unread bytes would reset the connection when it is closed, and the client would lose replies: they are received
+/// until the client closes its side.
 async fn linger(link: &Link) {
     let mut scratch = vec![0; 16 << 10];
     let ended = rt::timeout(LINGER, async {
@@ -145,13 +146,13 @@ async fn linger(link: &Link) {
         }
     });
     if ended.await.is_err() {
-        tracing::debug!("the client did not hang up when the server did");
+        tracing::debug!("the client did not close the connection after the server did");
     }
 }
 
-const LATE_PAYLOAD: &str = "the payload of a WRITE did not come in time";
+const LATE_PAYLOAD: &str = "the payload of a WRITE did not arrive in time";
 
-/// What the client has begun is the client's to end.
+/// Limits the time for receiving the remainder of a request.
 async fn in_time<T>(
     limit: Duration,
     receiving: impl Future<Output = std::io::Result<T>>,
@@ -165,7 +166,7 @@ impl<'a> Connection<'a> {
         self.turns.set(self.turns.get().wrapping_add(1));
     }
 
-    /// Polls what is running; replies of what has ended are queued.
+    /// Polls the running requests and queues the replies of finished ones.
     fn poll_running(&self, cx: &mut Context<'_>) {
         let mut running = self.running.borrow_mut();
         while let Poll::Ready(Some(reply)) = Pin::new(&mut *running).poll_next(cx) {
@@ -187,7 +188,7 @@ impl<'a> Connection<'a> {
         loop {
             self.room_for(0).await;
             if !receiver.begun(self.link).await? {
-                // A hard disconnect, but in order: between two requests.
+                // A disconnect without NBD_CMD_DISC, but between two requests.
                 return Ok(());
             }
             let mut header = [0; REQUEST_LEN];
@@ -195,8 +196,12 @@ impl<'a> Connection<'a> {
                 receiver.exact(self.link, &mut header).await?;
             } else {
                 let rest = receiver.exact(self.link, &mut header);
-                in_time(self.resources.limits.payload, rest, "the rest of a request did not come in time")
-                    .await?;
+                in_time(
+                    self.resources.limits.payload,
+                    rest,
+                    "the remainder of a request did not arrive in time",
+                )
+                .await?;
             }
             let request = Request::parse(&header)?;
             if request.command == Command::DISC {
@@ -219,7 +224,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// A WRITE and its payload, which is taken off the stream whatever becomes of the request.
+    /// Receives a WRITE and its payload, which is read from the stream even if the request is refused.
     async fn take_write(
         &self,
         receiver: &mut Receiver,
@@ -251,11 +256,11 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// The payload of a WRITE, or a piece of it. Waiting for a buffer takes as long as it takes; while a buffer waits for
-    /// the client, nobody else has it.
+    /// Receives the payload of a WRITE, or a piece of it. The wait for a buffer has no time limit; a buffer that
+    /// waits for the client is not available to others.
     async fn payload(&self, receiver: &mut Receiver, len: usize) -> Result<Bytes, Error> {
         let Limits { payload: limit, payload_step: step, .. } = self.resources.limits;
-        // What was announced costs nothing until a part of it is here.
+        // An announced payload takes no buffer until a part of it has arrived.
         in_time(limit, receiver.good_part(self.link, len), LATE_PAYLOAD).await?;
         let mut buf = self.resources.received.alloc(len).await;
         buf.set_len(len);
@@ -267,7 +272,7 @@ impl<'a> Connection<'a> {
         Ok(buf.freeze())
     }
 
-    /// Takes a payload that nobody wants off the stream, at the rate that one has to keep that somebody wants.
+    /// Discards an unwanted payload, which must arrive at the same minimum rate as a wanted one.
     async fn skip(&self, receiver: &mut Receiver, len: usize) -> Result<(), Error> {
         let Limits { payload: limit, payload_step: step, .. } = self.resources.limits;
         let mut left = len;
@@ -279,7 +284,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// One piece after the other, so that no request holds a buffer while it waits for the next.
+    /// One piece after another, so that no request holds a buffer while it waits for the next.
     async fn write_in_pieces(&self, receiver: &mut Receiver, request: Request) -> Result<Reply, Error> {
         let durable = request.flags & command_flags::FUA != 0;
         let (mut left, mut offset) = (request.len, request.offset);
@@ -288,18 +293,18 @@ impl<'a> Connection<'a> {
             let data = self.payload(receiver, len as usize).await?;
             let op = BlockOp::Write { offset, data: vec![data], durable };
             left = left.saturating_sub(len);
-            // The whole request lies inside the export: `judge` has seen it.
+            // `judge` has checked that the whole request lies inside the export.
             offset = offset.saturating_add(u64::from(len));
             if let Err(e) = self.agreed.export.block.submit(op).await {
                 self.skip(receiver, left as usize).await?;
                 return Ok(execute::failed(&self.agreed, &request, &e));
             }
         }
-        // All of it is written: what is left is a WRITE of nothing.
+        // All is written: what remains is an empty WRITE.
         Ok(execute::answer(self.resources, &self.agreed, Request { len: 0, ..request }, Vec::new()).await)
     }
 
-    /// Begins a request; most end at once.
+    /// Starts a request; most finish at once.
     fn begin(&self, request: Request, data: Vec<Bytes>) {
         let counted_bytes = data.iter().map(Bytes::len).sum();
         let (resources, agreed) = (self.resources, self.agreed);
@@ -309,7 +314,7 @@ impl<'a> Connection<'a> {
         });
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => self.queue(reply),
-            // The set polls it again before anybody sleeps, with a waker that counts.
+            // The set polls it again before the task sleeps, with a counting waker.
             Poll::Pending => {
                 self.running.borrow_mut().push(future);
                 self.turn();
@@ -317,10 +322,10 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits until one more request, with so many bytes of payload, is within the limits.
+    /// Waits until one more request with `payload` bytes is within the limits.
     async fn room_for(&self, payload: usize) {
         let limits = &self.resources.limits;
-        // No waker: whoever makes room takes a turn, and after a turn everybody is polled.
+        // No waker: whatever makes room counts a turn, and after a turn everything is polled.
         std::future::poll_fn(|_| {
             let bytes = self.unanswered_bytes.get();
             let full = self.unanswered.get() >= limits.requests && payload == 0

@@ -1,7 +1,6 @@
-//! One request: whether it is allowed, what the volume makes of it, and the reply.
+//! Carries out one request: checks it, runs it on the volume, and builds the reply.
 //!
-//! Spec: doc/proto.md "Request types", "Command flags", "Error values".
-//! Does not: receive or send.
+//! See doc/proto.md "Request types", "Command flags" and "Error values".
 
 use std::io;
 
@@ -17,16 +16,16 @@ use crate::negotiation::{ALLOCATION_ID, Agreed};
 use crate::outbox::{Ending, Reply};
 use crate::resources::{Limits, Resources};
 
-/// A READ up to this size is read from the page cache here and leaves in one call with its header; sendfile costs a
-/// second call, and saves a copy.
+/// A READ up to this size is read from the page cache here and sent in one call with its header. sendfile saves a
+/// copy, but costs a second call.
 const READ_AT_ONCE_BYTES: usize = 64 << 10;
-/// Of a longer READ, so much is known to be readable before its reply begins.
+/// How much of a longer READ must be readable before its reply begins.
 const WARM_BYTES: usize = 1 << 20;
 
-/// Why a request is refused: a code and a sentence.
+/// Why a request is refused: an error code and a sentence.
 pub(crate) type Refusal = (Code, &'static str);
 
-/// Judges a request by itself. A WRITE that is refused still has its payload behind it.
+/// Checks a request without the volume. A refused WRITE is still followed by its payload.
 pub(crate) fn judge(request: &Request, agreed: &Agreed<'_>, limits: &Limits) -> Result<(), Refusal> {
     let size = agreed.export.block.geometry().size;
     let (may_have, changes) = match request.command {
@@ -36,11 +35,11 @@ pub(crate) fn judge(request: &Request, agreed: &Agreed<'_>, limits: &Limits) -> 
         Command::WRITE_ZEROES => (flag::NO_HOLE | flag::FAST_ZERO, true),
         Command::BLOCK_STATUS if agreed.context => (flag::REQ_ONE, false),
         Command::BLOCK_STATUS => return Err((Code::Invalid, "no metadata context was chosen")),
-        _ => return Err((Code::Invalid, "there is no such command")),
+        _ => return Err((Code::Invalid, "unknown command")),
     };
     // "NBD_CMD_FLAG_FUA": valid with every command.
     if request.flags & !(may_have | flag::FUA) != 0 {
-        return Err((Code::Invalid, "a flag that this command does not have"));
+        return Err((Code::Invalid, "a flag that this command does not support"));
     }
     if changes && agreed.export.read_only {
         return Err((Code::Permission, "the volume is read-only"));
@@ -65,7 +64,7 @@ pub(crate) fn judge(request: &Request, agreed: &Agreed<'_>, limits: &Limits) -> 
     Ok(())
 }
 
-/// What the volume is asked for. `data` is a WRITE's payload. `None`: there is nothing to do.
+/// The operation on the volume. `data` is a WRITE's payload. `None`: there is nothing to do.
 pub(crate) fn operation(request: &Request, data: Vec<Bytes>, limits: &Limits) -> Option<BlockOp> {
     let Request { offset, len, .. } = *request;
     let durable = request.flags & flag::FUA != 0;
@@ -88,7 +87,7 @@ pub(crate) fn operation(request: &Request, data: Vec<Bytes>, limits: &Limits) ->
             let max_extents = if request.flags & flag::REQ_ONE != 0 { 1 } else { limits.extents };
             Some(BlockOp::Status { offset, len: len.into(), max_extents })
         }
-        // CACHE is advice, and the page cache takes its own.
+        // CACHE is only advice, and the page cache fills itself.
         _ => None,
     }
 }
@@ -109,7 +108,7 @@ pub(crate) async fn answer(
         },
         Ok(Outcome::Extents(extents)) => {
             let descriptors = extents.iter().map(|extent| Descriptor {
-                // A range has no more bytes than a request can say.
+                // A range is no longer than a request's length field allows.
                 len: u32::try_from(extent.len).unwrap_or(request.len),
                 flags: if extent.hole { Descriptor::HOLE | Descriptor::ZERO } else { 0 },
             });
@@ -120,8 +119,8 @@ pub(crate) async fn answer(
     }
 }
 
-/// Brings a short payload into memory, and of a long one the beginning into the page cache: what cannot be read is an
-/// error now, and no core waits for a disk later.
+/// Brings a short payload into memory, and the beginning of a long one into the page cache: an unreadable payload
+/// becomes an error now, and no core waits for a disk later.
 async fn at_hand(payload: Payload, pool: &Pool) -> io::Result<Payload> {
     let range = match payload {
         Payload::Chain(_) => return Ok(payload),
@@ -137,12 +136,12 @@ async fn at_hand(payload: Payload, pool: &Pool) -> io::Result<Payload> {
     }
 }
 
-/// The range's bytes, where the page cache has them and the pool has room.
+/// The range's bytes, if they are in the page cache and the pool has a buffer.
 fn at_once(range: &FileRange, pool: &Pool) -> Option<Bytes> {
     let mut buf = pool.try_alloc(range.len)?;
     buf.set_len(range.len);
     let window = buf.into_window();
-    // What fails here fails again, with its reason, when the range is read the long way.
+    // A failure here recurs, with its reason, when the range is read the slow way.
     range.try_read_into(&window)?.ok()?;
     Some(window.try_into_buf().ok()?.freeze())
 }
@@ -151,7 +150,7 @@ fn read(agreed: &Agreed<'_>, request: &Request, payload: Payload) -> Reply {
     let Request { cookie, offset, len, .. } = *request;
     let in_file = matches!(payload, Payload::File(_));
     let (head, ending) = if agreed.structured {
-        // "NBD_CMD_READ": a chunk whose bytes may yet turn out to be unreadable is not the last.
+        // "NBD_CMD_READ": a chunk whose bytes may still prove unreadable is not the last one.
         (Chunk::Data { offset, len }.emit(cookie, !in_file), Ending::Chunk { cookie, offset })
     } else {
         (SimpleReply { cookie, error: None }.emit().to_vec(), Ending::Simple)
@@ -166,21 +165,21 @@ fn read(agreed: &Agreed<'_>, request: &Request, payload: Payload) -> Reply {
 
 fn done(agreed: &Agreed<'_>, request: &Request) -> Reply {
     let Request { cookie, command, .. } = *request;
-    // "Simple reply message": with structured replies, a READ of nothing is answered by a chunk, too.
+    // "Simple reply message": with structured replies, even an empty READ is answered by a chunk.
     if agreed.structured && command == Command::READ {
         return bytes(Chunk::None.emit(cookie, true));
     }
     bytes(SimpleReply { cookie, error: None }.emit().to_vec())
 }
 
-/// The reply to a request that is refused.
+/// The reply to a refused request.
 pub(crate) fn refused(agreed: &Agreed<'_>, request: &Request, refusal: Refusal) -> Reply {
     let (code, why) = refusal;
     tracing::debug!(export = agreed.export.name, ?request, why, "refused");
     error(agreed, request, code, why.to_owned())
 }
 
-/// The reply to a request that the volume failed to carry out.
+/// The reply to a request that failed on the volume.
 pub(crate) fn failed(agreed: &Agreed<'_>, request: &Request, why: &StoreError) -> Reply {
     let code = match why {
         StoreError::Invalid => Code::Invalid,
@@ -189,7 +188,7 @@ pub(crate) fn failed(agreed: &Agreed<'_>, request: &Request, why: &StoreError) -
         StoreError::ReadOnly | StoreError::Access => Code::Permission,
         _ => Code::Io,
     };
-    // That zeros are not fast here is an answer, not a failure.
+    // That writing zeros is not fast here is a reply, not a failure.
     if code == Code::Io
         && let Some(left_out) = agreed.failures.pass(rt::now())
     {

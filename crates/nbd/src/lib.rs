@@ -1,9 +1,9 @@
-//! The NBD server: volumes as disks of other programs.
+//! The NBD server: exports volumes as disks for other programs.
 //!
-//! What: [`Server`] serves connections; the handshake is a state machine ([`negotiation`]), requests are plain futures.
-//! Spec: the NBD project's doc/proto.md. Owns: exports, limits. Does not: listen, or know what a volume lies on.
+//! [`Server`] serves connections; the handshake is a state machine ([`negotiation`]), requests are plain futures. See
+//! the NBD project's doc/proto.md. The server does not listen, and does not depend on what a volume is stored on.
 #![forbid(unsafe_code)]
-// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+// No value from the network is used as an index, and every sum that may overflow states what happens then.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod connection;

@@ -1,7 +1,7 @@
 //! The handshake as a state machine: options in, replies out, until an export is chosen.
 //!
-//! Spec: doc/proto.md "Newstyle negotiation", "Option types", "Metadata querying", "TLS support" (NOTLS or FORCEDTLS mode).
-//! Owns: what was agreed so far. Does not: read or write (see `server`).
+//! See doc/proto.md "Newstyle negotiation", "Option types", "Metadata querying" and "TLS support" (NOTLS or FORCEDTLS
+//! mode). It holds what was agreed so far; `server` reads and writes.
 
 use weft_machine::LogLimit;
 use weft_wire::nbd::Malformed;
@@ -13,7 +13,7 @@ use weft_wire::nbd::handshake::{
 
 use crate::resources::{Export, Limits};
 
-/// The number under which block status replies carry `base:allocation`.
+/// The id of `base:allocation` in block status replies.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
 /// A handshake.
@@ -28,54 +28,54 @@ pub struct Negotiation<'a> {
     context_of: Option<usize>,
 }
 
-/// "TLS support": which mode, and how far.
+/// "TLS support": the mode, and its progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Security {
     /// NOTLS.
     None,
-    /// FORCEDTLS, and not yet begun: there is only STARTTLS, and goodbye.
+    /// FORCEDTLS, before TLS: only STARTTLS and ABORT are accepted.
     Wanted,
     /// Under TLS.
     Begun,
 }
 
-/// What the handshake came to.
+/// The result of the handshake.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed<'a> {
-    /// What is served.
+    /// The export to serve.
     pub export: &'a Export,
-    /// How often the log is told that it fails.
+    /// Limits how often the log reports its failures.
     pub failures: &'a LogLimit,
-    /// READs are answered in chunks.
+    /// READs are answered with structured replies.
     pub structured: bool,
-    /// BLOCK_STATUS may be asked for.
+    /// BLOCK_STATUS is available.
     pub context: bool,
 }
 
-/// What follows an option.
+/// What to do after an option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// These bytes, then the next option.
+    /// Send these bytes, then receive the next option.
     Continue(Vec<u8>),
-    /// These bytes, then TLS, then the next option.
+    /// Send these bytes, then start TLS, then receive the next option.
     StartTls(Vec<u8>),
-    /// These bytes, then requests.
+    /// Send these bytes, then receive requests.
     Start {
         /// The bytes.
         replies: Vec<u8>,
-        /// Number of the chosen export.
+        /// Index of the chosen export.
         export: usize,
-        /// READs are answered in chunks.
+        /// READs are answered with structured replies.
         structured: bool,
-        /// BLOCK_STATUS may be asked for.
+        /// BLOCK_STATUS is available.
         context: bool,
     },
-    /// These bytes, if any, then the end of the connection.
+    /// Send these bytes, if any, then end the connection.
     End(Vec<u8>),
 }
 
 impl<'a> Negotiation<'a> {
-    /// A handshake about these exports; under TLS only, or without.
+    /// A handshake for these exports, with mandatory TLS or without.
     pub fn new(exports: &'a [Export], limits: &Limits, tls: bool) -> Negotiation<'a> {
         let tls = if tls { Security::Wanted } else { Security::None };
         let client = ClientFlags { fixed_newstyle: false, no_zeroes: false };
@@ -83,21 +83,21 @@ impl<'a> Negotiation<'a> {
         Negotiation { exports, request_bytes, client, tls, structured: false, context_of: None }
     }
 
-    /// The first bytes.
+    /// The server's greeting.
     pub fn greeting() -> [u8; GREETING_LEN] {
         Greeting { flags: FIXED_NEWSTYLE | NO_ZEROES }.emit()
     }
 
-    /// The client's answer to them.
+    /// The client's flags, in reply to the greeting.
     pub fn client_flags(&mut self, bytes: &[u8; CLIENT_FLAGS_LEN]) -> Result<(), Malformed> {
         self.client = ClientFlags::parse(bytes)?;
         Ok(())
     }
 
-    /// An option whose data was longer than is looked at.
+    /// An option with more data than is accepted.
     pub fn too_long(&self, code: OptionCode) -> Step {
         if code == OptionCode::EXPORT_NAME || !self.client.fixed_newstyle {
-            // There is no answer that says no.
+            // This option has no error reply.
             return Step::End(Vec::new());
         }
         refuse(code, Refusal::TooBig, "an option this long is not read")
@@ -105,12 +105,12 @@ impl<'a> Negotiation<'a> {
 
     /// An option with all of its data.
     pub fn option(&mut self, code: OptionCode, data: &[u8]) -> Step {
-        // "Newstyle negotiation": without the fixed kind, EXPORT_NAME is the only option, and nothing can be refused.
+        // "Newstyle negotiation": without the fixed kind, EXPORT_NAME is the only option, and no refusal is possible.
         if !self.client.fixed_newstyle && code != OptionCode::EXPORT_NAME {
             return Step::End(Vec::new());
         }
         if self.tls == Security::Wanted && !matches!(code, OptionCode::STARTTLS | OptionCode::ABORT) {
-            // "FORCEDTLS mode": EXPORT_NAME cannot be answered, and ends the session.
+            // "FORCEDTLS mode": EXPORT_NAME has no error reply, so it ends the session.
             return match code {
                 OptionCode::EXPORT_NAME => Step::End(Vec::new()),
                 code => refuse(code, Refusal::TlsRequired, "this server speaks under TLS only"),
@@ -135,7 +135,7 @@ impl<'a> Negotiation<'a> {
                     self.tls = Security::Begun;
                     Step::StartTls(Reply::Ack.emit(code))
                 }
-                Security::Begun => refuse(code, Refusal::Invalid, "TLS has begun already"),
+                Security::Begun => refuse(code, Refusal::Invalid, "TLS is already active"),
             },
             Choice::Info(wanted) => self.info(code, &wanted),
             Choice::Go(wanted) => match self.info(code, &wanted) {
@@ -155,7 +155,7 @@ impl<'a> Negotiation<'a> {
         }
     }
 
-    /// The empty name is the only export, where there is only one.
+    /// The export of this name; the empty name stands for the only export, if there is just one.
     fn find(&self, name: &str) -> Option<(usize, &'a Export)> {
         match self.exports {
             [only] if name.is_empty() => Some((0, only)),
@@ -163,8 +163,8 @@ impl<'a> Negotiation<'a> {
         }
     }
 
-    /// What can be done with an export. Truly: every connection works on the same file or device, so a flush on one
-    /// covers what was answered on others.
+    /// The transmission flags of an export. CAN_MULTI_CONN is justified: every connection works on the same file or
+    /// device, so a flush on one covers what was answered on others.
     fn flags(&self, export: &Export) -> u16 {
         let mut flags =
             flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
@@ -176,13 +176,13 @@ impl<'a> Negotiation<'a> {
     }
 
     fn start(&self, replies: Vec<u8>, export: usize) -> Step {
-        // Contexts that were chosen for another export do not count.
+        // Contexts chosen for another export do not count.
         let context = self.structured && self.context_of == Some(export);
         Step::Start { replies, export, structured: self.structured, context }
     }
 
     fn export_name(&self, name: &str) -> Step {
-        // "NBD_OPT_EXPORT_NAME": what does not exist ends the session.
+        // "NBD_OPT_EXPORT_NAME": an unknown export ends the session.
         let Some((number, export)) = self.find(name) else { return Step::End(Vec::new()) };
         let (size, flags) = (export.block.geometry().size, self.flags(export));
         self.start(Chosen { size, flags }.emit(self.client.no_zeroes), number)
@@ -194,7 +194,7 @@ impl<'a> Negotiation<'a> {
         };
         let geometry = export.block.geometry();
         let mut infos = vec![Info::Export { size: geometry.size, flags: self.flags(export) }];
-        // Each once, however often it was asked for.
+        // Each once, however often it was requested.
         for (number, info) in [
             (INFO_NAME, Info::Name(export.name.clone())),
             (INFO_DESCRIPTION, Info::Description(export.description.clone())),
@@ -217,7 +217,7 @@ impl<'a> Negotiation<'a> {
         let Some((number, _)) = self.find(&queries.export) else {
             return refuse(code, Refusal::UnknownExport, "there is no such volume here");
         };
-        // To list, nothing asks for all, and a namespace for what is in it; to set, only names count.
+        // In a list, no query means all contexts, and a namespace means those in it; in a set, only full names count.
         let matches = |query: &String| query == BASE_ALLOCATION || (!set && query == "base:");
         let chosen = queries.queries.iter().any(matches) || (!set && queries.queries.is_empty());
         if set {

@@ -1,11 +1,10 @@
-//! Replies on their way: a queue in order, gather writes, and sendfile.
+//! Sends replies: a queue in order, gather writes, and sendfile.
 //!
-//! Spec: doc/proto.md "NBD_CMD_READ", on errors after a reply has begun. Owns: queued replies.
-//! Does not: wait for requests, or decide what a reply says.
+//! See doc/proto.md "NBD_CMD_READ", on errors after a reply has begun.
 //!
-//! Operation: replies that are bytes leave together, in one call; a reply with a file range ends the batch and follows by
-//! sendfile. A range that turns out to be unreadable when its header has gone is filled up with zeros and followed by an
-//! error chunk; a simple reply has no place to say so, and the connection ends.
+//! Operation: replies that are in memory are sent together, in one call; a reply with a file range ends the batch and
+//! is sent by sendfile. If a range proves unreadable after its header was sent, it is filled up with zeros and
+//! followed by an error chunk; a simple reply cannot report that, and the connection ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,32 +17,32 @@ use weft_machine::net::Link;
 
 /// File bytes that are brought into the page cache, and then sent, at a time.
 const WARM_BYTES: usize = 1 << 20;
-/// Bytes that one gather write is given at most before it begins.
+/// Most bytes in one gather write when it begins.
 const BATCH_BYTES: usize = 256 << 10;
-/// What fills up a chunk whose bytes could not be read.
+/// Replaces the bytes of a chunk that could not be read.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// An answer, ready to leave.
+/// A reply, ready to send.
 #[derive(Debug)]
 pub(crate) struct Reply {
     /// Header and payload in memory.
     pub bytes: Vec<Bytes>,
-    /// Payload that is still in a file, and what ends the reply behind it.
+    /// Payload that is still in a file, and what ends the reply after it.
     pub file: Option<(FileRange, Ending)>,
-    /// What the request counted for: WRITE bytes.
+    /// WRITE bytes that the request counted in the limits.
     pub counted_bytes: usize,
 }
 
 /// How a reply with a file range ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
-    /// With its last byte.
+    /// After its last byte.
     Simple,
-    /// With a chunk: nothing more, or what went wrong.
+    /// With a chunk: an empty one, or an error.
     Chunk {
-        /// The request's.
+        /// The request's cookie.
         cookie: u64,
-        /// Where in the export the range begins.
+        /// Offset of the range in the export.
         offset: u64,
     },
 }
@@ -53,11 +52,11 @@ pub(crate) struct Outbox {
     queue: VecDeque<Reply>,
 }
 
-/// What leaves at once.
+/// Replies that are sent together.
 pub(crate) struct Batch {
     pub bytes: Vec<Bytes>,
     pub file: Option<(FileRange, Ending)>,
-    /// Replies in it.
+    /// Number of replies in it.
     pub replies: usize,
     /// Their WRITE bytes.
     pub counted_bytes: usize,
@@ -89,7 +88,7 @@ impl Outbox {
 }
 
 impl Batch {
-    /// Sends all of it.
+    /// Sends the whole batch.
     pub(crate) async fn send(&self, link: &Link, pool: &Pool) -> io::Result<()> {
         let Some((range, ending)) = &self.file else { return link.send_all(&self.bytes).await };
         let read = match link.plain() {
@@ -123,7 +122,8 @@ impl Batch {
     }
 }
 
-/// Sends the range. The outer error is the connection's; the inner one is the file's, with the bytes that had been sent.
+/// Sends a file range. The outer error is the connection's; the inner one is the file's, with the number of bytes
+/// sent before it.
 async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), (usize, io::Error)>> {
     let mut done = 0usize;
     while done < range.len {
@@ -136,7 +136,7 @@ async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), 
             let sent =
                 std::future::poll_fn(|cx| stream.poll_send_claimed(cx, range, done..warm, &mut claims));
             match sent.await? {
-                // It is to be warmed again.
+                // The range must be warmed again.
                 0 => break,
                 sent => done = done.saturating_add(sent),
             }
@@ -145,7 +145,7 @@ async fn send_file(stream: &Stream, range: &FileRange) -> io::Result<Result<(), 
     Ok(Ok(()))
 }
 
-/// The same where the bytes have to be encrypted first.
+/// The same for bytes that must be encrypted first.
 async fn send_read(
     link: &Link,
     pool: &Pool,

@@ -1,8 +1,9 @@
-//! From a byte stream to headers and payload.
+//! Receives headers and payload from a byte stream.
 //!
-//! Owns: a small staging area, into which headers are received, several at a time. Does not: know what they mean.
-//! Buffers: a payload lands page-aligned in a pool buffer; what of it had come with the headers is copied there, which is
-//! at most the staging area.
+//! A small staging area receives headers, several at a time.
+//!
+//! Buffers: a payload is received page-aligned into a pool buffer; the part that arrived with the headers is copied
+//! there, at most the size of the staging area.
 
 use std::io;
 
@@ -10,12 +11,12 @@ use weft_machine::{Buf, buf};
 
 use weft_machine::net::Link;
 
-/// Room for a train of headers, and little enough to cost next to nothing where it has to be copied.
+/// Large enough for a train of headers, and small enough that copying it costs next to nothing.
 const STAGING_BYTES: usize = 8 << 10;
 
-/// A payload up to this size has its buffer at once.
+/// A payload up to this size gets its buffer at once.
 const SMALL_BYTES: usize = 64 << 10;
-/// Of a longer one so much waits in the socket first, or half of it.
+/// Of a longer one, this much is first left waiting in the socket, or half of it.
 const GOOD_PART: usize = 256 << 10;
 
 pub(crate) struct Receiver {
@@ -32,7 +33,7 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// Whether bytes have come that nobody has asked for yet.
+    /// Whether bytes have arrived that nobody has requested yet.
     pub(crate) fn is_ahead(&self) -> bool {
         !self.staged().is_empty()
     }
@@ -41,7 +42,7 @@ impl Receiver {
         self.staging.split_at(self.end).0.split_at(self.start).1
     }
 
-    /// The next `n` staged bytes, of which there are that many.
+    /// The next `n` staged bytes; at least `n` are staged.
     fn take(&mut self, n: usize) -> &[u8] {
         let start = self.start;
         self.start = start.saturating_add(n);
@@ -57,7 +58,7 @@ impl Receiver {
         Ok(self.end > 0)
     }
 
-    /// Fills `into`; false when the stream ends before the first byte of it, an error when it ends later.
+    /// Fills `into`; false if the stream ends before its first byte, an error if it ends later.
     pub(crate) async fn exact(&mut self, link: &Link, into: &mut [u8]) -> io::Result<bool> {
         let len = into.len();
         let mut rest = into;
@@ -74,12 +75,12 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Waits for the first byte of what is next, where none is here; false at the end of the stream.
+    /// Waits for the first byte of the next item if none is staged; false at the end of the stream.
     pub(crate) async fn begun(&mut self, link: &Link) -> io::Result<bool> {
         Ok(self.is_ahead() || self.refill(link).await?)
     }
 
-    /// Whether so many bytes are here.
+    /// Whether `len` bytes are staged.
     pub(crate) fn has(&self, len: usize) -> bool {
         self.staged().len() >= len
     }
@@ -98,7 +99,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Waits until a good part of a payload is in the socket, where the kernel tells how much that is.
+    /// Waits until a good part of a payload is in the socket, if the kernel reports how much that is.
     pub(crate) async fn good_part(&self, link: &Link, len: usize) -> io::Result<()> {
         let rest = len.saturating_sub(self.staged().len());
         match link.plain() {
@@ -107,7 +108,7 @@ impl Receiver {
         }
     }
 
-    /// Fills `payload[from..to]` at least with what comes next; up to where it is filled.
+    /// Fills at least `payload[from..to]` with the next bytes; returns up to where it is filled.
     pub(crate) async fn payload(
         &mut self,
         link: &Link,

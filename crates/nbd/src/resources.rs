@@ -1,6 +1,6 @@
-//! What connections share: exports, buffers and limits, and how a connection may end.
+//! What connections share: exports, buffers and limits; and how a connection may fail.
 //!
-//! Spec: doc/proto.md "Block size constraints". Does not: serve (`server`).
+//! See doc/proto.md "Block size constraints".
 
 use std::io;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use weft_machine::rt::Drain;
 use weft_store::block::Block;
 use weft_wire::nbd::Malformed;
 
-/// A volume under the name that clients ask for.
+/// A volume and its export name.
 #[derive(Clone, Debug)]
 pub struct Export {
     /// The name.
     pub name: String,
-    /// A sentence for people, which `nbdinfo` shows.
+    /// A description for people, which `nbdinfo` shows.
     pub description: String,
-    /// Its bytes.
+    /// The volume.
     pub block: Arc<dyn Block>,
     /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// What a connection may use up.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Options of a handshake.
     pub options: usize,
-    /// Bytes of an option's data that are looked at; a longer one is refused.
+    /// Most bytes of an option's data; a longer one is refused.
     pub option_bytes: u32,
-    /// Bytes of an option's data that are skipped after it was refused; a longer one ends the connection.
+    /// Bytes of a refused option's data that are skipped; more end the connection.
     pub skipped_bytes: u32,
     /// How long the handshake may take.
     pub handshake: Duration,
@@ -39,15 +39,16 @@ pub struct Limits {
     pub request_bytes: u32,
     /// A WRITE that is longer is carried out in pieces of this size, at most a pool buffer.
     pub piece_bytes: u32,
-    /// How long [`Limits::payload_step`] bytes of a payload may take to come: it has a buffer meanwhile.
+    /// How long [`Limits::payload_step`] bytes of a payload may take to arrive, because the payload occupies a buffer
+    /// meanwhile.
     pub payload: Duration,
     /// See [`Limits::payload`].
     pub payload_step: usize,
-    /// Requests that are not answered yet.
+    /// Most unanswered requests.
     pub requests: usize,
-    /// Bytes of WRITEs that are not answered yet.
+    /// Most bytes of unanswered WRITEs.
     pub unanswered_bytes: usize,
-    /// Replies that the client has not taken; then no more requests are taken from it.
+    /// Most unread replies; beyond that, no requests are received.
     pub replies: usize,
     /// Extents of a BLOCK_STATUS reply.
     pub extents: usize,
@@ -62,7 +63,8 @@ impl Default for Limits {
             handshake: Duration::from_secs(30),
             request_bytes: 32 << 20,
             piece_bytes: 4 << 20,
-            // 64 KiB a second at least: a piece of 4 MiB is here within about a minute, and half of it is not kept for longer.
+            // At least 64 KiB a second: a piece of 4 MiB arrives within about a minute, and half of it is not kept
+            // for longer.
             payload: Duration::from_secs(10),
             payload_step: 640 << 10,
             requests: 128,
@@ -73,27 +75,27 @@ impl Default for Limits {
     }
 }
 
-/// Why a connection ended other than in order.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The client sent what is no message.
-    #[error("the client sent no NBD message: {0}")]
+    /// The client's message is malformed.
+    #[error("the client's message is not NBD: {0}")]
     Malformed(#[from] Malformed),
-    /// The client did what it must not.
-    #[error("the client broke a rule: {0}")]
+    /// The client violated the protocol.
+    #[error("the client violated the protocol: {0}")]
     Violation(&'static str),
-    /// The connection or, with an answer half sent, the volume failed.
+    /// The connection failed, or the volume did with a reply half sent.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 /// What every connection of a server uses.
 pub(crate) struct Resources {
-    /// Buffers for what is sent.
+    /// Buffers for data to send.
     pub pool: Pool,
     /// Buffers for the payload of WRITEs.
     pub received: Pool,
     pub limits: Limits,
-    /// Begins when no more requests are to be taken.
+    /// Signals that no more requests are accepted.
     pub drain: Drain,
 }

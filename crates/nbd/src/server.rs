@@ -1,6 +1,6 @@
-//! The server: one connection from greeting to end.
+//! The server: runs one connection from greeting to end.
 //!
-//! Spec: doc/proto.md "Protocol phases". Owns: the exports. Does not: accept connections (see `weft::listen`).
+//! See doc/proto.md "Protocol phases". It owns the exports; `weft::listen` accepts connections.
 
 use std::io;
 use std::sync::Arc;
@@ -17,20 +17,21 @@ use crate::receiver::Receiver;
 use crate::resources::{Error, Export, Limits, Resources};
 use crate::watch::Watch;
 
-/// The log is told again that requests to an export fail after this: each client repeats its requests for as long as they do.
+/// The log is reminded of an export's failing requests after this time, because each client repeats them as long as
+/// they fail.
 const REMIND: Duration = Duration::from_secs(600);
 
-/// What a server is made of.
+/// The configuration of a server.
 #[derive(Debug)]
 pub struct Config {
-    /// What it exports; names differ.
+    /// The exports, whose names must differ.
     pub exports: Vec<Export>,
-    /// Buffers for what is sent.
+    /// Buffers for data to send.
     pub pool: Pool,
-    /// Buffers for the payload of WRITEs, which clients may be slow to send: a part of the memory of its own, so that nobody but
-    /// they themselves waits for them.
+    /// Buffers for the payload of WRITEs, which clients may send slowly: separate memory, so that only writers wait
+    /// for it.
     pub received: Pool,
-    /// With it, nothing is told or done but under TLS.
+    /// If set, everything but STARTTLS requires TLS.
     pub tls: Option<Tls>,
     /// Limits of each connection.
     pub limits: Limits,
@@ -39,14 +40,14 @@ pub struct Config {
 /// Serves exports.
 pub struct Server {
     pub(crate) exports: Vec<Export>,
-    /// What the log is told of each export's failures, by whatever connection.
+    /// Limits the log of each export's failures, across all connections.
     failures: Vec<LogLimit>,
     pub(crate) resources: Resources,
     tls: Option<Tls>,
 }
 
 impl Server {
-    /// A server of `config`.
+    /// Creates a server.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { exports, pool, received, tls, limits } = config;
         let resources = Resources { pool, received, limits, drain: Drain::default() };
@@ -54,12 +55,12 @@ impl Server {
         Arc::new(Server { exports, failures, resources, tls })
     }
 
-    /// An export by its place, and the log's limit of its failures.
+    /// An export by its index, with the log limit of its failures.
     pub(crate) fn chosen(&self, export: usize) -> Option<(&Export, &LogLimit)> {
         self.exports.get(export).zip(self.failures.get(export))
     }
 
-    /// No more requests are taken; those in flight are answered, then connections end.
+    /// Accepts no more requests; those in flight are answered, then connections end.
     pub fn drain(&self) {
         self.resources.drain.begin();
     }
@@ -69,7 +70,7 @@ impl Server {
         self.serve_watched(stream, &Watch::default()).await
     }
 
-    /// [`Server::serve`]; what it does is counted in `watch`.
+    /// Like [`Server::serve`]; counts the connection's activity in `watch`.
     pub async fn serve_watched(&self, stream: Stream, watch: &Watch) -> Result<(), Error> {
         let mut link = Link::new(stream);
         let mut receiver = Receiver::default();
@@ -85,7 +86,7 @@ impl Server {
         }
     }
 
-    /// The handshake; `None` when the client took its leave.
+    /// The handshake; `None` if the client ended it.
     async fn negotiate<'a>(
         &'a self,
         link: &mut Link,
@@ -95,7 +96,7 @@ impl Server {
         link.send_all(&[Negotiation::greeting().to_vec().into()]).await?;
         let mut flags = [0; CLIENT_FLAGS_LEN];
         if !receiver.exact(link, &mut flags).await? {
-            // A look at the greeting: port scanners and health checks.
+            // Port scanners and health checks look at the greeting only.
             return Ok(None);
         }
         negotiation.client_flags(&flags)?;
@@ -107,7 +108,7 @@ impl Server {
             let header = OptionHeader::parse(&header)?;
             let step = if header.len > self.resources.limits.option_bytes {
                 if header.len > self.resources.limits.skipped_bytes {
-                    return Err(Error::Violation("an option far too long"));
+                    return Err(Error::Violation("an option that is far too long"));
                 }
                 receiver.skip(link, header.len as usize).await?;
                 negotiation.too_long(header.code)
@@ -121,9 +122,9 @@ impl Server {
             match step {
                 Step::Continue(replies) => link.send_all(&[replies.into()]).await?,
                 Step::StartTls(reply) => {
-                    // What came before the keys were agreed on could have been put there by anybody.
+                    // Bytes received before the key exchange could have been injected by anybody.
                     if receiver.is_ahead() {
-                        return Err(Error::Violation("bytes ahead of TLS"));
+                        return Err(Error::Violation("bytes before the TLS handshake"));
                     }
                     link.send_all(&[reply.into()]).await?;
                     if let Some(tls) = &self.tls {
@@ -133,13 +134,14 @@ impl Server {
                 Step::Start { replies, export, structured, context } => {
                     link.send_all(&[replies.into()]).await?;
                     let chosen = self.chosen(export);
-                    let (export, failures) = chosen.ok_or(Error::Violation("an export that is not"))?;
+                    let (export, failures) =
+                        chosen.ok_or(Error::Violation("an export that does not exist"))?;
                     return Ok(Some(Agreed { export, failures, structured, context }));
                 }
                 Step::End(replies) => {
-                    // A client that says goodbye need not wait for the answer.
+                    // A client that sends ABORT need not wait for the reply.
                     if let Err(e) = link.send_all(&[replies.into()]).await {
-                        tracing::debug!("the client left first: {e}");
+                        tracing::debug!("the client disconnected first: {e}");
                     }
                     return Ok(None);
                 }

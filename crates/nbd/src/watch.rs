@@ -1,12 +1,12 @@
-//! What a connection has done so far, for whoever runs the server.
+//! What a connection has done so far, for the server's administrator.
 //!
-//! Spec: none. Owns: plain counters of one connection, which stays on its core. Does not: count what was refused.
+//! Plain counters of one connection, which stay on its core. Refused requests are not counted.
 
 use std::cell::{Cell, OnceCell};
 
 use weft_wire::nbd::transmission::Command;
 
-/// Counters of a connection; give them to [`crate::Server::serve_watched`].
+/// Counters of a connection; pass them to [`crate::Server::serve_watched`].
 #[derive(Default)]
 pub struct Watch {
     export: OnceCell<String>,
@@ -17,18 +17,17 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// One that calls `answered` when the first request of the client has been answered: before that, a client may be anything
-    /// that connects.
+    /// Calls `answered` after the first reply to a request: before that, the client may be anything that connects.
     pub fn with_notice(answered: impl FnOnce() + 'static) -> Watch {
         Watch { answered: Cell::new(Some(Box::new(answered))), ..Watch::default() }
     }
 
-    /// The export that was chosen; `None` during the handshake.
+    /// The chosen export; `None` during the handshake.
     pub fn export(&self) -> Option<&str> {
         self.export.get().map(String::as_str)
     }
 
-    /// Whether it is spoken under TLS.
+    /// Whether the connection uses TLS.
     pub fn tls(&self) -> bool {
         self.tls.get()
     }
@@ -44,7 +43,7 @@ impl Watch {
     }
 
     pub(crate) fn agreed(&self, export: &str, tls: bool) {
-        // A connection agrees once.
+        // A connection agrees on an export once.
         self.export.get_or_init(|| export.to_owned());
         self.tls.set(tls);
     }

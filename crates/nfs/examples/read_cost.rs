@@ -1,7 +1,7 @@
-//! What a READ costs the server: `read_cost SERVER_PID PORT tcp|iwarp|shm SIZE DEPTH SECONDS [write]`.
+//! Measures the server's cost of a READ: `read_cost SERVER_PID PORT tcp|iwarp|shm SIZE DEPTH SECONDS [write]`.
 //!
-//! The server is the example `serve` (or anything that exports "/data"); its CPU time is that of its clock. READs are of
-//! one file of 64 MiB, in the page cache, at random offsets.
+//! The server is the example `serve`, or any that exports "/data"; its CPU time is read from its process clock. READs
+//! are at random offsets of one file of 64 MiB in the page cache.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};

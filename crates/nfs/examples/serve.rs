@@ -1,6 +1,6 @@
 //! Serves a folder over NFSv3: `serve DIR` prints its ports and runs until it is killed.
 //!
-//! For trying other people's clients against this crate alone; `weft serve` is the real thing.
+//! For trying other clients against this crate alone; users run `weft serve`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ async fn over_rdma(listener: Box<dyn weft_rdma::Listener>, server: Arc<Server>, 
                     report(server.serve(channel.clone()).await);
                     eprintln!("{:?}", channel.traffic());
                 }
-                Err(e) => eprintln!("not accepted: {e}"),
+                Err(e) => eprintln!("connection not accepted: {e}"),
             }
         })
         .detach();

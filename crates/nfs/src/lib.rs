@@ -1,8 +1,9 @@
-//! ONC RPC, NFSv3 and MOUNT v3, server and client, over any [`weft_transport::Channel`].
+//! ONC RPC, NFS (version 3 and versions 4.0 to 4.2) and MOUNT v3, server and client, over any
+//! [`weft_transport::Channel`].
 //!
-//! Spec: RFC 5531, RFC 1813. Owns: file handles, RPC dispatch. Does not: know which transport carries a call.
+//! See RFC 5531, RFC 1813 and RFC 8881. Nothing in this crate depends on the transport that carries a call.
 #![forbid(unsafe_code)]
-// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+// No value from the network is used as an index, and every sum that may overflow states what happens then.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod client;

@@ -1,7 +1,6 @@
-//! What the channels of tests have in common: they lie in memory and know nothing of RDMA.
+//! Common parts of the tests' channels, which are in memory and do not use RDMA.
 //!
-//! Spec: the contract is [`weft_transport::Channel`]. Owns: nothing; each test has queues of its own.
-//! Does not: answer anything.
+//! They implement [`weft_transport::Channel`]; each test has queues of its own.
 
 #[cfg(test)]
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use weft_machine::Payload;
 #[cfg(test)]
 use weft_transport::{Outgoing, Part};
 
-/// The methods of a `Channel` that are the same in all tests: NFS names no segments where a call comes as one record.
+/// The `Channel` methods that are the same in all tests: NFS names no segments where a call is one record.
 macro_rules! without_rdma {
     () => {
         fn kind(&self) -> weft_transport::Kind {

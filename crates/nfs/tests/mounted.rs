@@ -1,4 +1,4 @@
-//! The client against the server over every transport: one story for all of them.
+//! The client against the server: the same story over every transport.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ mod v4;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// How the two ends reach each other.
+/// The transport between the two ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
     Tcp,
@@ -38,7 +38,7 @@ struct World {
     server: Arc<Server>,
     dir: tempfile::TempDir,
     sockets: tempfile::TempDir,
-    /// Connections being served.
+    /// The served connections.
     served: RefCell<Vec<rt::Task<Result<(), weft_transport::Error>>>>,
 }
 
@@ -105,7 +105,7 @@ fn over_all(story: impl AsyncFn(&World, Over)) {
         let world = World::new();
         rt::block_on(async {
             story(&world, over).await;
-            // The clients are gone: every connection ends, in order or by a reset, and gives its buffers back.
+            // The clients are gone: every connection ends, in order or by a reset, and returns its buffers.
             let served = world.served.take();
             for served in served {
                 drop(served.await);
@@ -152,7 +152,7 @@ fn bytes_go_there_and_back_in_every_size() {
             file.commit().await.unwrap();
             assert!(std::fs::read(world.dir.path().join("sizes")).unwrap() == whole[..len], "{over:?} {len}");
             assert!(file.read(0, len).await.unwrap() == whole[..len], "{over:?} {len}");
-            // Past the end there is nothing, and that is no error.
+            // A read past the end returns nothing, which is not an error.
             assert_eq!(file.read(0, len + 10_000).await.unwrap().len(), len, "{over:?} {len}");
             assert_eq!(file.read(len as u64 + 5, 100).await.unwrap(), "", "{over:?}");
         }
@@ -337,7 +337,7 @@ fn payload_travels_by_rdma_where_there_is_rdma_and_is_not_copied() {
         }
         assert_eq!(middle.0.placed.0 - before.0.placed.0, 655_360, "{over:?}");
         assert_eq!(after.0.served.0 - middle.0.served.0, 655_360, "{over:?}");
-        // Both ends run on this thread. iWARP may copy once where it receives (design: at most 1), nobody else at all.
+        // Both ends run on this thread. iWARP may copy once on receipt (design: at most 1), the others not at all.
         let allowed = if over == Over::Shm { 0 } else { 10 * 65_536_u64.div_ceil(1024) };
         let (reads, writes) = (middle.1 - before.1, after.1 - middle.1);
         assert!(reads <= allowed && writes <= allowed, "{over:?}: {reads} and {writes} copies");

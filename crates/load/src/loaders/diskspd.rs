@@ -1,7 +1,7 @@
 //! diskspd's command line: `-b8K -w0 -r -o10 -t2 -d20 //HOST/SHARE/FILE`.
 //!
-//! Follows diskspd's own description of its flags. Threads are not bound to processors, and `-h` changes nothing: Weft's
-//! clients have no cache.
+//! Follows the flag descriptions in diskspd's documentation. Threads are not bound to processors, and `-h` changes
+//! nothing: Weft's clients have no cache.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::workload::{Mix, Order};
 
 const KNOWN: &str = "-b -c -C -d -D -f -F -g -h -l -L -n -o -p -r -R -s -S -t -v -w -W -x -z -Z";
 
-/// Reads it.
+/// Parses the command line.
 pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
     let mut job =
         Job { sizes: vec![64 << 10], order: Order::Sequential, mixes: vec![Mix::Read], ..Job::default() };
@@ -48,24 +48,22 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
                 if letter == 'r' && stride.len() != value.len() {
                     return unknown();
                 }
-                // Blocks lie side by side here, so another stride would be another workload.
+                // Blocks are contiguous here, so another stride would be another workload.
                 if !stride.is_empty() && block(&flag, stride, 1)? != job.sizes[0] {
-                    notes.push(format!("{arg}: offsets are multiples of the block size"));
+                    notes.push(format!("{arg}: offsets must be multiples of the block size"));
                 }
             }
             'g' => throttle = Some(rate(&flag, value)?),
-            'h' => notes.push("-h: Weft's clients have no cache that could be switched off".into()),
+            'h' => notes.push("-h: Weft's clients have no cache to disable".into()),
             'S' if value.chars().all(|c| "bhmruw".contains(c)) => {
                 if value.contains(['h', 'w']) {
-                    notes.push(format!(
-                        "{arg}: WRITEs are not forced through to disk; there is no cache on this side"
-                    ));
+                    notes.push(format!("{arg}: WRITEs are not forced to disk; the client side has no cache"));
                 }
             }
             'l' | 'n' | 'x' | 'p' if value.is_empty() => {
-                notes.push(format!("{arg}: changes how Windows runs diskspd, and nothing here"));
+                notes.push(format!("{arg}: affects only Windows, and has no effect here"));
             }
-            'Z' => notes.push(format!("{arg}: what is written is always incompressible")),
+            'Z' => notes.push(format!("{arg}: written data is always incompressible")),
             'L' | 'v' if value.is_empty() => {}
             'D' | 'R' => {}
             _ => return unknown(),
@@ -75,7 +73,7 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
         return Err(LoaderError::NoTarget);
     }
     let files = u32::try_from(targets.len()).unwrap_or(u32::MAX);
-    // -t is of each file, -F of all; -o is of each thread and file.
+    // -t is per file, -F for all files; -o is per thread and file.
     (job.threads, job.queue_depth) = match in_all {
         Some(threads) => (threads, outstanding.saturating_mul(files)),
         None => (of_each.saturating_mul(files), outstanding),
@@ -96,7 +94,7 @@ fn mix(flag: &str, value: &str) -> Result<Mix, LoaderError> {
     }
 }
 
-/// What -g allows a thread.
+/// The form of -g's limit per thread.
 enum Throttle {
     Bytes(f64),
     Operations(f64),
@@ -127,7 +125,7 @@ mod tests {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
-    /// The paper's line, with its placeholders filled in: two threads for each of 20 targets, ten operations of each.
+    /// The paper's line, with its placeholders filled in: two threads for each of 20 targets, ten operations each.
     #[test]
     fn the_papers_command_line_is_taken_verbatim() {
         let targets: Vec<String> = (1..=20).map(|n| format!(r"\\192.0.2.1\share\testfile{n}.dat")).collect();
@@ -183,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_its_name() {
         for (line, part) in [
-            ("-X a", "diskspd's -X is not known here"),
+            ("-X a", "diskspd's -X is not supported here"),
             ("-rs50 a", "-r takes"),
             ("-b0 a", "-b takes a size"),
             ("-bx a", "-b takes a size"),

@@ -1,7 +1,7 @@
 //! iozone's command line in its throughput mode: `-i 0 -i 1 -r 64k -s 1g -t 16 -F nfs://HOST/EXPORT/f1 ...`.
 //!
-//! Follows iozone's own description of its flags. Does not: go through each file once, as iozone does: all
-//! streams run for the same time.
+//! Follows the flag descriptions in iozone's documentation. iozone reads or writes each file once; here all streams
+//! run for the same time instead.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::job::Job;
 use crate::workload::{Mix, Order};
 
 const KNOWN: &str = "-a -c -C -e -f -F -i -I -M -n -o -O -q -r -R -s -t -w -y -+n -+u";
-/// More streams than one client keeps in flight.
+/// More streams than one client keeps in flight are refused.
 const MAX_STREAMS: u32 = 1024;
 /// Record sizes of -a, in KiB.
 const RECORDS_KIB: std::ops::RangeInclusive<u32> = 4..=16384;
 
-/// Reads it.
+/// Parses the command line.
 pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
     let (mut tests, mut sizes) = (Vec::new(), Vec::new());
     let (mut bytes, mut streams) = (512u64 << 10, None);
@@ -30,7 +30,7 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
                 known: "-F and -f name files; flags",
             });
         }
-        // A value may stand behind its flag, or be part of it.
+        // A value may follow its flag or be part of it.
         let split = if arg.starts_with("-+") { arg.len() } else { 2.min(arg.len()) };
         let (flag, attached) = arg.split_at(split);
         let mut value = || match attached.is_empty() {
@@ -61,21 +61,21 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
             "-c" | "-e" if attached.is_empty() => {
                 notes.push(format!("{flag}: closing and flushing are not part of the measured time"));
             }
-            "-I" if attached.is_empty() => notes.push("-I: Weft's clients have no cache to go past".into()),
-            "-o" if attached.is_empty() => notes.push("-o: WRITEs are not forced through to disk".into()),
+            "-I" if attached.is_empty() => notes.push("-I: Weft's clients have no cache to bypass".into()),
+            "-o" if attached.is_empty() => notes.push("-o: WRITEs are not forced to disk".into()),
             "-w" if attached.is_empty() => {
-                notes.push("-w: files that are made are removed in any case".into())
+                notes.push("-w: files created for the run are always removed".into())
             }
             "-M" if attached.is_empty() => {
-                notes.push("-M: the report names the machine in any case".into());
+                notes.push("-M: the report always names the machine".into());
             }
             "-+u" if attached.is_empty() => {
-                notes.push("-+u: the report shows processor time in any case".into());
+                notes.push("-+u: the report always shows processor time".into());
             }
             "-n" | "-C" | "-R" | "-O" | "-+n" if attached.is_empty() => {}
             "-b" => {
                 return Err(LoaderError::Conflict(
-                    "-b writes a spreadsheet: --out FILE.csv in front of the command line does",
+                    "-b writes a spreadsheet: put --out FILE.csv before the command line instead",
                 ));
             }
             _ => return Err(LoaderError::Flag { loader: "iozone", flag: arg.clone(), known: KNOWN }),
@@ -86,7 +86,7 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
         return Err(LoaderError::Value { flag: "-t".into(), value: count.to_string(), wants });
     }
     if targets.is_empty() {
-        // Streams have a file each, everything else one that all use.
+        // Streams have one file each; otherwise all share one.
         targets = match streams {
             Some(streams) => (0..streams).map(|number| format!("iozone.DUMMY.{number}")).collect(),
             None => vec!["iozone.tmp".to_owned()],
@@ -102,7 +102,7 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
     let files = u32::try_from(targets.len()).unwrap_or(u32::MAX);
     let streams = streams.unwrap_or(files);
     if streams != files {
-        return Err(LoaderError::Conflict("-t and -F do not fit: name as many files as there are streams"));
+        return Err(LoaderError::Conflict("-t and -F do not fit: name as many files as streams"));
     }
     if tests.is_empty() {
         tests = vec![0, 1];
@@ -133,7 +133,7 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
             ..Job::default()
         });
     }
-    notes.push("each point is measured for a time (--duration), not once through the file".into());
+    notes.push("each point is measured for a fixed time (--duration), not once through the file".into());
     Ok(Understood { jobs, targets, creates: true, notes })
 }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_its_name() {
         for (line, part) in [
-            ("-Z -f x", "iozone's -Z is not known here"),
+            ("-Z -f x", "iozone's -Z is not supported here"),
             ("-+m list -f x", "iozone's -+m"),
             ("-i 9 -f x", "-i takes 0 (write)"),
             ("-t 2 -F one", "do not fit"),

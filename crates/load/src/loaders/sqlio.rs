@@ -1,8 +1,8 @@
 //! sqlio's command line: `-kR -s100 -t1 -o1 -b8 -frandom -BN -LS //HOST/SHARE/FILE`, and sqlio2's
 //! `-T100 -s20 -t1 -BN -LSi -dz testfile.dat -o40 -b8`.
 //!
-//! Follows sqlio's own description of its flags. `-T`, which only sqlio2 has, is the percentage of READs. Parameter files
-//! are refused.
+//! Follows the flag descriptions in sqlio's documentation. `-T`, which only sqlio2 has, is the percentage of READs.
+//! Parameter files are refused.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::workload::{Mix, Order};
 
 const KNOWN: &str = "-k -T -s -t -o -b -f -d -B -L -p -a -64";
 
-/// Reads it.
+/// Parses the command line.
 pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
     let mut job = Job { sizes: vec![2 << 10], order: Order::Sequential, file_bytes: 0, ..Job::default() };
     let mut duration = Duration::from_secs(30);
@@ -60,14 +60,14 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
             'L' if matches!(value, "S" | "P" | "Si" | "Pi") => {}
             'B' if matches!(value, "N" | "Y" | "H" | "S") => {
                 if value != "N" {
-                    notes.push(format!("{arg}: Weft's clients have no cache that could be used"));
+                    notes.push(format!("{arg}: Weft's clients have no cache to use"));
                 }
             }
             'p' | 'a' => notes.push(format!("{arg}: threads are not bound to single processors")),
             '6' if value == "4" => {}
             'F' => {
                 return Err(LoaderError::Conflict(
-                    "-F names a parameter file, which is not read: write its file at the end, and its threads as -t",
+                    "-F names a parameter file, which is not supported: name its file at the end, its threads as -t",
                 ));
             }
             _ => return Err(LoaderError::Flag { loader: "sqlio", flag: arg.clone(), known: KNOWN }),
@@ -80,7 +80,7 @@ pub fn parse(args: &[String]) -> Result<Understood, LoaderError> {
         notes.push(format!("-d{}: drive {drive}: is the folder of --folder", drive.to_lowercase()));
     }
     job.files = u32::try_from(targets.len()).unwrap_or(u32::MAX);
-    // sqlio has no warm-up; a fifth, as everywhere here, keeps the first operations out.
+    // sqlio has no warm-up; a fifth of the duration, as elsewhere here, excludes the first operations.
     job.timing = timing((duration / 5).min(Duration::from_secs(5)), duration, Duration::ZERO);
     Ok(Understood { jobs: vec![job], targets, creates: true, notes })
 }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_its_name() {
         for (line, part) in [
-            ("-x a", "sqlio's -x is not known here: -k"),
+            ("-x a", "sqlio's -x is not supported here: -k"),
             ("-i5 a", "sqlio's -i5"),
             ("-kX a", "-k takes R or W"),
             ("-T101 a", "-T takes the percentage of READs"),

@@ -1,8 +1,9 @@
-//! The papers' claims read one by one against a result: claim, ours, holds or not, why.
+//! Checks the papers' claims one by one against a result: claim, our figures, verdict, reason.
 //!
-//! Each published claim has a row for each kind of RDMA that was measured. A ratio is compared with the paper's ratio, because
-//! both are RDMA against TCP on one machine, and only at the points that the paper speaks of ([`super::published::Scope`]).
-//! Figures of other hardware stand beside ours and are not judged. Claims that do not hold are listed too.
+//! Each published claim has a row for each kind of RDMA measured. A ratio is compared with the paper's ratio, because
+//! both are RDMA against TCP on one machine, and only at the points that the paper covers
+//! ([`super::published::Scope`]). Figures of other hardware are shown beside ours and are not judged. Claims that do
+//! not hold are listed too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,23 +13,23 @@ use super::{order, show};
 use crate::result::{Measure, Picture, Point, Report, Section, Work};
 use crate::workload::size_label;
 
-/// What became of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It holds here.
+    /// It holds.
     Holds,
-    /// At some block sizes.
+    /// It holds at some block sizes.
     InPart,
-    /// It does not.
+    /// It does not hold.
     DoesNot,
-    /// Other hardware: put beside ours, not judged.
+    /// Other hardware: shown beside ours, not judged.
     Beside,
-    /// Nothing here to judge it by.
+    /// Nothing was measured to judge it by.
     NotMeasured,
 }
 
 impl Outcome {
-    /// For people.
+    /// The word for people.
     pub fn word(self) -> &'static str {
         match self {
             Outcome::Holds => "holds",
@@ -40,18 +41,18 @@ impl Outcome {
     }
 }
 
-/// One claim, read.
+/// A claim with its verdict.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// The paper.
     pub paper: &'static str,
-    /// What it says.
+    /// The claim.
     pub claim: &'static str,
-    /// What was seen, in words with figures.
+    /// Our figures, as a sentence.
     pub ours: String,
-    /// Whether it holds.
+    /// The verdict.
     pub outcome: Outcome,
-    /// Why, as far as that is known.
+    /// The reason, if known.
     pub why: &'static str,
 }
 
@@ -71,7 +72,7 @@ fn paper(picture: Picture) -> &'static str {
     }
 }
 
-/// All claims, in the order of the papers.
+/// All claims, in the papers' order.
 pub fn read(report: &Report) -> Vec<Reading> {
     let mut readings = Vec::new();
     for picture in Picture::ALL {
@@ -102,7 +103,7 @@ fn nothing(picture: Picture, claim: &'static str) -> Reading {
     Reading { paper: paper(picture), claim, ours, outcome: Outcome::NotMeasured, why: "" }
 }
 
-/// Transports but TCP, in the order of legends.
+/// Transports other than TCP, in legend order.
 fn rdma<'a>(sections: &[&'a Section]) -> Vec<&'a str> {
     let mut names: Vec<&str> = sections
         .iter()
@@ -114,7 +115,7 @@ fn rdma<'a>(sections: &[&'a Section]) -> Vec<&'a str> {
     names
 }
 
-/// A ratio that the paper names, for each kind of RDMA, at the points that the paper speaks of.
+/// A ratio that the paper gives, for each kind of RDMA, at the points that the paper covers.
 fn ratios(claim: &Published, sections: &[&Section]) -> Vec<Reading> {
     let lower = claim.measure.lower_is_better();
     let reach = |ratio: f64| if lower { ratio <= claim.value } else { ratio >= claim.value };
@@ -131,7 +132,7 @@ fn ratios(claim: &Published, sections: &[&Section]) -> Vec<Reading> {
     };
     let reading = |name: &'_ str| -> Option<Reading> {
         let mut all = of(name);
-        // The best first.
+        // Best first.
         all.sort_by(|a, b| if lower { a.1.total_cmp(&b.1) } else { b.1.total_cmp(&a.1) });
         let ((best, first), (worst, last)) = (all.first().copied()?, all.last().copied()?);
         let reached = all.iter().filter(|(_, ratio)| reach(*ratio)).count();
@@ -161,7 +162,7 @@ fn place(work: &Work) -> String {
     format!("{} {}", work.mix, size_label(u64::from(work.size)))
 }
 
-/// What costs RDMA here what it does not cost the papers' cards.
+/// Why RDMA costs more here than on the papers' cards.
 fn reason(transport: &str) -> &'static str {
     match transport {
         "iwarp" => {
@@ -177,8 +178,8 @@ fn reason(transport: &str) -> &'static str {
     }
 }
 
-/// A figure of other hardware, with ours beside it: our best where the paper has its best, else the worst of those points that
-/// the paper's figure is said of.
+/// A figure of other hardware beside ours: our best where the paper gives its best, otherwise our worst among the
+/// points that the paper's figure covers.
 fn beside(claim: &Published, sections: &[&Section]) -> Option<Reading> {
     let mut seen: BTreeMap<(usize, String), f64> = BTreeMap::new();
     for point in sections.iter().flat_map(|section| &section.points) {
@@ -204,13 +205,13 @@ fn beside(claim: &Published, sections: &[&Section]) -> Option<Reading> {
     })
 }
 
-/// One kind of RDMA beside TCP: block size, interrupts a second of both, by mix and size.
+/// One kind of RDMA beside TCP: the work, and interrupts per second of both, by mix and size.
 type Curve<'a> = Vec<(&'a Work, f64, f64)>;
 
-/// The iozone paper's two statements on interrupts: RDMA causes fewer than TCP, and the fewer the larger the blocks are.
-/// Medians decide; a rise within the noise is still no fall.
+/// The iozone paper's two statements on interrupts: RDMA causes fewer than TCP, and fewer still with larger blocks.
+/// Medians decide; a rise within the noise still counts against the claim.
 fn interrupts(sections: &[&Section]) -> Vec<Reading> {
-    // The paper speaks of the client. On one host both ends have the same count, and it may be kept with either.
+    // The paper reports the client. On one host both ends have the same count, which may be stored with either.
     let count = |point: &Point| {
         point
             .client
@@ -238,7 +239,7 @@ fn interrupts(sections: &[&Section]) -> Vec<Reading> {
     readings.flatten().collect()
 }
 
-/// Holds at all, some or none of `of`.
+/// Holds at all, some or none of `of` points.
 fn outcome(reached: usize, of: usize) -> Outcome {
     match reached {
         n if n == of => Outcome::Holds,
@@ -287,7 +288,7 @@ fn falling(name: &str, curve: &Curve<'_>) -> Option<Reading> {
     })
 }
 
-/// A table in Markdown.
+/// The claims as a Markdown table.
 pub fn markdown(report: &Report) -> String {
     let mut text = String::from("| paper | claim | ours | | why |\n|---|---|---|---|---|\n");
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
@@ -322,7 +323,8 @@ mod tests {
         found.next().unwrap_or_else(|| panic!("{paper} {ours}: {readings:#?}"))
     }
 
-    /// The row of `claim` for shared memory, where `shape` makes the points: their figure for TCP and for shared memory.
+    /// The row of `claim` for shared memory, with points made by `shape` from their figures for TCP and for shared
+    /// memory.
     fn judged(
         claim: &str,
         picture: Picture,
@@ -412,7 +414,7 @@ mod tests {
 
     #[test]
     fn interrupts_are_judged_against_tcp_and_by_their_medians() {
-        // A noise that covers everything changes no verdict.
+        // Noise larger than the effect changes no verdict.
         let noisy = |point: &mut Point, figure: f64, _| {
             point.client.interrupts_per_second = Some(Spread { min: 0.0, median: figure, max: 1e6 });
         };
@@ -441,7 +443,7 @@ mod tests {
         assert_eq!(judge(0.9e9, 0.8e9), Outcome::DoesNot);
     }
 
-    /// The replica's picture has durable writes, too; the post's rate is that of the first copy.
+    /// The replica's picture also has durable writes; the post's rate is that of the initial copy.
     #[test]
     fn the_first_copy_stands_beside_the_posts_rate_alone() {
         let mut section = Section::new(Picture::Replica);
@@ -464,7 +466,7 @@ mod tests {
     #[test]
     fn a_claim_that_does_not_hold_is_written_down_as_such() {
         let readings = read(&full());
-        // In the sample shared memory takes a quarter of TCP's time, iWARP a quarter more.
+        // In the sample, shared memory takes a quarter of TCP's time, iWARP a quarter more than TCP.
         assert_eq!(of(&readings, "sqlio paper", "shared memory").outcome, Outcome::Holds);
         let iwarp = of(&readings, "sqlio paper", "iWARP");
         assert_eq!(iwarp.outcome, Outcome::DoesNot);

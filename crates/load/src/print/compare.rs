@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use crate::compare::Comparison;
 use crate::result::Spread;
 
-/// The table; each figure is the median of the rounds, in brackets how far the rounds lie apart.
+/// The table; each figure is the median of the rounds, with the range of the rounds in brackets.
 pub fn render(lines: &[Comparison]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);

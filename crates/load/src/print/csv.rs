@@ -1,7 +1,7 @@
-//! The result as CSV (RFC 4180): a line for each point, every measure and every percentile with its range.
+//! The result as CSV (RFC 4180): a line per point, with every measure and percentile and their ranges.
 //!
-//! Units are in the names of the columns; an empty field was not measured.
-//! Does not: hold histograms or seconds; those are in the JSON.
+//! Units are part of the column names; an empty field was not measured. Histograms and per-second values are only in
+//! the JSON.
 
 use std::io;
 
@@ -18,11 +18,11 @@ pub fn write(report: &Report, mut out: impl io::Write) -> io::Result<()> {
             line(&mut out, &values)?;
         }
     }
-    // What a buffer keeps back it would lose in silence.
+    // Dropping a buffered writer would lose its content silently.
     out.flush()
 }
 
-/// The columns with their values; without a point the values are empty.
+/// The columns with their values; without a point, the values are empty.
 fn fields(of: Option<(&Section, &Point)>) -> Vec<(String, String)> {
     let point = of.map(|(_, point)| point);
     let work = point.map(|point| &point.work);

@@ -1,6 +1,6 @@
-//! Two results held against each other, for a terminal and as a page.
+//! A comparison of two results, for a terminal and as a page.
 //!
-//! Does not: judge; see [`crate::difference`].
+//! [`crate::difference`] judges.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::{lines, order, show};
 use crate::difference::{Difference, Judgement, Line};
 use crate::result::{Measure, Picture, Report, Work};
 
-/// Lines of one point, in the order of the measures.
+/// Lines of one point, in the order of measures.
 struct Row<'a> {
     picture: Picture,
     work: &'a Work,
@@ -43,7 +43,7 @@ fn rows(difference: &Difference) -> Vec<Row<'_>> {
     rows
 }
 
-/// The measures that any line has, in the order of tables.
+/// The measures that any line has, in table order.
 fn measures(difference: &Difference) -> Vec<Measure> {
     Measure::ALL.into_iter().filter(|m| difference.lines.iter().any(|line| line.of == *m)).collect()
 }
@@ -55,7 +55,7 @@ fn counts(difference: &Difference) -> String {
 
 const HOW: &str = "Second result divided by the first; medians. Better or worse only where the ranges of the repetitions do not overlap";
 
-/// The tables for a terminal; with `all` also the points where nothing changed.
+/// The tables for a terminal; with `all`, also the points without a change.
 pub fn term(difference: &Difference, all: bool, style: Style) -> String {
     let mut text = String::new();
     let measures = measures(difference);
@@ -132,7 +132,7 @@ fn cell(line: &Line) -> Cell {
     }
 }
 
-/// The page. `names` are those of the two files.
+/// The comparison as a page. `before` and `after` are the names of the two files.
 pub fn page(difference: &Difference, before: &Report, after: &Report, names: [&str; 2]) -> String {
     let title = format!("{} against {}", names[1], names[0]);
     let mut page = html::head(&title);
@@ -200,7 +200,7 @@ pub fn page(difference: &Difference, before: &Report, after: &Report, names: [&s
         page.push_str("</tbody></table></div></section>");
     }
     if !difference.lone.is_empty() {
-        page.push_str("<section><h2>Only in one of both</h2><ul>");
+        page.push_str("<section><h2>Only in one of the two</h2><ul>");
         for lone in &difference.lone {
             let work = escape(&lone.work.to_string());
             let _ = write!(

@@ -1,8 +1,9 @@
-//! The result as one self-contained HTML page: at a glance, the papers' figures, how the bytes travelled, the environment.
+//! The result as one self-contained HTML page: an overview, the papers' figures, how the payload travelled, the
+//! environment.
 //!
-//! What: one file without scripts, fonts or addresses; its policy forbids to load anything. Light and dark by the
-//! reader's setting, readable from 320 pixels on, every figure also as a table.
-//! Owns: the page's order and words. Does not: compute; figures and ratios are those of the result.
+//! It is one file without scripts, fonts or URLs; its policy forbids loading anything. It follows the reader's light
+//! or dark setting, is readable from 320 pixels on, and has every figure as a table too. This file has the page's
+//! order and text; figures and ratios come from the result.
 
 mod chart;
 mod figures;
@@ -16,7 +17,7 @@ use crate::result::{Environment, Measure, Picture, Report, Section};
 
 const STYLE: &str = include_str!("html/style.css");
 
-/// Nothing may be loaded, whatever a name in the result holds.
+/// Nothing may be loaded, whatever a name in the result contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The page.
@@ -44,7 +45,7 @@ pub fn render(report: &Report) -> String {
     page
 }
 
-/// Everything before the page's own words; shared with comparisons.
+/// Everything before the page's content; comparisons use it too.
 pub(super) fn head(title: &str) -> String {
     format!(
         "<!doctype html><html lang=en><head><meta charset=utf-8>\
@@ -71,7 +72,7 @@ fn subtitle(report: &Report) -> String {
     parts.join(" \u{b7} ")
 }
 
-/// What stands between the reader and the figures.
+/// The notice of marks and missing measurements, above the figures.
 fn care(page: &mut String, report: &Report) {
     let mut lines: Vec<String> = Vec::new();
     if report.interrupted {
@@ -98,7 +99,7 @@ fn care(page: &mut String, report: &Report) {
     page.push_str("</ul></aside>");
 }
 
-/// The name of a picture, and what it shows.
+/// The title of a picture, and a description.
 pub(super) fn words(picture: Picture) -> (&'static str, &'static str) {
     match picture {
         Picture::Latency => (
@@ -157,7 +158,7 @@ fn picture_of(page: &mut String, picture: Picture, sections: &[&Section]) {
                 }
             }
         }
-        // Rows of three stay rows; fewer flow, so that no half of the page is empty.
+        // Rows of three stay rows; shorter ones flow, so that half the page is never empty.
         let mut drawn: Vec<Vec<String>> = Vec::new();
         for row in &rows {
             let row = panels
@@ -208,14 +209,13 @@ fn legend(page: &mut String, picture: Picture, sections: &[&Section]) {
     }
     page.push_str(
         "<li><svg class='key series other' viewBox='0 0 22 12' aria-hidden=true><path class='dot hollow' \
-         d='M7 6a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z'/></svg>hollow: with care, or no difference beyond the noise</li></ul>",
+         d='M7 6a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z'/></svg>hollow: read with care, or no difference beyond noise</li></ul>",
     );
 }
 
 fn peer(page: &mut String, section: &Section) {
     let Some(peer) = &section.peer else { return };
-    let mut parts =
-        vec![peer.software.clone().unwrap_or_else(|| "a server that does not say what it is".into())];
+    let mut parts = vec![peer.software.clone().unwrap_or_else(|| "an unidentified server".into())];
     parts.push(format!("at {}", peer.host));
     if peer.same_host {
         parts.push("on the client's own host".into());
@@ -243,7 +243,7 @@ fn sources(page: &mut String, picture: Picture) {
     page.push_str("</ul></details>");
 }
 
-/// Of a comparison: the ratios of the second result to the first, a chart for each panel and measure.
+/// For a comparison: the ratios of the second result to the first, one chart per panel and measure.
 pub(super) fn differences(
     page: &mut String,
     picture: Picture,
@@ -298,7 +298,7 @@ pub(super) fn host(page: &mut String, env: &Environment) {
         let _ = write!(page, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
     };
     let machine = match env.virtual_machine {
-        Some(true) => ", of a virtual machine",
+        Some(true) => ", virtual machine",
         _ => "",
     };
     line("Processor", format!("{} \u{d7} {}{machine}", env.processors, env.processor));
@@ -323,7 +323,7 @@ pub(super) fn host(page: &mut String, env: &Environment) {
     page.push_str("</dl>");
 }
 
-/// For text and for attributes in double quotes.
+/// Escapes text and attributes in double quotes.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

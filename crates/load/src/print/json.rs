@@ -1,4 +1,4 @@
-//! The result as JSON: the fields of [`Report`] as they are; figures in SI units (bytes, seconds, nanoseconds, cycles).
+//! The result as JSON: the fields of [`Report`] unchanged, in SI units (bytes, seconds, nanoseconds, cycles).
 
 use std::io;
 
@@ -8,6 +8,6 @@ use crate::result::Report;
 pub fn write(report: &Report, mut out: impl io::Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut out, report)?;
     writeln!(out)?;
-    // What a buffer keeps back it would lose in silence.
+    // Dropping a buffered writer would lose its content silently.
     out.flush()
 }

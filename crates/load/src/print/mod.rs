@@ -1,6 +1,6 @@
-//! Printers: one result, one small file per form.
+//! Printers: one result, one small file per format.
 //!
-//! Owns: the order of transports. Does not: compute; ratios are of the medians in the result.
+//! The order of transports is here; ratios are of the medians in the result.
 
 pub mod claims;
 pub mod compare;
@@ -14,13 +14,13 @@ pub mod term;
 
 use comfy_table::{LineStyle, TableStyle, presets};
 
-/// Lines above, below and under the head alone: rows of one work belong together.
+/// Rules above, below and under the header only, because the rows of one work belong together.
 fn lines() -> TableStyle {
     TableStyle { row_separator: LineStyle::none(), ..presets::UTF8_HORIZONTAL_ONLY }
 }
 
-/// Where a transport stands in tables and legends: TCP first, then from the wire to the memory. Before them what a
-/// synchronous write of a replica is held against.
+/// The position of a transport in tables and legends: TCP first, then from the wire to memory. The references of a
+/// replica's synchronous write come before them.
 fn order(transport: &str) -> (usize, String) {
     const ORDER: [&str; 7] = ["local", "async", "tcp", "iwarp", "iwarp-nocrc", "rnic", "shm"];
     (ORDER.iter().position(|name| *name == transport).unwrap_or(ORDER.len()), transport.to_owned())

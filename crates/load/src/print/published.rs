@@ -1,12 +1,12 @@
-//! Numbers that the white papers published, drawn beside ours and labelled as other hardware.
+//! Numbers from the white papers, drawn beside ours and labelled as other hardware.
 //!
-//! Every number stands in the text of the document that [`Published::source`] names. The papers' curves are pictures: no
-//! point was read off them. A ratio is RDMA against TCP in the paper's own measurement.
+//! Every number is stated in the text of the document that [`Published::source`] names. The papers' curves are
+//! images, from which no points were read. A ratio is RDMA against TCP in the paper's own measurement.
 
 use crate::result::{Measure, Picture, Work};
 use crate::workload::Mix;
 
-/// What a published number is.
+/// The kind of a published number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// RDMA's figure divided by TCP's.
@@ -15,12 +15,12 @@ pub enum Kind {
     Value,
 }
 
-/// Which points a statement is about.
+/// The points that a statement covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scope {
     /// Only this mix of READs and WRITEs.
     pub mix: Option<Mix>,
-    /// Only this protocol, as [`Work::protocol`] has it.
+    /// Only this protocol, as in [`Work::protocol`].
     pub protocol: Option<&'static str>,
     /// Smallest block, in bytes.
     pub smallest: u32,
@@ -35,12 +35,12 @@ impl Scope {
         Scope { mix: Some(mix), smallest: size, largest: size, ..Scope::ALL }
     }
 
-    /// The one block size that the statement is about.
+    /// The single block size of the statement.
     pub fn size(&self) -> Option<u32> {
         (self.smallest == self.largest).then_some(self.smallest)
     }
 
-    /// Whether the statement is about `work`.
+    /// Whether the statement covers `work`.
     pub fn covers(&self, work: &Work) -> bool {
         self.mix.is_none_or(|mix| mix == work.mix)
             && self.protocol.is_none_or(|protocol| protocol == work.protocol)
@@ -51,21 +51,21 @@ impl Scope {
 /// One published number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// The picture that it belongs to.
+    /// Its picture.
     pub picture: Picture,
-    /// Which measure.
+    /// Its measure.
     pub measure: Measure,
-    /// What the number is.
+    /// The kind of number.
     pub kind: Kind,
     /// The number, in the measure's unit.
     pub value: f64,
-    /// The best that was seen ("up to"), not what is usual.
+    /// A best case ("up to"), not a typical value.
     pub at_best: bool,
-    /// Which points it is about.
+    /// The points that it covers.
     pub scope: Scope,
     /// For a label in a figure.
     pub label: &'static str,
-    /// A sentence: what, on which hardware.
+    /// A sentence: the claim and its hardware.
     pub text: &'static str,
     /// The document.
     pub source: &'static str,
@@ -80,15 +80,15 @@ const REPLICA: &str =
     "Microsoft, \"It's Gone To Plaid: Storage Replica and Chelsio iWARP Performance\", 2018-03-26";
 
 const KIB: u32 = 1024;
-/// Up to 8 KiB, which is as far as the sqlio paper's ratios go.
+/// Up to 8 KiB, the limit of the sqlio paper's ratios.
 const SMALL_READS: Scope = Scope { mix: Some(Mix::Read), smallest: KIB, largest: 8 * KIB, ..Scope::ALL };
 const SMALL_WRITES: Scope = Scope { mix: Some(Mix::Write), ..SMALL_READS };
-/// Both directions at once, above 4 KiB, where Windows begins to use RDMA.
+/// Both directions at once, above 4 KiB, where Windows starts to use RDMA.
 const LARGE_BOTH: Scope = Scope { mix: Some(Mix::Percent(50)), smallest: 4 * KIB + 1, ..Scope::ALL };
-/// The first copy of a volume. Durable writes, which the picture has as well, are none of the post's.
+/// The initial copy of a volume. The picture also has durable writes, which are not from the post.
 const FIRST_COPY: Scope = Scope { protocol: Some("replica"), ..Scope::ALL };
 
-/// A figure of the table of the Beta post.
+/// A figure from the table of the Beta post.
 const fn table(measure: Measure, kib: u32, value: f64, label: &'static str, text: &'static str) -> Published {
     Published {
         picture: Picture::Table,
@@ -103,7 +103,7 @@ const fn table(measure: Measure, kib: u32, value: f64, label: &'static str, text
     }
 }
 
-/// All of them.
+/// All published numbers.
 pub const PUBLISHED: &[Published] = &[
     Published {
         picture: Picture::Latency,
@@ -288,16 +288,16 @@ pub const PUBLISHED: &[Published] = &[
     },
 ];
 
-/// Those of `picture` and `measure`.
+/// The numbers of `picture` and `measure`.
 pub fn of(picture: Picture, measure: Measure, kind: Kind) -> impl Iterator<Item = &'static Published> {
     PUBLISHED.iter().filter(move |p| p.picture == picture && p.measure == measure && p.kind == kind)
 }
 
-/// Why a picture shows fewer numbers than its paper does.
+/// Why a picture shows fewer numbers than its paper.
 pub fn missing(picture: Picture) -> Option<&'static str> {
     match picture {
         Picture::Latency | Picture::Smb | Picture::Nfs => {
-            Some("The paper's curves are pictures: only the numbers that its text names are drawn.")
+            Some("The paper's curves are images: only the numbers in its text are drawn.")
         }
         Picture::Table | Picture::Replica | Picture::Demo | Picture::Own => None,
     }
@@ -307,8 +307,8 @@ pub fn missing(picture: Picture) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// The nine numbers of the Beta table as it has them, and what they say together: IOPS x block is the bandwidth, and IOPS x
-    /// latency the number of requests outstanding (Little's law).
+    /// The nine numbers of the Beta table, checked against each other: IOPS x block size is the bandwidth, and IOPS x
+    /// latency the number of outstanding requests (Little's law).
     #[test]
     fn the_beta_table_is_whole_and_consistent() {
         let table = [

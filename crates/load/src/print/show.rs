@@ -1,10 +1,8 @@
-//! Figures in words: units, sizes and names that all printers share.
-//!
-//! Does not: compute.
+//! Formats figures: units, sizes and names that all printers share.
 
 use crate::result::{Spread, Unit};
 
-/// "12.3 us" style: three significant digits and a unit that fits.
+/// "12.3 us" style: three significant digits and a suitable unit.
 pub(crate) fn nanos(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{:.2} s", v / 1e9),
@@ -52,12 +50,12 @@ pub(crate) fn digits(value: f64) -> String {
     }
 }
 
-/// "0.5": no digits behind the point that say nothing.
+/// "0.5": without trailing zeros.
 pub(crate) fn short(value: f64) -> String {
     trimmed(&digits(value)).to_owned()
 }
 
-/// A number without zeros at the end of its fraction.
+/// A number without trailing zeros in its fraction.
 pub(crate) fn trimmed(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
@@ -74,7 +72,7 @@ pub(crate) fn value(unit: Unit, value: f64) -> String {
     }
 }
 
-/// How far the repetitions lie apart: half the range in percent of the median.
+/// The spread of the repetitions: half the range in percent of the median.
 pub(crate) fn noise(spread: &Spread) -> String {
     format!("{:.0}%", 100.0 * spread.noise())
 }
@@ -90,7 +88,7 @@ pub(crate) fn ratio(value: f64) -> String {
     }
 }
 
-/// A transport as people say it.
+/// A transport's name for people.
 pub(crate) fn transport(name: &str) -> &str {
     match name {
         "tcp" => "TCP",

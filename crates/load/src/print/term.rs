@@ -1,6 +1,6 @@
-//! The result as tables for a terminal: as many columns as fit, colour only where somebody looks.
+//! The result as tables for a terminal: as many columns as fit, and colour only on a terminal.
 //!
-//! Does not: cut a figure; a column that has no room is left out, and the last line says where all are.
+//! No figure is truncated: a column that does not fit is omitted, and the last line says where to find it.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -10,10 +10,10 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Tab
 use super::{lines, order, show};
 use crate::result::{Measure, Point, Report, Section, Spread, Work};
 
-/// How the terminal wants it.
+/// How to format for the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Columns of the terminal; `None`: as wide as it gets (a file or a pipe).
+    /// Columns of the terminal; `None`: unlimited (a file or a pipe).
     pub width: Option<usize>,
     /// Colours and bold.
     pub colour: bool,
@@ -23,7 +23,7 @@ impl Style {
     /// For a file or a pipe.
     pub const PLAIN: Style = Style { width: None, colour: false };
 
-    /// Of this process's standard output. NO_COLOR (no-color.org) is heeded.
+    /// The style for this process's standard output. Respects NO_COLOR (no-color.org).
     pub fn of_stdout() -> Style {
         let out = std::io::stdout();
         if !out.is_terminal() {
@@ -38,20 +38,20 @@ impl Style {
 /// A column of the table of points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
-    /// A measure, the median.
+    /// The median of a measure.
     Of(Measure),
-    /// How far the repetitions of the throughput lie apart.
+    /// The spread of the throughput's repetitions.
     Noise,
     /// A measure divided by TCP's.
     Ratio(Measure),
-    /// The part of the payload that moved by RDMA.
+    /// The part of the payload that travelled by RDMA.
     Rdma,
-    /// Why to be careful.
+    /// Reasons for care.
     Care,
 }
 
 impl Column {
-    /// In the order of the table, each with its rank: the highest goes first where there is no room.
+    /// In table order, each with its rank: the highest is omitted first if there is no space.
     const ALL: [(Column, u32); 19] = [
         (Column::Of(Measure::Throughput), 1),
         (Column::Noise, 9),
@@ -108,7 +108,7 @@ impl Column {
     }
 }
 
-/// The ratio of two medians, in colour where the ranges of both do not overlap.
+/// The ratio of two medians, coloured if their ranges do not overlap.
 fn ratio(measure: Measure, over: &Spread, under: &Spread) -> Option<Cell> {
     if under.median <= 0.0 {
         return None;
@@ -170,7 +170,7 @@ pub fn render(report: &Report, style: Style) -> String {
 fn write_section(text: &mut String, section: &Section, style: Style) {
     let mut head = section.picture.word().to_owned();
     if let Some(peer) = &section.peer {
-        let software = peer.software.as_deref().unwrap_or("a server that does not say what it is");
+        let software = peer.software.as_deref().unwrap_or("an unidentified server");
         let _ = write!(head, ": {software} at {}", peer.host);
         for part in [&peer.dialect, &peer.signing, &peer.encryption].into_iter().flatten() {
             let _ = write!(head, ", {part}");
@@ -181,7 +181,7 @@ fn write_section(text: &mut String, section: &Section, style: Style) {
         let (table, left_out) = table(section, style);
         let _ = writeln!(text, "{table}");
         if left_out > 0 {
-            let _ = writeln!(text, "{left_out} columns had no room: --csv, --json or --out has all of them");
+            let _ = writeln!(text, "{left_out} columns did not fit: --csv, --json or --out has all of them");
         }
     }
     for refusal in &section.refusals {
@@ -198,7 +198,7 @@ fn write_section(text: &mut String, section: &Section, style: Style) {
     }
 }
 
-/// The widest table that fits, and how many columns with figures it leaves out.
+/// The widest table that fits, and the number of columns with figures that it omits.
 fn table(section: &Section, style: Style) -> (Table, usize) {
     let works = section.by_work();
     let has = |column: &Column| {
@@ -220,7 +220,7 @@ fn table(section: &Section, style: Style) -> (Table, usize) {
     }
 }
 
-/// Columns of a line on the screen, without what colours it.
+/// Printed width of a line, without colour codes.
 fn plain(line: &str) -> usize {
     let mut wide = 0;
     let mut escape = false;
@@ -247,7 +247,7 @@ fn with(works: &std::collections::BTreeMap<&Work, Vec<&Point>>, columns: &[Colum
     for (work, points) in works {
         let mut points = points.clone();
         points.sort_by_key(|point| order(&point.transport));
-        // The work is named once; the lines of its other transports belong to it.
+        // The work is named once, for the lines of all its transports.
         let mut name = work.to_string();
         for point in &points {
             let head = Cell::new(std::mem::take(&mut name)).add_attribute(Attribute::Bold);
@@ -268,7 +268,7 @@ pub(super) fn bold(style: Style, text: &str) -> String {
     colour(style, 1, text)
 }
 
-/// `text` by an SGR code, where colour is wanted.
+/// Wraps `text` in an SGR code if colour is enabled.
 pub(super) fn colour(style: Style, code: u8, text: &str) -> String {
     if style.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
@@ -297,10 +297,10 @@ mod tests {
             let table: Vec<&str> = text.lines().filter(|line| line.contains("shm")).collect();
             assert_eq!(table.len(), 6);
             assert!(table.iter().all(|line| plain(line) <= width), "{width}: {text}");
-            assert!(text.contains("columns had no room"));
+            assert!(text.contains("columns did not fit"));
         }
         let wide = render(&sample(), Style { width: Some(400), colour: false });
-        assert!(!wide.contains("had no room"));
+        assert!(!wide.contains("did not fit"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What the work cost one end, and what travelled between both.
+//! The cost of the work at one end, and the traffic between both.
 //!
-//! What: an [`EndSample`] is what one repetition showed of an end, an [`End`] is that reduced over all of them.
-//! Owns: numbers. Does not: read counters; whoever cannot read one leaves it out.
+//! An [`EndSample`] is one repetition's sample of an end; an [`End`] is reduced from all of them. A counter that
+//! cannot be read is absent.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Spread;
 
-/// What one repetition showed of one end. Counts are of the counted time alone.
+/// One repetition's sample of one end. Counts cover the counted time only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndSample {
     /// CPU time of the process.
     pub cpu: Option<Duration>,
-    /// Cycles that the processor counted for it, where it tells; else they are taken from the CPU time.
+    /// Cycles from the processor's counter, if available; otherwise they are derived from the CPU time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<u64>,
-    /// Of each core of the host: how much of the time it was idle, 0 to 100.
+    /// Idle time of each core of the host, 0 to 100.
     pub idle_percent: Vec<f64>,
     /// Hardware interrupts of the host.
     pub interrupts: Option<u64>,
@@ -27,26 +27,26 @@ pub struct EndSample {
     pub context_switches: Option<u64>,
     /// System calls of the process.
     pub syscalls: Option<u64>,
-    /// Copies of payload that the process itself made, in bytes.
+    /// Bytes of payload that the process itself copied.
     pub copied_bytes: Option<u64>,
     /// Resident memory of the process at the end, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
-/// What the work cost one end; every figure over the repetitions.
+/// The cost of the work at one end; every figure is over the repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Cores that the process kept busy: CPU seconds per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores_busy: Option<Spread>,
-    /// Cycles per payload byte: of the processor's counter where it tells, else CPU time times the nominal clock; the
-    /// environment says which.
+    /// Cycles per payload byte: from the processor's counter if available, otherwise CPU time times the nominal
+    /// clock; the environment says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles_per_byte: Option<Spread>,
     /// Idle time of all cores of the host, 0 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_percent: Option<Spread>,
-    /// The same of each core, medians.
+    /// The same for each core, as medians.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_percent_per_core: Vec<f64>,
     /// Hardware interrupts of the host per second.
@@ -70,7 +70,7 @@ pub struct End {
 }
 
 impl EndSample {
-    /// Cycles as they were counted, or the CPU time at the nominal clock `hz`.
+    /// Cycles as counted, or the CPU time at the nominal clock `hz`.
     pub(super) fn cycles(&self, hz: f64) -> Option<f64> {
         self.cycles.map(|cycles| cycles as f64).or_else(|| self.cpu.map(|cpu| cpu.as_secs_f64() * hz))
     }
@@ -79,7 +79,7 @@ impl EndSample {
 impl End {
     /// Reduces `samples`, each with the seconds, operations and payload bytes of its repetition.
     pub(super) fn of(hz: f64, samples: &[(&EndSample, f64, u64, u64)]) -> End {
-        // A figure that one repetition lacks is left out: a median of the others would hide that.
+        // A figure that is missing in one repetition is left out: a median of the others would hide that.
         let all = |f: &dyn Fn(&EndSample, f64, u64, u64) -> Option<f64>| -> Option<Spread> {
             let values: Option<Vec<f64>> = samples.iter().map(|(s, t, n, b)| f(s, *t, *n, *b)).collect();
             values.and_then(Spread::of)
@@ -110,16 +110,16 @@ impl End {
 /// How the payload travelled; sums over the repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// "iwarp", "shm", a device; absent on TCP.
+    /// "iwarp", "shm", a device; absent for TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// Bytes by RDMA Read.
     pub rdma_read_bytes: u64,
     /// Bytes by RDMA Write.
     pub rdma_write_bytes: u64,
-    /// Bytes of Sends: the messages themselves, and what travelled in them.
+    /// Bytes of Sends: the messages, including payload inside them.
     pub send_bytes: u64,
-    /// Payload bytes inside messages, of Sends or of TCP.
+    /// Payload bytes inside messages, by Send or TCP.
     pub inline_bytes: u64,
     /// How often a message waited for a credit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Adds another repetition's, or another client's.
+    /// Adds the traffic of another repetition or client.
     pub fn add(&mut self, other: &Traffic) {
         self.provider = self.provider.take().or_else(|| other.provider.clone());
         self.rdma_read_bytes += other.rdma_read_bytes;
@@ -140,7 +140,7 @@ impl Traffic {
         };
     }
 
-    /// The part of the payload that moved by RDMA Read and Write, 0 to 1; `None` when nothing moved.
+    /// The part of the payload that travelled by RDMA Read and Write, 0 to 1; `None` if nothing did.
     pub fn by_rdma(&self) -> Option<f64> {
         let rdma = self.rdma_read_bytes + self.rdma_write_bytes;
         let all = rdma + self.inline_bytes;
@@ -151,16 +151,16 @@ impl Traffic {
 /// One second of a run, for figures over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Second {
-    /// Seconds since the counting began.
+    /// Seconds since counting began.
     pub at: f64,
     /// Payload bytes per second.
     pub throughput: f64,
     /// Operations per second.
     pub iops: f64,
-    /// Cores that the loader (the source of a replica) kept busy.
+    /// Cores kept busy by the loader (the source of a replica).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_cores: Option<f64>,
-    /// Cores that the server (the destination) kept busy.
+    /// Cores kept busy by the server (the destination).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cores: Option<f64>,
     /// Resident memory of the loader (the source), in bytes.

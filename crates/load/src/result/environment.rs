@@ -1,6 +1,5 @@
-//! Where it was measured.
-//!
-//! Owns: names and versions, as the system tells them. Does not: guess; what it does not tell is absent.
+//! The environment of a measurement: names and versions, as the system reports them. A value that it does not report
+//! is absent.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +10,14 @@ use crate::cpu;
 /// One host of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Environment {
-    /// What ran here: "client", "server", "client and server".
+    /// Its role: "client", "server", "client and server".
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub role: String,
     /// Processor name.
     pub processor: String,
-    /// Its nominal frequency, which turns CPU time into cycles.
+    /// Its nominal frequency, which converts CPU time to cycles.
     pub hz: f64,
-    /// What "cycles" are in this result.
+    /// The origin of "cycles" in this result.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cycles: String,
     /// Number of processors.
@@ -26,7 +25,7 @@ pub struct Environment {
     /// Memory of the host in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// The hypervisor says that it is there.
+    /// Whether a hypervisor is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_machine: Option<bool>,
     /// Kernel release.
@@ -46,10 +45,10 @@ pub struct Environment {
     pub mtu: Option<u32>,
     /// Weft's version.
     pub version: String,
-    /// Versions of what else took part: "rdma-core", "agent".
+    /// Versions of other participants: "rdma-core", "agent".
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, String>,
-    /// How it was started.
+    /// The command line.
     pub command: String,
 }
 
@@ -80,7 +79,7 @@ impl Environment {
         })
     }
 
-    /// The connections used this interface: its name and MTU are noted. An interface that is unknown leaves no MTU.
+    /// Sets the network interface of the connections, by name and MTU. The MTU of an unknown interface is absent.
     pub fn through(mut self, interface: &str) -> Environment {
         let path = format!("/sys/class/net/{interface}/mtu");
         self.mtu = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -103,7 +102,7 @@ fn system(os_release: &str) -> Option<String> {
     Some(value.trim_matches('"').to_owned())
 }
 
-/// An argument as a shell takes it back.
+/// An argument, quoted for a shell.
 fn quoted(argument: String) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {

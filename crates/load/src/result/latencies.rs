@@ -1,20 +1,19 @@
-//! Latencies: a histogram of fixed size that many clients' can be merged into, and what is read from it.
+//! Latencies: a histogram of fixed size, which merges the histograms of many clients, and the values read from it.
 //!
-//! The buckets are the same everywhere (up to a minute, three digits), so the merged histogram of several agents is
-//! exactly the histogram of all their samples.
-//! Owns: 190 KiB, however many samples. Does not: keep the samples.
+//! The buckets are the same everywhere (up to a minute, three digits), so merging the histograms of several agents
+//! yields exactly the histogram of all their samples. It takes 190 KiB, however many samples it counts.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::Spread;
 
-/// Longer ones count as this: a minute.
+/// Longer latencies count as this: a minute.
 const HIGHEST_NS: u64 = 60_000_000_000;
-/// Buckets are at most a thousandth wide.
+/// Buckets are at most one thousandth wide.
 const DIGITS: u8 = 3;
 
-/// The percentiles of a [`Latency`], with the names that the CSV and the tables show.
+/// The percentiles of a [`Latency`], with their names in the CSV and the tables.
 pub const PERCENTILES: [(&str, f64); 7] = [
     ("p50", 0.5),
     ("p90", 0.9),
@@ -29,12 +28,12 @@ pub const PERCENTILES: [(&str, f64); 7] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies(Histogram<u64>);
 
-/// A text is no histogram.
+/// Why a text is not a histogram.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LatenciesError {
-    /// The buckets are others.
+    /// Its buckets differ.
     #[error(
-        "the histogram has other buckets ({digits} digits, up to {highest} ns): it cannot be merged with this weft's"
+        "the histogram has different buckets ({digits} digits, up to {highest} ns) and cannot be merged here"
     )]
     Buckets {
         /// Its precision.
@@ -43,7 +42,7 @@ pub enum LatenciesError {
         highest: u64,
     },
     /// A pair is not "nanoseconds:count".
-    #[error("the histogram is damaged at its pair number {0}")]
+    #[error("the histogram is damaged at pair {0}")]
     Pair(usize),
 }
 
@@ -54,20 +53,20 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// An empty one.
+    /// An empty histogram.
     pub fn new() -> Latencies {
         Latencies(
             Histogram::new_with_bounds(1, HIGHEST_NS, DIGITS).expect("the bounds are constants that fit"),
         )
     }
 
-    /// Counts one operation. No allocation.
+    /// Counts one operation, without allocating.
     pub fn record(&mut self, nanoseconds: u64) {
         self.0.saturating_record(nanoseconds.min(HIGHEST_NS));
     }
 
-    /// Counts an operation that should have started every `interval` nanoseconds: what waited behind a slow one is
-    /// counted as if it had been started on time (coordinated omission).
+    /// Counts an operation of a series that should start every `interval` nanoseconds: operations delayed by a slow
+    /// one count as if they had started on time (coordinated omission).
     pub fn record_corrected(&mut self, nanoseconds: u64, interval: u64) {
         self.record(nanoseconds);
         let mut missing = nanoseconds.min(HIGHEST_NS).saturating_sub(interval);
@@ -77,37 +76,37 @@ impl Latencies {
         }
     }
 
-    /// Adds another client's, thread's or repetition's.
+    /// Adds the histogram of another client, thread or repetition.
     pub fn merge(&mut self, other: &Latencies) {
         self.0.add(&other.0).expect("every Latencies has the same bounds");
     }
 
-    /// Operations counted.
+    /// Number of operations counted.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// Mean in nanoseconds; 0 when empty.
+    /// Mean in nanoseconds; 0 if empty.
     pub fn mean(&self) -> f64 {
         self.0.mean()
     }
 
-    /// What this part of the operations (0 to 1) did not exceed, in nanoseconds.
+    /// The latency in nanoseconds that this part of the operations (0 to 1) did not exceed.
     pub fn quantile(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
 
-    /// The fastest.
+    /// The shortest latency.
     pub fn min(&self) -> u64 {
         if self.0.is_empty() { 0 } else { self.0.min() }
     }
 
-    /// The slowest.
+    /// The longest latency.
     pub fn max(&self) -> u64 {
         self.0.max()
     }
 
-    /// Buckets that counted something: the lowest value of each in nanoseconds, and the count.
+    /// Non-empty buckets: the lowest value of each in nanoseconds, and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter_recorded().map(|step| {
             (self.0.lowest_equivalent(step.value_iterated_to()), step.count_since_last_iteration())
@@ -125,7 +124,7 @@ impl From<Histogram<u64>> for Latencies {
     }
 }
 
-/// The JSON of [`Latencies`]: "nanoseconds:count" of every bucket that counted something, separated by blanks.
+/// The JSON of [`Latencies`]: "nanoseconds:count" of each non-empty bucket, separated by spaces.
 #[derive(Serialize, Deserialize)]
 struct Text {
     digits: u8,
@@ -171,31 +170,31 @@ impl Text {
 pub struct Latency {
     /// Mean.
     pub mean: Spread,
-    /// The fastest.
+    /// The fastest operation.
     pub min: Spread,
-    /// Half of the operations were faster.
+    /// 50 % of the operations were faster.
     pub p50: Spread,
-    /// 90 of a hundred were faster.
+    /// 90 % were faster.
     pub p90: Spread,
-    /// 95 of a hundred were faster.
+    /// 95 % were faster.
     pub p95: Spread,
-    /// 99 of a hundred were faster.
+    /// 99 % were faster.
     pub p99: Spread,
-    /// 99.9 of a hundred were faster.
+    /// 99.9 % were faster.
     #[serde(rename = "p99.9")]
     pub p999: Spread,
-    /// 99.99 of a hundred were faster.
+    /// 99.99 % were faster.
     #[serde(rename = "p99.99")]
     pub p9999: Spread,
-    /// 99.999 of a hundred were faster.
+    /// 99.999 % were faster.
     #[serde(rename = "p99.999")]
     pub p99999: Spread,
-    /// The slowest.
+    /// The slowest operation.
     pub max: Spread,
 }
 
 impl Latency {
-    /// Of the repetitions; `None` where there is none, or one without an operation.
+    /// Reduces the repetitions; `None` if there are none, or if one has no operation.
     pub fn of(repetitions: &[&Latencies]) -> Option<Latency> {
         if repetitions.iter().any(|latencies| latencies.count() == 0) {
             return None;
@@ -237,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        // A case makes ten histograms.
+        // One case creates ten histograms.
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
@@ -248,7 +247,7 @@ mod tests {
             for (agent, value) in &samples {
                 agents[*agent].record(*value);
             }
-            // As they travel: each is written down by its agent and read by whoever merges.
+            // As in a real run: each agent writes its own, and the merging side parses it.
             let mut merged = Latencies::new();
             for agent in &agents {
                 let text = serde_json::to_string(agent).unwrap();
@@ -268,7 +267,7 @@ mod tests {
         fn damaged_histograms_are_refused_not_believed(counts in "[0-9: ]{0,40}") {
             let text = Text { digits: DIGITS, highest: HIGHEST_NS, counts };
             if let Ok(latencies) = text.latencies() {
-                // What is read is what it writes again.
+                // Parsing and writing again yields the same.
                 let again = serde_json::to_string(&latencies).unwrap();
                 prop_assert_eq!(serde_json::from_str::<Latencies>(&again).unwrap(), latencies);
             }

@@ -1,17 +1,17 @@
-//! What can be read from a point: each measure has a name, a unit and a direction.
+//! The measures of a point: each has a name, a unit and a direction.
 //!
-//! Owns: the list that tables, figures, the CSV and comparisons go through. Does not: format; see [`crate::print`].
+//! Tables, figures, the CSV and comparisons use this list; [`crate::print`] formats the values.
 
 use super::{End, Point, Spread};
 
-/// The unit of a measure; decides how it is shown.
+/// The unit of a measure, which decides how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes per second.
     Rate,
     /// Nanoseconds.
     Time,
-    /// Something per second.
+    /// A count per second.
     PerSecond,
     /// Cycles per payload byte.
     Cycles,
@@ -32,21 +32,21 @@ pub enum Measure {
     Iops,
     /// Mean latency.
     Mean,
-    /// Half were faster.
+    /// Median latency.
     P50,
-    /// 99 of a hundred were faster.
+    /// 99 % were faster.
     P99,
-    /// 999 of a thousand were faster.
+    /// 99.9 % were faster.
     P999,
-    /// The slowest.
+    /// Longest latency.
     Max,
-    /// CPU cycles of both ends per payload byte, of the loader alone where the server's are unknown.
+    /// CPU cycles of both ends per payload byte; of the loader alone if the server's are unknown.
     Cycles,
     /// Cores that the loader kept busy.
     ClientCores,
     /// Cores that the server kept busy.
     ServerCores,
-    /// Idle time of the server's host, of the loader's where the server's is unknown.
+    /// Idle time of the server's host, or of the loader's if the server's is unknown.
     Idle,
     /// Interrupts per second, of the same host.
     Interrupts,
@@ -63,7 +63,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All of them, in the order of tables.
+    /// All measures, in table order.
     pub const ALL: [Measure; 17] = [
         Measure::Throughput,
         Measure::Iops,
@@ -84,7 +84,7 @@ impl Measure {
         Measure::ServerMemory,
     ];
 
-    /// The measure of `point`; `None` where it was not measured.
+    /// The value of `point`; `None` if it was not measured.
     pub fn of(self, point: &Point) -> Option<Spread> {
         let host =
             |f: fn(&End) -> Option<Spread>| point.server.as_ref().and_then(f).or_else(|| f(&point.client));
@@ -168,7 +168,7 @@ impl Measure {
         }
     }
 
-    /// More of it is worse.
+    /// Whether a larger value is worse.
     pub fn lower_is_better(self) -> bool {
         !matches!(self, Measure::Throughput | Measure::Iops | Measure::Idle)
     }

@@ -1,48 +1,48 @@
 //! One measured point: a work over a transport, reduced from its repetitions.
 //!
-//! Owns: figures with their spreads, and one merged histogram. Does not: decide whether the point is to be trusted; the
-//! gate says so by [`Mark`]s, which every printer shows.
+//! It has figures with their spreads, and one merged histogram. [`Mark`]s say why it must be read with care, and
+//! every printer shows them.
 
 use serde::{Deserialize, Serialize};
 
 use super::{End, EndSample, Latencies, Latency, Second, Spread, Traffic, Work};
 
-/// What one repetition showed, of all clients together.
+/// The measurements of one repetition, of all clients together.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Operations completed while counting.
+    /// Operations completed in the counted time.
     pub operations: u64,
-    /// Payload bytes of these.
+    /// Their payload bytes.
     pub bytes: u64,
-    /// How long the counting took.
+    /// Length of the counted time.
     pub seconds: f64,
     /// Latency of each operation.
     pub latency: Latencies,
-    /// Of the READs of a mix alone.
+    /// Latencies of a mix's READs.
     pub reads: Option<Latencies>,
-    /// Of the WRITEs of a mix alone.
+    /// Latencies of a mix's WRITEs.
     pub writes: Option<Latencies>,
-    /// What it cost the loader (of a replica: the source).
+    /// The cost at the loader (for a replica: the source).
     pub client: EndSample,
-    /// What it cost the server (of a replica: the destination), where that can be known.
+    /// The cost at the server (for a replica: the destination), if known.
     pub server: Option<EndSample>,
-    /// How the payload travelled, where that can be known.
+    /// How the payload travelled, if known.
     pub traffic: Option<Traffic>,
-    /// Second by second.
+    /// One entry per second.
     pub timeline: Vec<Second>,
 }
 
-/// Why a point is to be read with care.
+/// Why a point must be read with care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MarkKind {
     /// Client and server shared a core.
     SharedCore,
-    /// Others kept the machine busy.
+    /// Other processes kept the machine busy.
     Busy,
     /// The file was not cached as claimed.
     NotCached,
-    /// The repetitions lie further apart than the effect.
+    /// The repetitions differ by more than the effect.
     Noisy,
     /// The loader, not the server, was the limit.
     LoaderBound,
@@ -67,10 +67,10 @@ impl MarkKind {
     }
 }
 
-/// A reason to read a point with care, with the figures behind it.
+/// A reason to read a point with care, with figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Which.
+    /// The kind of reason.
     pub kind: MarkKind,
     /// A sentence with figures.
     pub text: String,
@@ -79,11 +79,11 @@ pub struct Mark {
 /// One measured point.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// What was done.
+    /// The work.
     pub work: Work,
-    /// Over what: "tcp", "iwarp", "iwarp-nocrc", "shm", "rnic".
+    /// The transport: "tcp", "iwarp", "iwarp-nocrc", "shm", "rnic".
     pub transport: String,
-    /// How often it was repeated.
+    /// The number of repetitions.
     pub repetitions: usize,
     /// Operations of all repetitions.
     #[serde(default)]
@@ -98,23 +98,23 @@ pub struct Point {
     pub throughput: Spread,
     /// Operations per second.
     pub iops: Spread,
-    /// Of all operations.
+    /// Latencies of all operations.
     pub latency: Latency,
-    /// It counts what waited behind slow operations (coordinated omission).
+    /// Whether they are corrected for operations delayed by slow ones (coordinated omission).
     #[serde(default)]
     pub latency_corrected: bool,
-    /// Of the READs of a mix alone.
+    /// Latencies of a mix's READs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<Latency>,
-    /// Of the WRITEs of a mix alone.
+    /// Latencies of a mix's WRITEs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes: Option<Latency>,
-    /// CPU cycles of both ends per payload byte; absent where the server's cannot be known.
+    /// CPU cycles of both ends per payload byte; absent if the server's are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles_per_byte: Option<Spread>,
-    /// What it cost the loader (of a replica: the source).
+    /// The cost at the loader (for a replica: the source).
     pub client: End,
-    /// What it cost the server (of a replica: the destination).
+    /// The cost at the server (for a replica: the destination).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<End>,
     /// How the payload travelled.
@@ -123,16 +123,16 @@ pub struct Point {
     /// The latencies of all repetitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Latencies>,
-    /// The last repetition, second by second.
+    /// The last repetition, per second.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Second>,
-    /// Why it is to be read with care.
+    /// Why it must be read with care.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
 }
 
 impl Point {
-    /// Reduces the repetitions of one work over one transport; `None` when there are none, or one without an operation.
+    /// Reduces the repetitions of one work over one transport; `None` if there are none, or if one has no operation.
     /// `hz` is the nominal clock.
     pub fn of(work: Work, transport: &str, hz: f64, samples: &[Sample]) -> Option<Point> {
         let seconds = |s: &Sample| s.seconds.max(1e-9);
@@ -184,7 +184,7 @@ impl Point {
         })
     }
 
-    /// Cycles per byte of both ends; of the loader alone where the server's are unknown.
+    /// Cycles per byte of both ends; of the loader alone if the server's are unknown.
     pub fn known_cycles_per_byte(&self) -> Option<Spread> {
         self.cycles_per_byte.or(self.client.cycles_per_byte)
     }

@@ -1,6 +1,6 @@
-//! A figure and how far its repetitions lie apart.
+//! A figure and the spread of its repetitions.
 //!
-//! Owns: three numbers. Does not: know a unit; the field that holds it says which.
+//! The field that holds it defines the unit.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of `values`; `None` when there are none.
+    /// The spread of `values`; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -26,7 +26,7 @@ impl Spread {
         Some(Spread { min, median, max })
     }
 
-    /// How far the repetitions lie apart: half the range as a part of the median; 0 where the median is 0.
+    /// Half the range as a part of the median; 0 if the median is 0.
     pub fn noise(&self) -> f64 {
         if self.median > 0.0 { (self.max - self.min) / 2.0 / self.median } else { 0.0 }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::workload::Mix;
 
-/// Two repetitions of a work whose operations take `nanos`, one of them a tenth longer.
+/// Two repetitions of a work whose operations take `nanos`; one takes a tenth longer.
 pub(crate) fn point(work: Work, transport: &str, nanos: u64) -> Point {
     let (size, depth) = (u64::from(work.size), u64::from(work.queue_depth));
     let sample = |nanos: u64| {
@@ -47,7 +47,7 @@ pub(crate) fn point(work: Work, transport: &str, nanos: u64) -> Point {
     Point::of(work, transport, 2.5e9, &[sample(nanos), sample(nanos * 11 / 10)]).unwrap()
 }
 
-/// A report of one section, as `weft demo` makes it.
+/// A report of one section, like that of `weft demo`.
 pub(crate) fn sample() -> Report {
     let mut section = Section::new(Picture::Demo);
     for (transport, slower) in [("tcp", 4), ("iwarp", 5), ("shm", 1)] {
@@ -87,10 +87,10 @@ pub(crate) fn sample() -> Report {
     }
 }
 
-/// Protocol, operations, block sizes in KiB, queue depth.
+/// Picture, protocol, mixes, block sizes in KiB, queue depth.
 type Plan = (Picture, &'static str, &'static [Mix], &'static [u32], u32);
 
-/// A section for each picture, as `weft bench all` makes them.
+/// A section for each picture, like those of `weft bench all`.
 pub(crate) fn pictures() -> Vec<Section> {
     let works: [Plan; 5] = [
         (Picture::Latency, "SMB", &[Mix::Read, Mix::Write], &[1, 2, 4, 8, 16, 32, 64, 128, 256], 1),
@@ -189,7 +189,7 @@ fn a_result_is_read_as_it_was_written() {
 #[test]
 fn other_files_are_refused_with_a_reason() {
     let error = Report::parse(b"{\"a\": 1}").unwrap_err().to_string();
-    assert!(error.starts_with("this is no result of weft bench: missing field `schema`"), "{error}");
+    assert!(error.starts_with("this is not a result of weft bench: missing field `schema`"), "{error}");
     let error = Report::parse(b"{\"schema\": \"weft-result/9\"}").unwrap_err().to_string();
     assert!(error.contains("weft-result/9") && error.contains(SCHEMA), "{error}");
     assert!(Report::parse(b"report").is_err());
@@ -201,5 +201,5 @@ fn a_work_names_only_what_is_special_of_it() {
     assert_eq!(work.to_string(), "SMB 50:50 8 KiB qd 10");
     (work.threads, work.files, work.order) = (2, 20, "sequential".into());
     work.rate = Some(1000);
-    assert_eq!(work.to_string(), "SMB 50:50 8 KiB qd 10, 2 threads, 20 files, sequential, 1000/s asked for");
+    assert_eq!(work.to_string(), "SMB 50:50 8 KiB qd 10, 2 threads, 20 files, sequential, 1000/s requested");
 }

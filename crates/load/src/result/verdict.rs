@@ -1,15 +1,15 @@
-//! What became of a bound that a measurement had to keep.
+//! The outcome of a bound that a measurement had to keep.
 //!
-//! Does not: judge (`gate`, `compare`).
+//! `gate` and `compare` judge.
 
 use serde::{Deserialize, Serialize};
 
-/// What became of a gate.
+/// The outcome of a gate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The gate in words.
+    /// The gate as text.
     pub claim: String,
-    /// The ratio of medians; `None` when a point is missing.
+    /// The ratio of medians; `None` if a point is missing.
     pub ratio: Option<f64>,
     /// Its bound.
     pub bound: f64,

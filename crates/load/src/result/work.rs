@@ -1,6 +1,6 @@
-//! What is compared: everything about a measurement but the transport.
+//! The work that is compared: everything about a measurement except the transport.
 //!
-//! Owns: the key of a point. Does not: run it; see [`crate::workload::Workload`].
+//! It is the key of a point; [`crate::workload::Workload`] is what runs.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Mix, size_label};
 
-/// The work of a point. Two points of one work over two transports did the same.
+/// The work of a point. Two points of one work over two transports performed the same operations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Work {
     /// Its name in a job file; empty elsewhere.
@@ -16,11 +16,11 @@ pub struct Work {
     pub name: String,
     /// "SMB", "NFS" or "replica".
     pub protocol: String,
-    /// Operations.
+    /// The mix of operations.
     pub mix: Mix,
-    /// Bytes an operation.
+    /// Bytes per operation.
     pub size: u32,
-    /// Outstanding operations of each thread (of each client where it has one).
+    /// Outstanding operations of each thread (of each client if it has one).
     pub queue_depth: u32,
     /// Order of the offsets: "random", "sequential", "zipf 0.99".
     #[serde(default = "random")]
@@ -37,7 +37,7 @@ pub struct Work {
     /// Clients, each a process or a host of its own.
     #[serde(default = "one")]
     pub clients: u32,
-    /// Operations per second that were asked for, of all clients; absent: as many as can be.
+    /// Requested operations per second of all clients; absent: as many as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
 }
@@ -56,7 +56,7 @@ impl Work {
         Work { protocol: protocol.to_owned(), mix, size, queue_depth, ..Work::default() }
     }
 
-    /// What differs from [`Work::simple`] but the block size: "2 threads, 20 files".
+    /// What differs from [`Work::simple`] apart from the block size: "2 threads, 20 files".
     pub fn shape(&self) -> String {
         let mut parts = Vec::new();
         for (count, one) in [
@@ -73,7 +73,7 @@ impl Work {
             parts.push(self.order.clone());
         }
         if let Some(rate) = self.rate {
-            parts.push(format!("{rate}/s asked for"));
+            parts.push(format!("{rate}/s requested"));
         }
         parts.join(", ")
     }

@@ -4,7 +4,7 @@ use futures_util::future::LocalBoxFuture;
 use super::*;
 use crate::workload::Order;
 
-/// A target that takes 1 ms per operation and holds `len` bytes of the pattern of file 0, but for one of them.
+/// A target that takes 1 ms per operation and holds `len` bytes of the pattern of file 0, except for one byte.
 struct Slow {
     len: u64,
     most: Cell<u32>,
@@ -101,7 +101,7 @@ fn a_limited_rate_is_kept_and_what_waits_behind_a_slow_operation_counts_from_whe
         duration: Duration::from_millis(100),
         ..workload(Mix::Read)
     };
-    // One at a time takes 1 ms and a bit: 100 a second are no problem, 10,000 cannot be.
+    // One at a time takes slightly more than 1 ms: 100 a second are possible, 10,000 are not.
     let slow = measure_as(1 << 20, None, limited(100.0)).1.unwrap().counted;
     assert!((1..=11).contains(&slow.operations), "{}", slow.operations);
     let fast = measure_as(1 << 20, None, limited(10_000.0)).1.unwrap();
@@ -133,7 +133,7 @@ fn a_run_is_steered_from_outside() {
     assert_eq!((both.operations, both.reads.unwrap().count()), (2, 1));
 }
 
-/// A second at a million operations each, of any length: the histograms stay what they are.
+/// A second at a million operations per second, of any length: the size of the histograms does not change.
 #[test]
 fn a_million_samples_a_second_do_not_grow_memory() {
     let mut counted = Counted::new(Mix::Percent(50));
@@ -149,6 +149,6 @@ fn a_million_samples_a_second_do_not_grow_memory() {
     warm(&mut counted, 5_000_000);
     let after = crate::memory::resident(std::process::id()).unwrap();
     assert_eq!(counted.latency.count(), 5_001_000);
-    // Other tests of this process run meanwhile; the samples alone would be 80 MB.
+    // Other tests of this process run at the same time; the samples alone would be 80 MB.
     assert!(after < before + (40 << 20), "{before} {after}");
 }

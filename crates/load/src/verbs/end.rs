@@ -1,8 +1,7 @@
-//! One end of a connection, for work that waits for completions one kind at a time.
+//! One end of a connection, for work that waits for completions of one kind at a time.
 //!
-//! What: [`End`] posts work and sorts completions into messages and finished work.
-//! Spec: the contract of `weft_rdma::verbs`.
-//! Owns: the completions that nobody has asked for yet. Does not: retry; the first failure ends the workload.
+//! An [`End`] posts work and sorts completions into messages and finished work, as `weft_rdma::verbs` defines them;
+//! it keeps those not yet requested. Nothing is retried: the first failure ends the workload.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::collections::VecDeque;
@@ -22,16 +21,16 @@ pub enum EndError {
     /// The connection ended.
     #[error("{0}")]
     Ended(Disconnect),
-    /// A piece of work was refused.
+    /// A work request failed.
     #[error("{0}")]
     Work(WorkError),
-    /// The provider did not take a piece of work.
+    /// The provider rejected a work request.
     #[error("{0}")]
     Post(#[from] PostError),
-    /// The peer broke the rules of the workload.
-    #[error("the peer broke the protocol: {0}")]
+    /// The peer violated the protocol of the workload.
+    #[error("the peer violated the protocol: {0}")]
     Peer(&'static str),
-    /// The peer owed something, and nothing came.
+    /// The peer owed a reply, and nothing arrived.
     #[error("{0} from the peer: its process hangs or is stopped, or the path to it is gone")]
     Silent(#[from] Silent),
     /// The buffer pool is empty.
@@ -39,29 +38,29 @@ pub enum EndError {
     Memory,
 }
 
-/// A queue pair with its pool and what has arrived.
+/// A queue pair with its pool and the completions that have arrived.
 pub struct End {
     /// The queue pair.
     pub qp: Rc<dyn QueuePair>,
-    /// Where its buffers come from.
+    /// The pool for its buffers.
     pub pool: Pool,
     messages: VecDeque<Buf>,
     finished: VecDeque<(u64, Done)>,
     news: Vec<Completion>,
     busy: bool,
     heard: Heard,
-    /// Looks since the core was last left to others.
+    /// Polls since the core was last yielded.
     looks: u32,
 }
 
-/// Looks at a queue pair in a row before others of the core have a turn: some hundred microseconds of a socket's, some
-/// tens of a ring's.
+/// Polls of a queue pair in a row before the core's other tasks get a turn: some hundred microseconds for a socket,
+/// some tens for a ring.
 const LOOKS_PER_TURN: u32 = 512;
-/// Busy waiting for one completion that long has not paid: the core may sleep.
+/// After polling this long for one completion in vain, the core may sleep.
 const BUSY_MAX: Duration = Duration::from_millis(1);
 
 impl End {
-    /// Takes over a connected queue pair.
+    /// Takes a connected queue pair.
     pub fn new(qp: Rc<dyn QueuePair>, pool: Pool) -> End {
         End {
             qp,
@@ -75,14 +74,14 @@ impl End {
         }
     }
 
-    /// Whether to wait by asking the queue pair again and again, as perftest asks `ibv_poll_cq`: for one operation at a
-    /// time, whose answer takes about as long as a turn of the core's loop does. Not for long: a peer that says nothing
-    /// for `BUSY_MAX` is waited for as usual.
+    /// Whether to wait by polling the queue pair, as perftest polls `ibv_poll_cq`: for one operation at a time, whose
+    /// reply takes about as long as one round of the core's event loop. After `BUSY_MAX` without a completion, it
+    /// waits as usual.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
     }
 
-    /// Counts what comes, for whoever waits with a limit.
+    /// Counts completions, for a caller that waits with a limit.
     pub fn heard(&self) -> Heard {
         self.heard.clone()
     }
@@ -108,7 +107,7 @@ impl End {
         std::future::poll_fn(|cx| self.qp.poll(cx, &mut self.news)).await
     }
 
-    /// Waits for at least one completion and sorts what came.
+    /// Waits for at least one completion, and sorts all that arrived.
     pub async fn poll(&mut self) -> Result<(), EndError> {
         let ended = self.news().await;
         self.heard.note();
@@ -116,7 +115,7 @@ impl End {
             match completion.result {
                 Ok(Done::Received { buf, .. }) => self.messages.push_back(buf),
                 Ok(done) => self.finished.push_back((completion.id, done)),
-                // The end of the connection says more, and comes after the last of these.
+                // The connection's end says more, and follows the last of these.
                 Err(WorkError::Flushed) => {}
                 Err(e) => return Err(EndError::Work(e)),
             }
@@ -124,7 +123,7 @@ impl End {
         ended.map_err(EndError::Ended)
     }
 
-    /// The next message, in its receive buffer: post that again with [`End::recv`].
+    /// The next message, in its receive buffer; post that again with [`End::recv`].
     pub async fn message(&mut self) -> Result<Buf, EndError> {
         loop {
             if let Some(buf) = self.messages.pop_front() {
@@ -134,7 +133,7 @@ impl End {
         }
     }
 
-    /// The next piece of work that finished.
+    /// The next finished work request.
     pub async fn finished(&mut self) -> Result<(u64, Done), EndError> {
         loop {
             if let Some(finished) = self.finished.pop_front() {
@@ -144,17 +143,17 @@ impl End {
         }
     }
 
-    /// A message that has arrived already.
+    /// A message that has already arrived.
     pub fn take_message(&mut self) -> Option<Buf> {
         self.messages.pop_front()
     }
 
-    /// A piece of work that has finished already.
+    /// A work request that has already finished.
     pub fn take_finished(&mut self) -> Option<(u64, Done)> {
         self.finished.pop_front()
     }
 
-    /// A buffer of `len` bytes, with whatever they were before.
+    /// A buffer of `len` bytes with undefined content.
     pub fn buffer(&self, len: usize) -> Result<Buf, EndError> {
         let mut buf = self.pool.try_alloc(len).ok_or(EndError::Memory)?;
         buf.set_len(len);
@@ -177,17 +176,17 @@ impl End {
         self.qp.post(work).map_err(|(e, _)| EndError::Post(e))
     }
 
-    /// Opens `buf` to the peer.
+    /// Registers `buf` for the peer.
     pub fn register(&self, buf: Buf, access: Access) -> Result<Segment, EndError> {
         Ok(self.qp.register(buf, access)?)
     }
 
-    /// Takes a region back that [`End::register`] opened.
+    /// Invalidates a region that [`End::register`] registered.
     pub fn take_back(&self, stag: Stag) -> Result<Buf, EndError> {
-        self.qp.invalidate(stag).ok_or(EndError::Peer("a region was taken away twice"))
+        self.qp.invalidate(stag).ok_or(EndError::Peer("a region was invalidated twice"))
     }
 
-    /// Ends the connection in good order: what was sent goes out, and the peer sees the end.
+    /// Closes the connection in order: queued data is sent, and the peer sees the end.
     pub async fn close(mut self) {
         self.qp.close();
         while self.poll().await.is_ok() {}

@@ -1,6 +1,6 @@
 //! Workloads on bare verbs, without a storage protocol: data checks and measurements between two queue pairs.
 //!
-//! Owns: nothing of its own. Does not: choose a provider; the caller hands over a queue pair or a listener.
+//! The caller chooses the provider and passes a queue pair or a listener.
 
 pub mod bench;
 pub mod end;

@@ -1,18 +1,16 @@
-//! How many operations fill a given time, by what the last batch showed.
-//!
-//! Owns: the pace so far. Does not: read a clock.
+//! Computes how many operations fill a given time, from the pace of the last batch.
 
 use std::time::Duration;
 
-/// A batch is at most this many times as long as the one before: the first ones are slow for other reasons.
+/// A batch is at most this many times as long as the previous one, because the first ones are slow for other reasons.
 const GROWTH: u64 = 8;
-/// Share of the time that warms up first and is not counted: one part in this many. Fresh TCP connections speed up for
-/// a while, and so do caches.
+/// The part of the time used as an uncounted warm-up: one in this many. Fresh TCP connections speed up for a while,
+/// and caches fill.
 const WARM_UP_PARTS: u32 = 4;
-/// Batches that a measurement by time is cut into, at least.
+/// Least number of batches in a measurement by time.
 const BATCHES: u32 = 10;
 
-/// Sizes the batches of a measurement.
+/// Determines the batch sizes of a measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     seconds_each: f64,
@@ -20,29 +18,29 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Operations of a batch of about `time`, from 1 to `most`.
+    /// Operations in a batch of about `time`, from 1 to `most`.
     pub fn batch_for(&self, time: Duration, most: u64) -> u64 {
         let wanted =
             if self.seconds_each > 0.0 { (time.as_secs_f64() / self.seconds_each) as u64 } else { 1 };
         wanted.clamp(1, (self.last_batch * GROWTH).max(1)).min(most)
     }
 
-    /// A batch is over.
+    /// A batch has finished.
     pub fn took(&mut self, operations: u64, elapsed: Duration) {
         *self = Pace { seconds_each: elapsed.as_secs_f64() / operations as f64, last_batch: operations };
     }
 
-    /// How long to warm up before measuring for `time`.
+    /// The warm-up time before measuring for `time`.
     pub fn warm_up(time: Duration) -> Duration {
         time / WARM_UP_PARTS
     }
 
-    /// How many operations to warm up with before measuring `count`.
+    /// The number of warm-up operations before measuring `count`.
     pub fn warm_up_count(count: u64) -> u64 {
         (count / u64::from(WARM_UP_PARTS)).max(1)
     }
 
-    /// How long a batch should be of which `done` of `time` is over.
+    /// The length of the next batch when `done` of `time` has passed.
     pub fn slice(time: Duration, done: Duration) -> Duration {
         (time / BATCHES).min(time.saturating_sub(done))
     }

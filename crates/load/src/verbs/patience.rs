@@ -1,7 +1,7 @@
-//! Waits for a peer that end, and that the user is told of.
+//! Waits with a limit for a peer, and reports them to the user.
 //!
-//! Owns: a count of what came from the queue pair. It is looked at from outside, so a wait costs nothing per completion.
-//! Does not: end the connection; whoever gives up drops it.
+//! A counter of completions from the queue pair is checked from outside, so a wait costs nothing per completion. The
+//! caller that gives up drops the connection.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -11,29 +11,30 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use weft_machine::rt;
 
-/// How long a peer may take to answer when nothing else is under way: to set up a connection, to make a round of a ping.
+/// How long a peer may take to reply when nothing else is under way: when setting up a connection, or in a round of a
+/// ping.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// How long nothing may come from a connection that is under load: a slow path has much to deliver before an answer.
+/// How long a connection under load may deliver nothing: a slow path has much to deliver before a reply.
 pub const LOAD_LIMIT: Duration = Duration::from_secs(30);
-/// A silence that is longer than this is told.
+/// A longer silence is reported.
 const UNTOLD: Duration = Duration::from_secs(2);
 
-/// The peer owed something, and nothing came.
+/// The peer owed a reply, and nothing arrived.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer in {} s", .0.as_secs())]
 pub struct Silent(pub Duration);
 
-/// Counts what came from a queue pair.
+/// Counts completions of a queue pair.
 #[derive(Clone, Debug, Default)]
 pub struct Heard(Rc<Cell<u64>>);
 
 impl Heard {
-    /// Something came.
+    /// Notes a completion.
     pub(super) fn note(&self) {
         self.0.set(self.0.get().wrapping_add(1));
     }
 
-    /// Carries out `work`, which is dropped once nothing has come for `limit`. `whom` is waited for.
+    /// Runs `work`, which is dropped once nothing has arrived for `limit`. `whom` names the peer in messages.
     pub async fn within<T>(
         &self,
         limit: Duration,
@@ -46,7 +47,7 @@ impl Heard {
         }
     }
 
-    /// Returns when nothing has come for so long. A silence is noticed up to one step late, never early.
+    /// Returns when nothing has arrived for this long. It returns up to one step late, never early.
     async fn silence(&self, limit: Duration, whom: &str) {
         let step = UNTOLD.min(limit);
         let mut before = self.0.get();
@@ -91,7 +92,7 @@ mod tests {
                 }
             };
             assert!(heard.within(ANSWER_LIMIT, "the peer", talks).await.is_ok());
-            // What it has said does not count for ever.
+            // Earlier completions do not count forever.
             let falls_silent = async {
                 rt::sleep(Duration::from_secs(5)).await;
                 heard.note();

@@ -1,11 +1,10 @@
-//! A data check in the manner of rping: the client's bytes go to the server by RDMA Read and come back by RDMA Write.
+//! A data check modelled on rping: the client's bytes travel to the server by RDMA Read and back by RDMA Write.
 //!
-//! What: [`Client`] makes rounds and compares; [`serve`] is the other side. Either works against rdma-core's rping.
-//! Spec: rping(1); `wire::rping` draws the message and the round.
-//! Owns: the two regions of a round. Does not: connect, print or pause between rounds.
+//! [`Client`] runs rounds and compares; [`serve`] is the other side. Either interoperates with rdma-core's rping. See
+//! rping(1); `wire::rping` defines the message and the round.
 //!
-//! rping's server writes back a C string: what it read up to the first zero byte. The bytes of a round are therefore
-//! text that ends with the only zero byte of it, as rping's own are.
+//! rping's server writes back a C string: what it read up to the first zero byte. So the bytes of a round are text
+//! that ends with its only zero byte, as rping's own are.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::time::Duration;
@@ -19,13 +18,13 @@ use super::end::{End, EndError};
 
 /// The largest round. rping itself stops at 64 KiB.
 pub const MAX_SIZE: u32 = 1 << 20;
-/// What rping uses when it is not told a size.
+/// rping's default size.
 pub const DEFAULT_SIZE: u32 = 64;
-/// Where rping listens.
+/// rping's default port.
 pub const PORT: u16 = 7174;
-/// Receive buffers that each side keeps posted: a round never has more than one message under way.
+/// Receive buffers that each side keeps posted: a round never has more than one message outstanding.
 pub const RECVS: usize = 2;
-/// Room of a receive buffer; a message of any other length than 16 is seen as what it is.
+/// Size of a receive buffer: large enough to recognize messages that are not 16 bytes long.
 pub const RECV_BYTES: usize = 64;
 
 /// First and last character of rping's text.
@@ -36,14 +35,14 @@ const LETTERS: u64 = (LAST - FIRST) as u64 + 1;
 /// Why pinging ended.
 #[derive(Debug, thiserror::Error)]
 pub enum PingError {
-    /// The connection or a piece of work failed.
+    /// The connection or a work request failed.
     #[error("{0}")]
     End(#[from] EndError),
-    /// The peer sent something that is no message of rping.
+    /// The peer's message is not an rping message.
     #[error("the peer does not speak rping: {0}")]
     Malformed(#[from] weft_wire::rping::Malformed),
-    /// What came back differs.
-    #[error("round {round}: byte {at} of {size} came back as {got:#04x}, sent was {sent:#04x}")]
+    /// The returned bytes differ.
+    #[error("round {round}: byte {at} of {size} came back as {got:#04x}, but {sent:#04x} was sent")]
     Differs {
         /// The round, from 1.
         round: u64,
@@ -51,28 +50,28 @@ pub enum PingError {
         at: usize,
         /// Bytes of the round.
         size: usize,
-        /// What came back.
+        /// The byte returned.
         got: u8,
-        /// What was sent.
+        /// The byte sent.
         sent: u8,
     },
-    /// The peer advertises more than a round may have.
-    #[error("the peer advertises {0} bytes; a round has 1 to {MAX_SIZE}")]
+    /// The peer advertises more than a round allows.
+    #[error("the peer advertises {0} bytes, but a round has 1 to {MAX_SIZE}")]
     Size(u32),
-    /// The sink is smaller than what was read from the source.
-    #[error("the peer's sink has {sink} bytes, its source had {source_bytes}")]
+    /// The peer's sink is smaller than its source was.
+    #[error("the peer's sink has {sink} bytes, but its source had {source_bytes}")]
     Sink {
-        /// Bytes of the sink.
+        /// Size of the sink in bytes.
         sink: u32,
-        /// Bytes of the source.
+        /// Size of the source in bytes.
         source_bytes: u32,
     },
-    /// This end may not read from the peer.
+    /// The peer accepts no RDMA Reads.
     #[error("the peer accepts no RDMA Reads (its IRD is 0): start it with an IRD of at least 1")]
     NoReads,
 }
 
-/// The receive buffers to hand over when a connection is accepted, or to post once it is made.
+/// The receive buffers to pass when accepting a connection, or to post once it is made.
 pub fn recvs(pool: &weft_machine::Pool) -> Result<Vec<Work>, EndError> {
     (0..RECVS)
         .map(|_| {
@@ -90,7 +89,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of rounds of `size` bytes over `end`; posts its receive buffers.
+    /// A client for rounds of `size` bytes over `end`; posts its receive buffers.
     pub fn new(end: End, size: u32) -> Result<Client, PingError> {
         if size == 0 || size > MAX_SIZE {
             return Err(PingError::Size(size));
@@ -101,7 +100,7 @@ impl Client {
         Ok(Client { end, size: size as usize, rounds: 0 })
     }
 
-    /// One round: how long it took. Bytes that came back differently are an error.
+    /// Runs one round; returns how long it took. Returned bytes that differ are an error.
     pub async fn round(&mut self) -> Result<Duration, PingError> {
         let text = text(self.rounds, self.size);
         let mut source = self.end.buffer(self.size)?;
@@ -111,7 +110,7 @@ impl Client {
         let started = rt::now();
         let source = self.end.register(source, Access::RemoteRead)?;
         self.tell(source).await?;
-        // Nobody may read what is not advertised any more.
+        // The region is no longer advertised, so nobody may read it.
         drop(self.end.take_back(source.stag)?);
         let sink = self.end.register(sink, Access::RemoteWrite)?;
         self.tell(sink).await?;
@@ -126,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Advertises `region` and waits until the server is through with it.
+    /// Advertises `region` and waits until the server has finished with it.
     async fn tell(&mut self, region: Segment) -> Result<(), PingError> {
         let advert = Advert { address: region.offset, rkey: region.stag.0, size: region.len };
         self.end.send(Bytes::copy_from_slice(&advert.emit()))?;
@@ -141,7 +140,7 @@ impl Client {
     }
 }
 
-/// The text of round `n`: "rdma-ping-N: " and letters that begin one further in each round, as rping's do.
+/// The text of round `n`: "rdma-ping-N: " and letters that start one further in each round, as rping's do.
 fn text(n: u64, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{n}: ").into_bytes();
     let after =
@@ -154,7 +153,8 @@ fn text(n: u64, size: usize) -> Vec<u8> {
     text
 }
 
-/// Answers rounds until the client leaves; how many there were. The end's receive buffers are posted already.
+/// Answers rounds until the client disconnects; returns how many there were. The end's receive buffers are already
+/// posted.
 pub async fn serve(end: &mut End) -> Result<u64, PingError> {
     if end.qp.caps().ord == 0 {
         return Err(PingError::NoReads);
@@ -171,14 +171,14 @@ pub async fn serve(end: &mut End) -> Result<u64, PingError> {
         let into = end.pool.try_alloc(source.len as usize).ok_or(EndError::Memory)?;
         end.post(Work::Read { id: 1, into, from: source })?;
         let (_, Done::Read { buf }) = end.finished().await? else {
-            return Err(EndError::Peer("something else finished than the RDMA Read").into());
+            return Err(EndError::Peer("something other than the RDMA Read finished").into());
         };
         answer(end)?;
         let sink = advert(end).await?;
         if sink.len < source.len {
             return Err(PingError::Sink { sink: sink.len, source_bytes: source.len });
         }
-        // The answer follows the bytes: it arrives when they have.
+        // The reply follows the bytes, so they have arrived when it does.
         end.post(Work::Write { id: 2, data: buf.freeze().into(), to: sink, signalled: false })?;
         answer(end)?;
         rounds = rounds.saturating_add(1);

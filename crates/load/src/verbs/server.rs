@@ -1,7 +1,7 @@
-//! The passive side of the workloads on verbs: accepts connections and serves each until its client leaves.
+//! The passive side of the workloads on verbs: accepts connections and serves each until its client disconnects.
 //!
-//! What: [`serve`] runs one listener; what a connection wants is told by its private data.
-//! Owns: the connections. Does not: bind, or stop by itself; whoever drops the future stops it.
+//! [`serve`] runs one listener; a connection's private data selects the workload. The listener is bound by the
+//! caller, and dropping the future stops it.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::cell::Cell;
@@ -17,12 +17,12 @@ use super::end::{End, EndError};
 use super::perf::{self, server::PerfError};
 use super::ping::{self, PingError};
 
-/// Connections at a time. More are closed at once, with a line in the log.
+/// Most concurrent connections. More are closed at once, and logged.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// Memory of a server's buffers: the regions of its clients and their receive buffers.
+/// Memory for a server's buffers: its clients' regions and receive buffers.
 pub const BUFFERS: usize = 2 << 30;
 
-/// What a server answers.
+/// The workloads that a server accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answers {
     /// Pings only.
@@ -31,13 +31,13 @@ pub enum Answers {
     All,
 }
 
-/// Why a connection ended otherwise than by its client's leaving.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Set-up failed.
     #[error("not established: {0}")]
     Connect(#[from] ConnectError),
-    /// Buffers or work.
+    /// Buffers or work requests failed.
     #[error("{0}")]
     End(#[from] EndError),
     /// A round failed.
@@ -48,10 +48,10 @@ pub enum ServeError {
     Perf(#[from] PerfError),
 }
 
-/// How long an accept waits when the process is out of descriptors or memory.
+/// How long accepting pauses when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts from `listener` until dropped. What becomes of connections is logged.
+/// Accepts from `listener` until dropped. The outcome of each connection is logged.
 pub async fn serve(listener: Box<dyn Listener>, answers: Answers, pool: Pool) -> std::io::Result<()> {
     let open = Rc::new(Cell::new(0));
     loop {
@@ -72,7 +72,7 @@ pub async fn serve(listener: Box<dyn Listener>, answers: Answers, pool: Pool) ->
         let (open, pool) = (open.clone(), pool.clone());
         rt::spawn(async move {
             if let Err(e) = connection(incoming, answers, pool).await {
-                tracing::warn!("a connection ended: {e}");
+                tracing::warn!("a connection failed: {e}");
             }
             open.set(open.get().saturating_sub(1));
         })
@@ -83,7 +83,7 @@ pub async fn serve(listener: Box<dyn Listener>, answers: Answers, pool: Pool) ->
 async fn connection(incoming: Box<dyn Incoming>, answers: Answers, pool: Pool) -> Result<(), ServeError> {
     let request: Box<dyn Request> = incoming.request().await?;
     let peer = request.peer();
-    // rping has no private data, other than a plan it means nothing.
+    // rping's private data is empty; whatever else does not parse as a plan is ignored.
     let measures = !matches!(Plan::parse(request.private_data()), Err(Malformed::Magic));
     if measures && answers == Answers::All {
         let batches = perf::server::serve(request, pool).await?;
@@ -92,7 +92,7 @@ async fn connection(incoming: Box<dyn Incoming>, answers: Answers, pool: Pool) -
     }
     if measures {
         tracing::warn!(
-            "{peer} wants to measure, this server answers pings only: start `weft rdma perf server`"
+            "{peer} requested a measurement, but this server answers only pings: start `weft rdma perf server`"
         );
         return Ok(request.reject(bytes::Bytes::new()).await?);
     }

@@ -1,16 +1,16 @@
-//! Many durations as a few figures.
+//! Summarizes durations.
 //!
-//! Owns: a histogram of fixed size, however many samples. Does not: take the time.
+//! A histogram has a fixed size, however many samples it counts.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest time that is told apart; longer ones count as this.
+/// The longest distinct time; longer ones count as this.
 const MAX_NS: u64 = 60_000_000_000;
 
-/// Collects durations with three significant digits: 190 KiB.
+/// Counts durations with three significant digits, in 190 KiB.
 #[derive(Clone, Debug)]
 pub struct Times(Histogram<u64>);
 
@@ -20,7 +20,7 @@ impl Default for Times {
     }
 }
 
-/// What a set of durations looks like; microseconds.
+/// A summary of durations, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     /// The shortest.
@@ -31,26 +31,26 @@ pub struct Quantiles {
     pub mean_us: f64,
     /// The standard deviation.
     pub stdev_us: f64,
-    /// 99 of 100 are shorter.
+    /// 99 % are shorter.
     pub p99_us: f64,
-    /// 999 of 1000 are shorter.
+    /// 99.9 % are shorter.
     pub p999_us: f64,
     /// The longest.
     pub max_us: f64,
 }
 
 impl Times {
-    /// One more.
+    /// Counts one duration.
     pub fn record(&mut self, time: Duration) {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(MAX_NS));
     }
 
-    /// How many there are.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The figures; `None` without a sample.
+    /// The summary; `None` without a sample.
     pub fn quantiles(&self) -> Option<Quantiles> {
         if self.0.is_empty() {
             return None;
@@ -70,7 +70,7 @@ impl Times {
 }
 
 impl Quantiles {
-    /// Every time divided by `parts`: 2 makes one way of a round trip.
+    /// Every time divided by `parts`: 2 yields one way of a round trip.
     #[must_use]
     pub fn divided(self, parts: f64) -> Quantiles {
         Quantiles {
@@ -100,7 +100,7 @@ mod tests {
         assert!(near(all.min_us, 1.0) && near(all.p50_us, 500.0) && near(all.p99_us, 990.0), "{all:?}");
         assert!(near(all.max_us, 1000.0) && near(all.mean_us, 500.5), "{all:?}");
         assert!(near(times.quantiles().unwrap().divided(2.0).p50_us, 250.0));
-        // What is longer than anything that is told apart still counts.
+        // Times beyond the longest distinct one still count.
         times.record(Duration::from_secs(3600));
         assert_eq!(times.count(), 1001);
     }

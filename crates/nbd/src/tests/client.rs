@@ -1,4 +1,4 @@
-//! The other end: a client that says what it is told to, over a real socket, and understands every reply.
+//! A scripted client over a real socket, which parses every reply.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -21,7 +21,7 @@ use weft_wire::nbd::transmission::{
 
 use crate::{Config, Error, Export, Limits, Server};
 
-/// Bytes of every volume here.
+/// Size of every volume in these tests.
 pub(super) const SIZE: u64 = 64 << 20;
 
 /// A server whose exports are in memory.
@@ -66,12 +66,12 @@ impl Ended {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Answer {
     pub cookie: u64,
-    /// Of a READ, at their places.
+    /// Data of a READ, in place.
     pub data: Vec<u8>,
     pub error: Option<Code>,
-    /// Other chunks than those of data.
+    /// Chunks other than data.
     pub chunks: Vec<Chunk>,
-    /// Chunks of data.
+    /// Number of data chunks.
     pub pieces: usize,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects; the greeting is read and answered.
+    /// Connects, and reads and answers the greeting.
     pub(super) async fn connect(server: &Arc<Server>) -> Client {
         Client::silent(server).greeted().await
     }
@@ -97,7 +97,7 @@ impl Client {
         client
     }
 
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(super) fn silent(server: &Arc<Server>) -> Client {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
         let over =
@@ -123,7 +123,7 @@ impl Client {
         Client { stream, structured: false, ended, cookie: 100 }
     }
 
-    /// Connects, and goes to `export` with structured replies and `base:allocation`, or with neither.
+    /// Connects and chooses `export`, with structured replies and `base:allocation`, or with neither.
     pub(super) async fn go(server: &Arc<Server>, export: &str, structured: bool) -> Client {
         Client::connect(server).await.gone(export, structured).await
     }
@@ -167,7 +167,7 @@ impl Client {
         assert!(self.try_exact(into).await, "the server hung up");
     }
 
-    /// Sends an option and reads its replies, up to the one that ends them.
+    /// Sends an option and reads its replies up to the final one.
     pub(super) async fn option(&self, choice: Choice) -> Vec<Reply> {
         let bytes = choice.emit();
         self.send(&bytes).await;
@@ -193,7 +193,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; its cookie.
+    /// Sends a request; returns its cookie.
     pub(super) async fn ask(
         &mut self,
         command: Command,
@@ -230,7 +230,7 @@ impl Client {
         answer.data
     }
 
-    /// The next whole reply; a READ of `len` bytes at `offset` if it is one.
+    /// The next whole reply, which may be that of a READ of `len` bytes at `offset`.
     pub(super) async fn answer(&self, offset: u64, len: u32) -> Answer {
         let mut answer = Answer { data: vec![0; len as usize], ..Answer::default() };
         let mut covered = 0;
@@ -278,7 +278,7 @@ impl Client {
         Chunk::parse(header, &payload).expect("a chunk")
     }
 
-    /// Whether the server hangs up without a word.
+    /// Whether the server closes the connection without another byte.
     pub(super) async fn is_over(&self) -> bool {
         !self.try_exact(&mut [0]).await
     }
@@ -288,7 +288,7 @@ pub(super) fn wanted(export: &str) -> Wanted {
     Wanted { export: export.into(), infos: vec![INFO_BLOCK_SIZE, INFO_DESCRIPTION] }
 }
 
-/// Runs a story on a loop of its own.
+/// Runs a story in an event loop of its own.
 pub(super) fn tell<F: Future<Output = ()>>(story: F) {
     rt::block_on(story).expect("the loop starts");
 }

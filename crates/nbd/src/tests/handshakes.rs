@@ -1,4 +1,4 @@
-//! Handshakes as clients make them, and as none should.
+//! Handshakes, proper and improper.
 
 use weft_wire::nbd::handshake::{
     BASE_ALLOCATION, Choice, Chosen, ClientFlags, Info, OptionCode, OptionHeader, Queries, Refusal, Reply,
@@ -45,13 +45,13 @@ fn info_tells_what_was_asked_for_and_the_handshake_goes_on() {
         let about = Reply::Info(Info::Description("the volume vol1".into()));
         let sizes = Reply::Info(Info::BlockSize { minimum: 1, preferred: 4096, maximum: 32 << 20 });
         assert_eq!(replies, [export, about, sizes, Reply::Ack]);
-        // Structured replies bring a flag; being read-only takes some.
+        // Structured replies add a flag; read-only exports lack some.
         client.option(Choice::StructuredReply).await;
         let replies = client.option(Choice::Info(wanted("ro2"))).await;
         let Reply::Info(Info::Export { flags, .. }) = replies[0] else { panic!("{replies:?}") };
         assert!(flags & flag::READ_ONLY != 0 && flags & flag::SEND_DF != 0 && flags & flag::SEND_TRIM == 0);
         assert_eq!(refusal(&client.option(Choice::Go(wanted("vol3"))).await), Refusal::UnknownExport);
-        // Of two volumes, none is the default.
+        // With two volumes, there is no default.
         assert_eq!(refusal(&client.option(Choice::Info(wanted(""))).await), Refusal::UnknownExport);
     });
 }
@@ -71,7 +71,7 @@ fn export_name_goes_at_once_with_zeros_or_without() {
         for no_zeroes in [true, false] {
             let mut client = Client::silent(&server);
             client.try_exact(&mut [0; 18]).await;
-            // The oldest of clients: not even fixed newstyle.
+            // The oldest kind of client: not even fixed newstyle.
             client.send(&ClientFlags { fixed_newstyle: false, no_zeroes }.emit()).await;
             client.send(&Choice::ExportName("vol1".into()).emit()).await;
             let mut chosen = vec![0; if no_zeroes { 10 } else { 134 }];
@@ -109,7 +109,7 @@ fn metadata_contexts_need_structured_replies_and_belong_to_an_export() {
         assert_eq!(refusal(&nowhere), Refusal::UnknownExport);
         let set = client.option(Choice::SetMetaContext(queries("vol1", &[BASE_ALLOCATION]))).await;
         assert_eq!(set, [context(1), Reply::Ack]);
-        // Chosen for one volume, gone to another: there is no context.
+        // A context chosen for one volume does not apply to another.
         client.option(Choice::Go(wanted("vol2"))).await;
         let answer = client.call(Command::BLOCK_STATUS, 0, 0, 4096).await;
         assert!(answer.error.is_some(), "{answer:?}");
@@ -135,16 +135,16 @@ fn what_is_not_known_or_not_offered_is_answered_and_the_handshake_goes_on() {
     tell(async {
         let client = Client::connect(&server(&["vol1"], Limits::default())).await;
         assert_eq!(refusal(&client.option(Choice::StartTls).await), Refusal::Policy);
-        // Extended headers, which this server does not speak.
+        // Extended headers, which this server does not support.
         let extended = Choice::Unknown(OptionCode(11));
         assert_eq!(refusal(&client.option(extended).await), Refusal::Unsupported);
-        // Data where there is none, and too little of it.
+        // Data where none is expected, and too little of it.
         for (code, data) in [(OptionCode::LIST, &b"x"[..]), (OptionCode::GO, b"\0\0\0\x04vo")] {
             client.send(&OptionHeader { code, len: data.len() as u32 }.emit()).await;
             client.send(data).await;
             assert_eq!(refusal(&client.replies(code).await), Refusal::Invalid);
         }
-        // Longer than anybody reads: skipped, and refused.
+        // Longer than accepted: skipped, and refused.
         let long = OptionHeader { code: OptionCode::INFO, len: 100_000 };
         client.send(&long.emit()).await;
         client.send(&vec![0; 100_000]).await;
@@ -173,10 +173,10 @@ fn where_tls_is_wanted_nothing_is_said_before_it() {
         let why = "this server speaks under TLS only";
         assert_eq!(option(choice), refused(code, Refusal::TlsRequired, why));
     }
-    // This one cannot be answered by a no.
+    // This one has no error reply.
     assert_eq!(option(Choice::ExportName("vol1".into())), Step::End(Vec::new()));
     assert_eq!(option(Choice::StartTls), Step::StartTls(Reply::Ack.emit(OptionCode::STARTTLS)));
-    let again = refused(OptionCode::STARTTLS, Refusal::Invalid, "TLS has begun already");
+    let again = refused(OptionCode::STARTTLS, Refusal::Invalid, "TLS is already active");
     assert_eq!(option(Choice::StartTls), again);
     assert!(matches!(option(Choice::Go(wanted("vol1"))), Step::Start { structured: false, .. }));
 }

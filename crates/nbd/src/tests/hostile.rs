@@ -23,7 +23,7 @@ fn what_is_no_request_ends_the_connection() {
         let client = Client::go(&server, "vol1", true).await;
         client.send(&[0xff; 28]).await;
         assert!(matches!(client.ended.wait().await, Err(Error::Malformed(_))));
-        // A payload that nobody would take: there is no way on in the stream.
+        // A payload that is too long to skip: the stream cannot continue.
         let mut client = Client::go(&server, "vol1", true).await;
         client.ask(Command::WRITE, 0, 0, (32 << 20) + 1, &[]).await;
         assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
@@ -44,7 +44,7 @@ fn a_client_that_dies_at_any_byte_takes_nobody_along() {
             let ended = client.ended.wait().await;
             assert!(ended.is_ok() == (cut == 0), "cut at {cut}: {ended:?}");
         }
-        // The rest of the world goes on.
+        // Other clients are still served.
         assert_eq!(Client::go(&server, "vol1", true).await.read(SIZE - 1, 1).await, [0]);
     });
 }
@@ -72,11 +72,11 @@ fn what_a_client_begins_it_ends_in_time() {
         let client = Client::go(&server, "vol1", true).await;
         client.send(&[0x25, 0x60]).await;
         assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
-        // The payload of a WRITE that is refused, because it ends behind the volume.
+        // The payload of a WRITE that is refused because it ends beyond the volume.
         let mut client = Client::go(&server, "vol1", true).await;
         client.ask(Command::WRITE, 0, SIZE, 4096, &[1; 10]).await;
         assert!(matches!(client.ended.wait().await, Err(Error::Violation(_))));
-        // Between requests a client has all the time it wants.
+        // Between requests, a client may wait as long as it likes.
         let mut client = Client::go(&server, "vol1", true).await;
         for _ in 0..2 {
             rt::sleep(std::time::Duration::from_millis(5)).await;
@@ -123,7 +123,7 @@ fn random_bytes_end_a_connection_and_nothing_else() {
                 1 => Client::connect(&server).await,
                 _ => Client::go(&server, "vol1", true).await,
             };
-            // It may have hung up before all is sent.
+            // The server may have closed the connection before all is sent.
             drop(client.stream.send_all(&[bytes.into()]).await);
             drop(client.stream);
             assert!(client.ended.wait().await.is_err(), "round {round}");
@@ -131,7 +131,7 @@ fn random_bytes_end_a_connection_and_nothing_else() {
     });
 }
 
-/// A block that is told when to answer, and when to fail.
+/// A block device whose replies and failures the test controls.
 #[derive(Debug)]
 struct Slow {
     inside: Plain,
@@ -153,7 +153,7 @@ impl Slow {
     }
 }
 
-/// A request that has not ended, nor been given up.
+/// A request that has neither finished nor been dropped.
 struct UnderWay<'a>(&'a AtomicUsize);
 
 impl UnderWay<'_> {
@@ -215,7 +215,7 @@ fn requests_under_way_are_limited_and_none_is_lost() {
     });
 }
 
-/// What it has been granted, others wait for: what is polled no more is given up.
+/// Others wait for what a request was granted, so requests that are no longer polled are dropped.
 #[test]
 fn a_write_in_pieces_is_given_up_by_a_server_that_drains_while_others_go_on() {
     tell(async {
@@ -284,7 +284,7 @@ fn what_the_volume_fails_at_is_the_clients_to_know() {
             let mut client = Client::go(&server, "vol1", structured).await;
             slow.failing.store(true, Ordering::Relaxed);
             assert_eq!(client.write(0, 0, &[1; 512]).await, Some(Code::Io));
-            // In pieces: what follows the piece that failed is taken off the stream.
+            // In pieces: what follows the failed piece is discarded.
             assert_eq!(client.write(0, 0, &vec![1; 5 << 20]).await, Some(Code::Io));
             for command in [Command::READ, Command::FLUSH, Command::TRIM] {
                 let len = if command == Command::FLUSH { 0 } else { 512 };
@@ -316,7 +316,7 @@ fn an_announced_write_has_no_buffer_until_part_of_it_is_here() {
     });
 }
 
-/// Each flush of a volume that can no longer be flushed was a line of the log, for ever.
+/// Regression: each flush of a volume that could no longer be flushed was logged, forever.
 #[test]
 fn a_volume_that_fails_for_hours_fills_no_log() {
     let ((), lines) = sim::logged(1, async {
@@ -334,7 +334,7 @@ fn a_volume_that_fails_for_hours_fills_no_log() {
         }
         failed(1);
     });
-    // The first ten, and five reminders; and of another volume its own.
+    // The first ten, and five reminders; another volume has its own.
     let failures: Vec<_> = lines.iter().filter(|(_, line)| line.contains("the volume failed")).collect();
     assert_eq!(failures.len(), 16);
     assert!(failures[14].1.contains("599 more like this"), "{failures:?}");

@@ -1,4 +1,4 @@
-//! Requests and what becomes of them, with simple replies and with structured ones.
+//! Requests and their outcomes, with simple and with structured replies.
 
 use weft_machine::{buf, rt};
 use weft_wire::nbd::transmission::{Chunk, Code, Command, Descriptor, command_flags as flag};
@@ -12,7 +12,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
-/// Tells a story once with each kind of replies.
+/// Runs a story once with each kind of reply.
 fn each<F: Future<Output = ()>>(story: impl Fn(Client) -> F) {
     for structured in [false, true] {
         tell(async {
@@ -24,7 +24,7 @@ fn each<F: Future<Output = ()>>(story: impl Fn(Client) -> F) {
 #[test]
 fn what_was_written_is_read() {
     each(|mut client| async move {
-        // Small ones from memory, large ones by sendfile, one in pieces; at odd places, too.
+        // Small ones from memory, large ones by sendfile, one in pieces; at unaligned offsets, too.
         for (offset, len) in
             [(0, 4096), (513, 1), (1, 65_536), (4096, 65_537), (777, 3 << 20), (SIZE - (9 << 20), 9 << 20)]
         {
@@ -63,7 +63,7 @@ fn many_requests_at_once_are_answered_each_by_its_cookie() {
         for i in 0..500_u64 {
             open.insert(client.ask(Command::READ, 0, i * 512, 512, &[]).await, i);
         }
-        // Replies may come in any order; these were all at hand, and come as they were asked for.
+        // Replies may come in any order; these were all cached, and come in the order of the requests.
         for i in 0..500_u64 {
             let answer = client.answer(i * 512, 512).await;
             assert_eq!((open.remove(&answer.cookie), answer.data), (Some(i), pattern(512, i as u8)));
@@ -84,7 +84,7 @@ fn zeros_and_trims_and_flushes() {
         assert_eq!(client.call(Command::TRIM, 0, 8192, 8192).await.error, None);
         assert_eq!(client.call(Command::FLUSH, 0, 0, 0).await.error, None);
         assert_eq!(client.call(Command::CACHE, 0, 0, 1 << 20).await.error, None);
-        // The whole volume at once, which is more than a READ may be.
+        // The whole volume at once, which exceeds the limit of a READ.
         assert_eq!(client.call(Command::WRITE_ZEROES, 0, 0, SIZE as u32).await.error, None);
         assert_eq!(client.read(0, 1 << 20).await, vec![0; 1 << 20]);
     });
@@ -136,13 +136,13 @@ fn what_is_refused_has_a_reason_and_the_connection_goes_on() {
         ] {
             let answer = client.call(command, flags, offset, len).await;
             assert_eq!(answer.error, Some(expected), "{command:?} {flags} {offset} {len}");
-            // For people, where there is room for it.
+            // An error text, if the reply has space for it.
             assert_eq!(
                 structured,
                 matches!(&answer.chunks[..], [Chunk::Error { message, .. }] if !message.is_empty())
             );
         }
-        // A refused WRITE has its payload all the same.
+        // A refused WRITE is still followed by its payload.
         for (flags, offset, expected) in
             [(0, SIZE - 100, Code::NoSpace), (0, u64::MAX, Code::NoSpace), (flag::REQ_ONE, 0, Code::Invalid)]
         {
@@ -163,7 +163,7 @@ fn without_fragments_there_is_one_chunk() {
             assert_eq!((answer.error, answer.pieces), (None, 1));
             assert_eq!(answer.data[1 << 20..][..4096], pattern(4096, 5));
         }
-        // DF is a flag of structured replies.
+        // DF requires structured replies.
         let mut simple = Client::go(&server, "vol1", false).await;
         assert_eq!(simple.call(Command::READ, flag::DF, 0, 512).await.error, Some(Code::Invalid));
     });
@@ -184,7 +184,7 @@ fn the_status_tells_data_from_holes() {
         let descriptors = status(client.call(Command::BLOCK_STATUS, 0, 0, SIZE as u32).await);
         let hole = Descriptor { len: (1 << 20) - 65_536, flags: HOLE };
         let data = Descriptor { len: 65_536, flags: 0 };
-        // No more than the limit; the client asks on from there.
+        // At most the limit; the client continues from there.
         assert_eq!(descriptors, [Descriptor { len: 1 << 20, flags: HOLE }, data, hole, data]);
         let one = status(client.call(Command::BLOCK_STATUS, flag::REQ_ONE, 1 << 20, 1 << 20).await);
         assert_eq!(one, [data]);
@@ -248,7 +248,7 @@ fn a_server_that_drains_answers_what_it_has_taken() {
         drop((client.stream, idle.stream));
         client.ended.wait().await.expect("in order");
         idle.ended.wait().await.expect("in order");
-        // Who has chosen nothing loses nothing.
+        // A client that has chosen no export loses nothing.
         drop(handshaking.stream);
         handshaking.ended.wait().await.expect("in order");
     });

@@ -1,18 +1,18 @@
-//! Attributes of files, as the client shows and takes them for both versions.
+//! File attributes in the form that the client shows and accepts for both protocol versions.
 //!
-//! Spec: RFC 1813 2.5 (fattr3, sattr3), RFC 8881 5.8. Does not: show what version 3 has no field for, but times before 1970 and
-//! after 2106.
+//! They are version 3's attributes (RFC 1813 2.5, fattr3 and sattr3; RFC 8881 5.8), with one extension: times before
+//! 1970 and after 2106, which only version 4 can carry.
 
 use weft_wire::nfs3::{self, FileType, SpecData};
 
 use super::Error;
 
-/// A moment.
+/// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
-    /// Seconds since 1970; version 4 has negative ones.
+    /// Seconds since 1970; negative values exist in version 4 only.
     pub seconds: i64,
-    /// Nanoseconds, counted forwards from the second.
+    /// Nanoseconds, counted forwards from `seconds`.
     pub nseconds: u32,
 }
 
@@ -22,14 +22,14 @@ impl From<nfs3::Time> for Time {
     }
 }
 
-/// What is known of a file.
+/// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// File type.
     pub kind: FileType,
     /// Permission bits.
     pub mode: u32,
-    /// Hard links.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -37,13 +37,13 @@ pub struct Attributes {
     pub gid: u32,
     /// Bytes.
     pub size: u64,
-    /// Bytes occupied.
+    /// Bytes allocated on disk.
     pub used: u64,
     /// Device numbers.
     pub rdev: SpecData,
     /// File system.
     pub fsid: u64,
-    /// Number in the file system.
+    /// File number (inode) within the file system.
     pub fileid: u64,
     /// Last read.
     pub atime: Time,
@@ -76,17 +76,17 @@ impl From<nfs3::Attributes> for Attributes {
 /// A time to set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetTime {
-    /// Stays.
+    /// Leave the time unchanged.
     #[default]
     Keep,
-    /// The server's.
+    /// Set it to the server's current time.
     Server,
-    /// This one.
+    /// Set it to this time.
     Client(Time),
 }
 
 impl SetTime {
-    /// As version 3 says it.
+    /// Converts to the version 3 form.
     fn v3(self) -> Result<nfs3::SetTime, Error> {
         Ok(match self {
             SetTime::Keep => nfs3::SetTime::Keep,
@@ -99,7 +99,7 @@ impl SetTime {
     }
 }
 
-/// What to change.
+/// Attributes to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits.
@@ -117,7 +117,7 @@ pub struct SetAttributes {
 }
 
 impl SetAttributes {
-    /// As version 3 says it.
+    /// Converts to the version 3 form.
     pub(super) fn v3(&self) -> Result<nfs3::SetAttributes, Error> {
         Ok(nfs3::SetAttributes {
             mode: self.mode,

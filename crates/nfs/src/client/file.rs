@@ -1,11 +1,13 @@
-//! A file of a mounted export: reads and writes, many at a time. One idea for all versions, which differ in [`Remote`].
+//! A file of a mounted export: reads and writes, many at a time. The code is the same for all protocol versions; they
+//! differ in [`Remote`].
 //!
-//! Spec: RFC 1813 3.3.6 (READ), 3.3.7 (WRITE), 3.3.21 (COMMIT); RFC 8881 18.22, 18.32, 18.3.
-//! Owns: the write verifier of what is not committed. Does not: cache, lock or append.
+//! Implements RFC 1813 3.3.6 (READ), 3.3.7 (WRITE) and 3.3.21 (COMMIT), and RFC 8881 18.22, 18.32 and 18.3. A file
+//! keeps the write verifier of its uncommitted data. It does not cache, lock or append.
 //!
-//! Buffers: a read of at most `max_read` bytes is handed up as it was received or placed, without a copy; a longer one
-//! is joined from pieces, counted, as is one that the server answers in pieces. A written `Bytes` leaves as it is where payload travels inside the message, and is
-//! copied once where it has to be opened to the peer; [`File::write_buf`] lends its buffer and is never copied.
+//! Buffers: a read of at most `max_read` bytes is returned as it was received or placed, without a copy. A longer
+//! one, or one that the server answers in pieces, is joined into one buffer, and that copy is counted. A written
+//! `Bytes` is sent without a copy where payload travels inside the message, and is copied once where it has to be
+//! registered for the peer. [`File::write_buf`] lends its buffer and never copies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,7 +29,7 @@ use super::patience::Patience;
 use super::rpc::Cargo;
 use super::v4::Opened;
 
-/// A READ of this many bytes or fewer asks for its data inside the reply: that costs less than offering memory.
+/// A READ of this many bytes or fewer receives its data inside the reply, which costs less than registering memory.
 const SMALL_READ: usize = 2048;
 /// RPC header, status and attributes in front of a READ's data.
 const AROUND_BYTES: usize = 256;
@@ -35,34 +37,34 @@ const AROUND_BYTES: usize = 256;
 /// A file.
 pub struct File {
     remote: Remote,
-    /// Of the server run that holds what was written and is not committed.
+    /// Write verifier of the server instance that holds the uncommitted data.
     verifier: Cell<Option<Verifier>>,
     lost: Cell<bool>,
-    /// Something was written since the last commit.
+    /// Whether something was written since the last commit.
     dirty: Cell<bool>,
-    /// What was written and is not committed, where a lost connection is not the end.
+    /// Uncommitted data, kept where the mount survives a lost connection.
     held: RefCell<Held>,
 }
 
-/// Where its bytes are.
+/// How the file is addressed on the server.
 enum Remote {
-    /// A file that the server is not told of.
+    /// A version 3 file, which the server does not open.
     V3(Mount, Handle),
-    /// An open one.
+    /// An open version 4 file.
     V4(Rc<Opened>),
 }
 
-/// Data that a server may lose until it is committed, in the order in which it was written.
+/// Data that the server may lose until it is committed, in the order in which it was written.
 #[derive(Default)]
 struct Held {
-    /// Each with the run of the server that has it.
+    /// Offset, data, and the verifier of the server instance that holds it.
     pieces: Vec<(u64, Bytes, Verifier)>,
     bytes: usize,
 }
 
-/// More than this is not held: it is committed first.
+/// Most bytes held uncommitted; more triggers a commit first.
 const MAX_HELD: usize = 32 << 20;
-/// How often a server may lose what is written to it before that is an error.
+/// How often a server may lose uncommitted data before that is an error.
 const MAX_REWRITES: u32 = 5;
 
 impl File {
@@ -84,7 +86,7 @@ impl File {
         }
     }
 
-    /// Its handle, in version 3.
+    /// The file's handle, in version 3.
     pub fn handle(&self) -> Option<Handle> {
         match &self.remote {
             Remote::V3(_, handle) => Some(*handle),
@@ -120,7 +122,7 @@ impl File {
         }
     }
 
-    /// Whether payload can be placed beside messages.
+    /// Whether the transport can place payload outside messages.
     fn places(&self) -> bool {
         self.lines().channel().limits().placed_payload().is_some()
     }
@@ -144,14 +146,14 @@ impl File {
     /// Sets its size.
     pub async fn set_len(&self, len: u64) -> Result<(), Error> {
         if !self.held.borrow().pieces.is_empty() {
-            // Written again later, it would grow back.
+            // An uncommitted write that is repeated later would extend the file again.
             self.commit().await?;
         }
         self.set(SetAttributes { size: Some(len), ..SetAttributes::default() }).await
     }
 
-    /// Makes durable what was written, and ends the use of the file: version 4 tells the server. What is dropped without
-    /// this stays open there for a while.
+    /// Makes durable what was written and closes the file, which version 4 reports to the server. A file that is
+    /// dropped without this stays open there for a while.
     pub async fn close(&self) -> Result<(), Error> {
         let committed = if self.dirty.get() { self.commit().await } else { Ok(()) };
         match &self.remote {
@@ -176,7 +178,7 @@ impl File {
         Ok(Bytes::from(whole))
     }
 
-    /// The same as the pieces that were received; all of them are asked for at once.
+    /// Like [`File::read`], but returns the pieces as they were received. All of them are requested at once.
     pub async fn read_chain(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Error> {
         let step = self.max_read();
         if len <= step {
@@ -187,7 +189,7 @@ impl File {
         Ok(try_join_all(pieces).await?.concat())
     }
 
-    /// One READ, or more where the server gives less than it was asked for.
+    /// Reads one piece, with more than one READ if the server returns less than requested.
     async fn read_piece(&self, offset: u64, len: usize) -> Result<Vec<Bytes>, Error> {
         if len == 0 {
             return Ok(Vec::new());
@@ -198,13 +200,13 @@ impl File {
             let wanted = len.saturating_sub(joined.len());
             let (data, eof) = self.read_once(at, wanted).await?;
             if data.is_empty() && !eof {
-                return Err(Malformed("READ gives neither data nor the end of the file").into());
+                return Err(Malformed("READ returned no data and no end of file").into());
             }
             let done = eof || data.len() == wanted;
             if done && joined.is_empty() {
                 return Ok(vec![data]);
             }
-            // A piece keeps the whole buffer in which it was received, and a server may give a byte at a time.
+            // Each piece keeps its whole receive buffer alive, and a server may return one byte at a time.
             let before = joined.len();
             joined.reserve_exact(wanted);
             joined.resize(before.saturating_add(data.len()), 0);
@@ -215,13 +217,13 @@ impl File {
         }
     }
 
-    /// One READ.
+    /// Sends one READ.
     async fn read_once(&self, offset: u64, len: usize) -> Result<(Bytes, bool), Error> {
         let placed = self.places() && len > SMALL_READ;
         let sink = || placed.then(|| (self.pool().clone(), len));
         let longest_reply = AROUND_BYTES.saturating_add(if placed { 0 } else { len.saturating_add(3) });
         let cargo = || Cargo { sink: sink(), longest_reply, ..Cargo::default() };
-        // max_read keeps a length below 32 bits.
+        // `max_read` keeps the length below 32 bits.
         let count = len as u32;
         let (data, eof) = match &self.remote {
             Remote::V3(mount, file) => {
@@ -245,7 +247,7 @@ impl File {
         Ok((data, eof))
     }
 
-    /// Writes all of `data`; it is durable after the next [`File::commit`]. Pieces go out at once.
+    /// Writes all of `data`; it is durable after the next [`File::commit`]. All pieces are sent at once.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), Error> {
         if self.held.borrow().bytes.saturating_add(data.len()) > MAX_HELD {
             self.commit().await?;
@@ -260,7 +262,7 @@ impl File {
         try_join_all(pieces).await.map(drop)
     }
 
-    /// The same for a buffer that the transport may open to the server instead of copying it.
+    /// Like [`File::write`], for a buffer that the transport may register for the server instead of copying it.
     pub async fn write_buf(&self, offset: u64, data: Buf) -> Result<(), Error> {
         let lent = self.places() && !self.lines().repeats();
         if data.len() > self.max_write() || !lent {
@@ -269,7 +271,7 @@ impl File {
         let len = data.len();
         let cargo = Cargo { source: Some(data), ..Cargo::default() };
         let (written, _) = self.write_once(offset, len, Stable::Unstable, cargo).await?;
-        // The buffer went with the call; a server that writes half of a WRITE gets a plain error.
+        // The buffer went with the call, so the remainder cannot be sent: a short WRITE is an error.
         if written < len { Err(Malformed("RFC 1813 3.3.7: a short write").into()) } else { Ok(()) }
     }
 
@@ -292,7 +294,8 @@ impl File {
         Ok(())
     }
 
-    /// One WRITE; the bytes written, at most `len`, and which run of the server may still lose them.
+    /// Sends one WRITE. Returns the bytes written, at most `len`, and, if they are not durable yet, the verifier of
+    /// the server instance that holds them.
     async fn write_once(
         &self,
         offset: u64,
@@ -330,18 +333,18 @@ impl File {
         Ok(((count as usize).min(len), holder))
     }
 
-    /// Notes which run of the server holds uncommitted data.
+    /// Notes the server instance that holds uncommitted data.
     fn held_by(&self, verifier: Verifier) {
         if self.verifier.replace(Some(verifier)).is_some_and(|known| known != verifier) {
             self.lost.set(true);
         }
     }
 
-    /// Makes durable what was written so far. [`Error::Lost`]: the server restarted in between, and everything since
-    /// the last commit has to be written again.
+    /// Makes durable what was written so far. [`Error::Lost`]: the server restarted in between, and the caller must
+    /// repeat everything since the last commit.
     ///
-    /// A mount that is kept connected writes it again by itself, and says [`Error::Lost`] only of a server that loses it time
-    /// and again. Nothing that it touches should be written meanwhile.
+    /// A mount that reconnects repeats the writes itself, and returns [`Error::Lost`] only if the server keeps losing
+    /// them. The caller must not write to the same ranges meanwhile.
     pub async fn commit(&self) -> Result<(), Error> {
         self.dirty.set(false);
         let committed = self.commit_held().await;
@@ -362,7 +365,7 @@ impl File {
                 let verifier = self.commit_all().await?;
                 let mut again = false;
                 while let Some((offset, data, holder)) = pieces.as_slice().first().cloned() {
-                    // Once one is lost, all behind it go again: a later one may lie on top of it.
+                    // Once one piece is lost, all later ones are repeated too, because they may overlap it.
                     if again || holder != verifier {
                         again = true;
                         self.write_piece(offset, data).await?;
@@ -372,7 +375,7 @@ impl File {
                 Ok(again)
             };
             let written = written.await;
-            // What an error has kept from being written again is still to be.
+            // Pieces that an error kept from being repeated stay held.
             let held = &mut *self.held.borrow_mut();
             let again = pieces.as_slice().iter().map(|(_, data, _)| data.len()).sum();
             held.bytes = held.bytes.saturating_add(again);
@@ -386,7 +389,7 @@ impl File {
         Err(Error::Lost)
     }
 
-    /// One COMMIT: which run of the server it was.
+    /// Sends one COMMIT. Returns the verifier of the server instance.
     async fn commit_all(&self) -> Result<Verifier, Error> {
         match &self.remote {
             Remote::V3(mount, file) => {

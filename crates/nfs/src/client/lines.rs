@@ -1,11 +1,12 @@
-//! Connections to one server: calls take turns on them, and go on where a connection was lost.
+//! Connections to one server: calls are distributed over them and survive the loss of a connection.
 //!
-//! What: [`Lines`]. Spec: RFC 5531 section 8 (a call that is repeated keeps its xid), RFC 1813 4.5 (the server's cache of
-//! duplicates). Owns: the connections, and how they are made anew. Does not: write again what a server lost (`file`).
+//! [`Lines`] owns the connections and dials them again. RFC 5531 section 8: a repeated call keeps its xid; RFC 1813
+//! 4.5: the server caches replies to find duplicates. Writing again what a server lost is left to `file`.
 //!
-//! A call whose connection ends before its answer is sent again, word for word, on the next one: a server that has carried it
-//! out finds it among the calls that it has answered. Without a way to dial anew there is one connection, and its end is
-//! the end of every call. A call that lends its buffer (`Cargo::source`) is not repeated: the buffer went with it.
+//! A call whose connection ends before the reply is sent again, byte for byte, on the next one. A server that has
+//! already carried it out finds it in its duplicate request cache. Without a dial function there is one connection,
+//! and all calls end with it. A call that lends its buffer (`Cargo::source`) is not repeated, because the buffer went
+//! with it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Add;
@@ -27,17 +28,18 @@ use super::Error;
 use super::patience::{Patience, Told};
 use super::rpc::{Cargo, Program, Rpc};
 
-/// Connections of a mount.
+/// Most connections of one mount.
 pub const MAX_LINES: usize = 16;
-/// How often a call is repeated on a server that has never answered anything: what takes connections and closes them is
-/// perhaps no server of NFS.
+/// How often a call is repeated to a server that has never answered: a peer that accepts connections and closes them
+/// may not be an NFS server.
 const FIRST_ATTEMPTS: u32 = 3;
-/// A server that is away for longer than this is told of.
+/// An outage of the server that lasts longer than this is reported to the user.
 const UNTOLD: Duration = Duration::from_secs(2);
-/// The pauses between attempts to reach it grow from here to there.
+/// Shortest and longest pause between attempts to reach the server.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// A server that was given up is not tried for so long, nor for longer than so once it is: a command with many files has a request for each.
+/// After the server was given up, no attempt is made for this long, and the next attempt lasts no longer than this: a
+/// command on many files makes a request for each of them.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// Makes a connection to the server, over the transport of the first.
@@ -49,24 +51,24 @@ pub(crate) struct Lines {
     credential: Credential,
     dial: Option<Dial>,
     lines: Vec<Line>,
-    /// Whose turn it is.
+    /// Index of the connection that takes the next call.
     turn: Cell<usize>,
     next_xid: Cell<u32>,
     lost: Cell<u32>,
-    /// How much the server has answered.
+    /// Number of replies received.
     answers: Cell<u64>,
-    /// All connections were lost, and a request had nothing of its limit left. Until then it is not tried again.
+    /// Set when all connections were lost and a request had no time left. No attempt is made before this time.
     given_up: Cell<Option<Time>>,
-    /// What moved on connections that are gone.
+    /// Traffic of connections that have ended.
     before: Cell<Traffic>,
     told: Rc<Told>,
 }
 
-/// One of them.
+/// One connection.
 #[derive(Default)]
 struct Line {
     rpc: RefCell<Option<Rc<Rpc>>>,
-    /// One dials, the others wait.
+    /// Held by the task that dials; the others wait for it.
     dialing: Mutex<()>,
 }
 
@@ -81,7 +83,7 @@ impl Line {
 }
 
 impl Lines {
-    /// One connection, whose end is the end.
+    /// A single connection that is not dialled again.
     pub fn one(rpc: &Rc<Rpc>, credential: Credential) -> Lines {
         let line = Line { rpc: RefCell::new(Some(rpc.clone())), dialing: Mutex::default() };
         let start = random::bytes().map_or(1, u32::from_be_bytes);
@@ -91,7 +93,7 @@ impl Lines {
             dial: None,
             lines: vec![line],
             turn: Cell::new(0),
-            // Far from those that the first connection counts itself.
+            // Distant from the xids that the first connection assigns itself.
             next_xid: Cell::new(start),
             lost: Cell::new(0),
             answers: Cell::new(0),
@@ -101,8 +103,8 @@ impl Lines {
         }
     }
 
-    /// So many connections, the first of them this one; each is made when it is first used, and whenever it was lost. Until
-    /// [`Lines::mounted`] nobody is told of waits.
+    /// Uses this many connections, the first of which is the current one. Each is dialled at its first use and after
+    /// every loss. Waits are reported to the user only after [`Lines::mounted`].
     pub fn many(&self, dial: Dial, lines: usize) -> Lines {
         let more = (1..lines.clamp(1, MAX_LINES)).map(|_| Line::default());
         let told = Rc::<Told>::default();
@@ -124,12 +126,12 @@ impl Lines {
         }
     }
 
-    /// From now on the user is told of waits.
+    /// From now on, waits are reported to the user.
     pub fn mounted(&self) {
         self.told.tells.set(true);
     }
 
-    /// From now on a lost connection is one to a server of NFS, which is perhaps started again.
+    /// From now on, a lost connection counts as one to an NFS server, which may be restarting.
     pub fn answered(&self) {
         self.hear();
     }
@@ -139,31 +141,32 @@ impl Lines {
         self.given_up.set(None);
     }
 
-    /// Nothing is left of a request. Gives the server up where nothing has come since `answers`, and there is no connection.
+    /// Called when a request has no time left. Gives the server up if nothing has been received since `answers` and
+    /// no connection exists.
     fn give_up(&self, answers: u64) {
         if answers == self.answers.get() && self.count().0 == 0 {
             self.given_up.set(Some(rt::now() + GIVEN_UP));
         }
     }
 
-    /// Whether calls are repeated where a connection was lost.
+    /// Whether calls are repeated after a connection was lost.
     pub fn repeats(&self) -> bool {
         self.dial.is_some()
     }
 
-    /// A connection: for its limits and its name.
+    /// A connection, for its limits and its name.
     pub fn channel(&self) -> Rc<dyn Channel> {
         let current = self.lines.iter().find_map(Line::current);
         current.map_or_else(|| self.first.clone(), |rpc| rpc.channel().clone())
     }
 
-    /// What moved on all of them.
+    /// Traffic of all connections.
     pub fn traffic(&self) -> Traffic {
         let now = self.lines.iter().filter_map(Line::current).map(|rpc| rpc.channel().traffic());
         now.fold(self.before.get(), Add::add)
     }
 
-    /// The connections that there are, and how many were lost.
+    /// The number of open connections, and how many were lost.
     pub fn count(&self) -> (usize, u32) {
         (self.lines.iter().filter_map(Line::current).count(), self.lost.get())
     }
@@ -173,7 +176,7 @@ impl Lines {
         self.lines.iter().filter_map(Line::current).for_each(|rpc| rpc.channel().close());
     }
 
-    /// Calls a procedure and parses its results. `patience` is that of the request which the call belongs to.
+    /// Calls a procedure and parses its results. `patience` is that of the request to which the call belongs.
     pub async fn call<R: Xdr>(
         &self,
         patience: &Patience,
@@ -185,7 +188,7 @@ impl Lines {
         self.call_with(patience, program, procedure, |e| args.emit(e), cargo).await
     }
 
-    /// The same with arguments that are emitted by hand, because they end with the length of the payload.
+    /// Like [`Lines::call`], with arguments that are emitted by hand because they end with the length of the payload.
     pub async fn call_with<R: Xdr>(
         &self,
         patience: &Patience,
@@ -197,7 +200,7 @@ impl Lines {
         Ok(R::parse(&mut self.results(patience, program, procedure, args, cargo).await?)?)
     }
 
-    /// The same; the cursor stands at the results.
+    /// Like [`Lines::call_with`], but returns a cursor at the results.
     pub async fn results(
         &self,
         patience: &Patience,
@@ -237,12 +240,12 @@ impl Lines {
                     if left.is_zero() || self.answers.get() == 0 && losses >= FIRST_ATTEMPTS {
                         return Err(Error::Channel(e));
                     }
-                    tracing::debug!(xid, procedure, "is asked again: {e}");
+                    tracing::debug!(xid, procedure, "call is repeated: {e}");
                     self.tell(
                         patience,
                         format_args!("the server ends connections without an answer ({e}); trying"),
                     );
-                    // One that is lost is made again at once; one that is lost again and again is not.
+                    // The first loss is redialled at once, repeated ones after a pause.
                     if losses > 1 {
                         rt::sleep(pause.min(left)).await;
                         pause = pause.saturating_mul(2).min(PAUSES.1);
@@ -254,7 +257,7 @@ impl Lines {
                 }
                 outcome => {
                     match outcome {
-                        // Tried again in vain: it takes connections, and says nothing.
+                        // The attempt after giving up failed too: the server accepts connections but does not answer.
                         Err(Error::Late(_)) if self.given_up.get().is_some() => {
                             self.given_up.set(Some(rt::now() + GIVEN_UP));
                         }
@@ -267,7 +270,7 @@ impl Lines {
         }
     }
 
-    /// Tells that the server has been away for long.
+    /// Reports that the server has been away for a long time.
     fn tell(&self, patience: &Patience, what: std::fmt::Arguments<'_>) {
         let end = patience.end();
         if patience.so_far() >= UNTOLD {
@@ -275,7 +278,7 @@ impl Lines {
         }
     }
 
-    /// The connection of a line, made if there is none.
+    /// Returns the line's connection, dialling if necessary.
     async fn connected(&self, line: &Line, patience: &Patience) -> Result<Rc<Rpc>, Error> {
         if let Some(rpc) = line.current() {
             return Ok(rpc);
@@ -294,7 +297,7 @@ impl Lines {
                 }
                 Ok(Err(e)) if passes(&e) && self.answers.get() > 0 => {
                     let left = patience.lost(Time::ZERO);
-                    tracing::debug!("the server is not reached: {e}");
+                    tracing::debug!("the server cannot be reached: {e}");
                     self.tell(patience, format_args!("the server cannot be reached ({e}); trying"));
                     last = Some(Error::Channel(Arc::new(e)));
                     rt::sleep(pause.min(left)).await;
@@ -309,10 +312,10 @@ impl Lines {
         }
     }
 
-    /// Waits for what earlier requests hold, as long as the server has to answer this one.
+    /// Waits for what earlier requests hold, no longer than the server may take to answer this request.
     pub async fn in_time<T>(&self, patience: &Patience, what: impl Future<Output = T>) -> Result<T, Error> {
         let mut what = pin!(what);
-        // Mostly there is nothing to wait for, and no timer is wanted.
+        // Usually there is nothing to wait for, and no timer is needed.
         if let Poll::Ready(done) = futures_util::poll!(what.as_mut()) {
             return Ok(done);
         }
@@ -327,13 +330,13 @@ impl Lines {
         }
     }
 
-    /// When something came last.
+    /// When something was last received.
     fn heard(&self) -> Time {
         let heard = self.lines.iter().filter_map(Line::current).map(|rpc| rpc.heard());
         heard.max().unwrap_or(Time::ZERO)
     }
 
-    /// Takes a connection out that has ended, once.
+    /// Removes a connection that has ended, once.
     fn lose(&self, line: &Line, rpc: &Rc<Rpc>) {
         let mut current = line.rpc.borrow_mut();
         if current.as_ref().is_some_and(|current| Rc::ptr_eq(current, rpc)) {
@@ -345,7 +348,7 @@ impl Lines {
     }
 }
 
-/// Errors of a connection that another one may not have. What a server says wrongly it will say again.
+/// Whether another connection may avoid this error. A malformed message would be sent again.
 fn passes(e: &weft_transport::Error) -> bool {
     use weft_transport::Error::{Closed, Connect, Io, Malformed, Misuse, Rdma, TimedOut, Violation, Work};
     match e {

@@ -1,6 +1,6 @@
-//! What a directory has in it, and how much of that is taken from a server.
+//! The entries of a directory, and the limits on how much of a listing the client accepts.
 //!
-//! Spec: RFC 1813 3.3.17, RFC 8881 18.23. Does not: ask for it (`paths`, `v4`).
+//! See RFC 1813 3.3.17 and RFC 8881 18.23. `paths` and `v4` send the requests.
 
 use bytes::Bytes;
 use weft_wire::nfs3::Handle;
@@ -9,17 +9,17 @@ use weft_wire::xdr::Malformed;
 use super::Error;
 use super::attributes::Attributes;
 
-/// Names of one directory that are listed at most: about 1 GiB of memory beside the names themselves.
+/// Most names listed of one directory: about 1 GiB of memory, besides the names themselves.
 const MAX_LISTING: usize = 4 << 20;
-/// And so many bytes of them.
+/// Most bytes of those names.
 const MAX_NAMES_BYTES: usize = 512 << 20;
 
-/// A name in a directory.
+/// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name.
+    /// Its name.
     pub name: Bytes,
-    /// Its number in the file system.
+    /// Its file number (inode).
     pub fileid: u64,
     /// Attributes, if the server gave them.
     pub attributes: Option<Attributes>,
@@ -27,7 +27,7 @@ pub struct Entry {
     pub handle: Option<Handle>,
 }
 
-/// How much of a directory has come. What a server lists may have no end.
+/// Counts the entries received so far, because a server may list without end.
 #[derive(Default)]
 pub(super) struct Listed {
     names: usize,
@@ -35,8 +35,8 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// Counts a name, and gives one that owns its memory: what was parsed is a part of the reply, whose whole buffer it would
-    /// keep from those who receive.
+    /// Counts a name and returns a copy that owns its memory: a parsed name is part of the reply and would keep its
+    /// whole receive buffer in use.
     pub(super) fn own(&mut self, name: &Bytes) -> Result<Bytes, Error> {
         self.names = self.names.saturating_add(1);
         self.bytes = self.bytes.saturating_add(name.len());
@@ -44,7 +44,7 @@ impl Listed {
             return Err(Malformed("a directory of more than 4 million names").into());
         }
         if self.bytes > MAX_NAMES_BYTES {
-            return Err(Malformed("a directory whose names have more than 512 MiB").into());
+            return Err(Malformed("a directory whose names exceed 512 MiB").into());
         }
         Ok(Bytes::copy_from_slice(name))
     }

@@ -1,7 +1,7 @@
-//! A mounted export, and what is asked of it by handle.
+//! A mounted export, and the procedures that take handles.
 //!
-//! Spec: RFC 1813 3.3, 5.2. Owns: nothing but the root's handle and the server's limits.
-//! Does not: know paths (`paths`), read or write (`file`).
+//! See RFC 1813 3.3 and 5.2. It keeps the root's handle and the server's limits. Paths are in `paths`, reads and
+//! writes in `file`.
 
 use std::rc::Rc;
 
@@ -20,17 +20,17 @@ use super::rpc::{Cargo, Program, Rpc};
 
 pub(super) const NFS: Program = Program(nfs3::PROGRAM, nfs3::VERSION);
 const MOUNT: Program = Program(weft_wire::mount::PROGRAM, weft_wire::mount::VERSION);
-/// Longest list of exports that is asked for.
+/// Longest list of exports accepted.
 const MAX_EXPORTS_BYTES: usize = 64 << 10;
 /// RPC header, status and attributes around a listing or a link's target.
 pub(super) const AROUND_BYTES: usize = 256;
 
-/// How to mount.
+/// Options for mounting.
 #[derive(Clone)]
 pub struct Options {
-    /// Who calls.
+    /// The caller's credential.
     pub credential: Credential,
-    /// Where buffers for placed payload come from.
+    /// The pool for placed payload.
     pub pool: Pool,
 }
 
@@ -43,12 +43,12 @@ pub struct Mount {
     pub(super) info: Rc<FsinfoOk>,
 }
 
-/// The call that does nothing, on a channel that answers NFS: that it returns shows that the channel works.
+/// Calls NULL on a channel that answers NFS; a reply shows that the channel works.
 pub async fn null(channel: Rc<dyn Channel>) -> Result<(), Error> {
     Rpc::new(channel, Credential::None).call::<()>(NFS, procedure::NULL, &(), Cargo::default()).await
 }
 
-/// Paths that a server exports, asked on a channel that answers MOUNT.
+/// Lists the paths that a server exports, on a channel that answers MOUNT.
 pub async fn exports(channel: Rc<dyn Channel>, options: &Options) -> Result<Vec<Bytes>, Error> {
     let rpc = Rpc::new(channel, options.credential.clone());
     let cargo = Cargo { longest_reply: MAX_EXPORTS_BYTES, ..Cargo::default() };
@@ -88,10 +88,11 @@ impl Mount {
         Ok(Mount { rpc, pool, root, info: Rc::new(ok(info)?) })
     }
 
-    /// From now on calls take turns on so many connections (at most [`MAX_LINES`](super::MAX_LINES)), made by `dial` to the
-    /// same server by the same transport. One that is lost is made again, for a minute and a half, and what it had not
-    /// answered is asked again in the same words: a server that answers repetitions from its cache carries nothing out
-    /// twice. What a restarted server has lost of what was written is written again by [`File::commit`](super::File::commit).
+    /// From now on, calls are distributed over this many connections (at most [`MAX_LINES`](super::MAX_LINES)), which
+    /// `dial` opens to the same server over the same transport. A lost connection is dialled again for a minute and a
+    /// half, and unanswered calls are repeated byte for byte; a server with a duplicate request cache carries nothing
+    /// out twice. Uncommitted data that a restarted server has lost is written again by
+    /// [`File::commit`](super::File::commit).
     #[must_use]
     pub fn keep_connected(self, dial: Dial, connections: usize) -> Mount {
         let lines = self.rpc.many(dial, connections);
@@ -99,12 +100,12 @@ impl Mount {
         Mount { rpc: Rc::new(lines), ..self }
     }
 
-    /// What moved on all connections.
+    /// Traffic of all connections.
     pub fn traffic(&self) -> Traffic {
         self.rpc.traffic()
     }
 
-    /// How many connections there are, and how many were lost.
+    /// The number of open connections, and how many were lost.
     pub fn connections(&self) -> (usize, u32) {
         self.rpc.count()
     }
@@ -114,7 +115,7 @@ impl Mount {
         self.rpc.close();
     }
 
-    /// The channel that carries it: for traffic counters and names of transports.
+    /// The channel that carries the mount, for traffic counters and transport names.
     pub fn channel(&self) -> Rc<dyn Channel> {
         self.rpc.channel()
     }
@@ -124,7 +125,7 @@ impl Mount {
         self.root
     }
 
-    /// What the server said of itself at mount time.
+    /// The server's FSINFO reply from mount time.
     pub fn fsinfo(&self) -> &FsinfoOk {
         &self.info
     }
@@ -156,7 +157,7 @@ impl Mount {
         }
     }
 
-    /// Does nothing, there and back.
+    /// Calls NULL and waits for the reply.
     pub async fn null(&self) -> Result<(), Error> {
         self.rpc.call(&Patience::new(), NFS, procedure::NULL, &(), Cargo::default()).await
     }
@@ -193,7 +194,7 @@ impl Mount {
         self.ask::<_, AttrOnly>(procedure::FSSTAT, &ObjectArgs { object: self.root }).await
     }
 
-    /// Limits of names and links.
+    /// Limits on names and links.
     pub async fn pathconf(&self) -> Result<PathconfOk, Error> {
         self.ask::<_, AttrOnly>(procedure::PATHCONF, &ObjectArgs { object: self.root }).await
     }

@@ -1,6 +1,6 @@
-//! Files and folders of a mounted export by their paths.
+//! Files and folders of a mounted export by path.
 //!
-//! Spec: RFC 1813 3.3. Does not: follow symbolic links; a path is walked name by name below the root.
+//! See RFC 1813 3.3. Symbolic links are not followed; a path is walked name by name below the root.
 
 use bytes::Bytes;
 use weft_wire::nfs3::{self, *};
@@ -14,11 +14,11 @@ use super::mount::{AROUND_BYTES, Mount, NFS, ok};
 use super::patience::Patience;
 use super::rpc::Cargo;
 
-/// Largest piece of a directory that is asked for.
+/// Most bytes of a directory requested at once.
 const MAX_LISTING_BYTES: u32 = 64 << 10;
 
 impl Mount {
-    /// Finds a path below the root. Attributes come along if the server gives them.
+    /// Looks up a path below the root. Includes attributes if the server returns them.
     pub async fn lookup(&self, path: &str) -> Result<(Handle, Option<Attributes>), Error> {
         let mut found = (self.root, None);
         for name in names(path) {
@@ -37,7 +37,7 @@ impl Mount {
         Ok(DirOp { dir: self.lookup(dir).await?.0, name })
     }
 
-    /// Attributes of a path.
+    /// The attributes of a path.
     pub async fn stat(&self, path: &str) -> Result<Attributes, Error> {
         match self.lookup(path).await? {
             (_, Some(attributes)) => Ok(attributes),
@@ -45,7 +45,7 @@ impl Mount {
         }
     }
 
-    /// Opens an existing file; the server is not told (RFC 1813 has no OPEN).
+    /// Opens an existing file. The server does not see this, because RFC 1813 has no OPEN.
     pub async fn open(&self, path: &str) -> Result<File, Error> {
         let (handle, attributes) = self.lookup(path).await?;
         let kind = match attributes {
@@ -59,17 +59,18 @@ impl Mount {
         }
     }
 
-    /// Makes a file, or opens one that exists; `set.size` of 0 truncates it.
+    /// Creates a file, or opens an existing one; `set.size` of 0 truncates it.
     pub async fn create(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         self.create_how(path, CreateHow::Unchecked(set.v3()?)).await
     }
 
-    /// Makes a file that must not exist.
+    /// Creates a file, which must not exist.
     pub async fn create_new(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         self.create_how(path, CreateHow::Guarded(set.v3()?)).await
     }
 
-    /// Makes a file that must not exist, unless this very call made it before (RFC 1813 3.3.8, EXCLUSIVE).
+    /// Creates a file, which must not exist unless an earlier attempt of this call created it (RFC 1813 3.3.8,
+    /// EXCLUSIVE).
     pub async fn create_exclusive(&self, path: &str, verifier: Verifier) -> Result<File, Error> {
         self.create_how(path, CreateHow::Exclusive(verifier)).await
     }
@@ -81,7 +82,7 @@ impl Mount {
         Ok(File::new(self.clone(), self.handle_of(made, object).await?))
     }
 
-    /// A server may leave the handle of what it made out.
+    /// A server may omit the handle of the object that it created.
     async fn handle_of(&self, made: CreateOk, what: DirOp) -> Result<Handle, Error> {
         match made.object {
             Some(handle) => Ok(handle),
@@ -92,7 +93,7 @@ impl Mount {
         }
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, path: &str, attributes: SetAttributes) -> Result<Handle, Error> {
         let object = self.place(path).await?;
         let args = MkdirArgs { object: object.clone(), attributes: attributes.v3()? };
@@ -100,7 +101,7 @@ impl Mount {
         self.handle_of(made, object).await
     }
 
-    /// Makes a symbolic link at `path` to `target`.
+    /// Creates a symbolic link at `path` to `target`.
     pub async fn symlink(&self, path: &str, target: &str) -> Result<(), Error> {
         let object = self.place(path).await?;
         let target = Path(Bytes::copy_from_slice(target.as_bytes()));
@@ -126,7 +127,7 @@ impl Mount {
         self.ask::<RenameWcc, RenameWcc>(procedure::RENAME, &args).await.map(drop)
     }
 
-    /// A further name for a file.
+    /// Adds a hard link to a file.
     pub async fn link(&self, file: Handle, path: &str) -> Result<(), Error> {
         let args = LinkArgs { file, link: self.place(path).await? };
         self.ask::<LinkWcc, LinkWcc>(procedure::LINK, &args).await.map(drop)
@@ -152,7 +153,7 @@ impl Mount {
             }
             verifier = piece.verifier;
             for e in piece.entries {
-                // "." counts: a server may list it for ever.
+                // "." counts, because a server may list it without end.
                 let name = listed.own(&e.name.0)?;
                 if matches!(&name[..], b"." | b"..") {
                     continue;
@@ -160,7 +161,7 @@ impl Mount {
                 let attributes = match e.attributes {
                     Some(told) => Some(told.into()),
                     None => match self.known(dir, e.name).await {
-                        // Gone since it was listed.
+                        // Removed since it was listed.
                         Err(Error::Status(Status::NOENT)) => continue,
                         Err(Error::Status(_)) => None,
                         known => Some(known?),
@@ -174,7 +175,7 @@ impl Mount {
         }
     }
 
-    /// Attributes of a name in a directory. A listing may leave them out (RFC 1813 3.3.17).
+    /// Attributes of a name in a directory. A listing may omit them (RFC 1813 3.3.17).
     async fn known(&self, dir: Handle, name: Name) -> Result<Attributes, Error> {
         let args = LookupArgs { what: DirOp { dir, name } };
         let found: LookupOk = self.ask::<_, AttrOnly>(procedure::LOOKUP, &args).await?;

@@ -1,13 +1,12 @@
-//! Calls with many outstanding on one channel.
+//! RPC calls, many outstanding on one channel.
 //!
-//! What: [`Rpc`]: the table of calls that wait, and who of them receives. Spec: RFC 5531 section 8 (xid).
-//! Owns: the channel, which ends when the server owes answers and says nothing for a minute, where that is watched. The watch ends
-//! calls as well whose request has no time left.
-//! Does not: retransmit (the channels are reliable), reconnect (`lines` does).
+//! [`Rpc`] is the table of outstanding calls (RFC 5531 section 8, xid), one of which receives for all. A watched
+//! channel is closed when the server owes replies and has been silent for a minute; the watch also ends calls whose
+//! request has no time left. Channels are reliable, so nothing is retransmitted here; `lines` reconnects.
 //!
-//! Operation: there is no task. One of the waiting calls, the leader, receives for all: it puts what arrives into the
-//! table and wakes whom it concerns. When its own reply comes it wakes another to lead. A lone call thus waits for the
-//! channel directly.
+//! Operation: no task receives. One of the waiting calls, the leader, receives for all: it puts each reply into the
+//! table and wakes its call. When its own reply arrives, it wakes another call to lead. A lone call thus waits for
+//! the channel directly.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -30,11 +29,11 @@ use super::Error;
 use super::patience::{Due, Patience, Told};
 use super::v4::callback;
 
-/// How long a server may owe answers and say nothing: then the connection counts as lost.
+/// How long a server that owes replies may be silent before the connection counts as lost.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How often that is looked at; what is as silent as that is told of.
+/// How often silence is checked; a silence of this length is reported.
 const WATCH: Duration = Duration::from_secs(5);
-/// Reply without any large item: attributes of two directories, a handle.
+/// Length of a reply without any large item: attributes of two directories, a handle.
 const SHORT_REPLY: usize = 512;
 
 /// What a call carries beside its arguments.
@@ -44,14 +43,14 @@ pub(crate) struct Cargo {
     pub payload: Option<Payload>,
     /// The same as a buffer that may be lent to the transport.
     pub source: Option<Buf>,
-    /// Where room for the reply's payload comes from, and how much of it.
+    /// The pool that the reply's payload is received into, and its largest size.
     pub sink: Option<(Pool, usize)>,
-    /// Longest reply without what the sink takes; 0 is a short one.
+    /// Longest reply, without what the sink receives; 0 stands for a short one.
     pub longest_reply: usize,
 }
 
 impl Cargo {
-    /// The same for another attempt; a lent buffer goes with the first.
+    /// Copies this for another attempt; a lent buffer goes with the first.
     pub fn again(&mut self) -> Cargo {
         Cargo {
             payload: self.payload.clone(),
@@ -61,7 +60,7 @@ impl Cargo {
         }
     }
 
-    /// What one attempt carries: room of its own, and the buffer that is lent only in the first.
+    /// The cargo of one attempt: a sink of its own, and the lent buffer in the first attempt only.
     pub async fn attempt(&mut self) -> Attempt {
         let sink = match &self.sink {
             Some((pool, len)) => {
@@ -93,7 +92,7 @@ pub(crate) struct Attempt {
 pub(crate) struct Program(pub u32, pub u32);
 
 impl Program {
-    /// A call with its arguments, as it travels but for the payload behind it.
+    /// A call with its arguments, as sent, except for the payload behind it.
     pub fn head(
         self,
         xid: u32,
@@ -114,18 +113,19 @@ pub(crate) struct Rpc {
     credential: Credential,
     next_xid: Cell<u32>,
     table: RefCell<HashMap<u32, Waiting>>,
-    /// Whose turn it is to receive.
+    /// The xid of the call that receives.
     leader: Cell<Option<u32>>,
-    /// Of the leader while it receives, which the channel wakes; the watch does when its request is over.
+    /// The leader's waker while it receives. The channel wakes it, and so does the watch when the leader's request
+    /// ends.
     leading: RefCell<Option<Waker>>,
     ended: RefCell<Option<Error>>,
     /// Counts messages received.
     received: Cell<u64>,
-    /// When the last of them came, to the watch's interval; early rather than late.
+    /// When the last of them was received, rounded down to the watch's interval.
     heard: Cell<Time>,
-    /// When the latest call was sent that has been answered.
+    /// When the latest call that has been answered was sent.
     answered: Cell<Time>,
-    /// Ends with this.
+    /// Ends with this value.
     watch: RefCell<Option<Task<()>>>,
 }
 
@@ -135,14 +135,14 @@ struct Waiting {
     waker: Option<Waker>,
     reply: Option<Message>,
     due: Option<Due>,
-    /// Its request has no time left; it had this much.
+    /// Set when its request has no time left; its limit.
     late: Option<Duration>,
     told: bool,
 }
 
 impl Rpc {
     pub fn new(channel: Rc<dyn Channel>, credential: Credential) -> Rc<Rpc> {
-        // Where xids start matters only to people who read captures of several connections.
+        // The first xid matters only to people who read captures of several connections.
         let start = random::bytes().map_or(1, u32::from_be_bytes);
         Rc::new(Rpc {
             channel,
@@ -159,8 +159,8 @@ impl Rpc {
         })
     }
 
-    /// From now on the connection ends when the server owes answers and says nothing for a minute, and a call when its request
-    /// has no time left. The user is told before.
+    /// From now on, the connection ends when the server owes replies and is silent for a minute, and a call ends when
+    /// its request has no time left. The user is told before that.
     pub fn watched(self: Rc<Rpc>, told: Rc<Told>) -> Rc<Rpc> {
         *self.watch.borrow_mut() = Some(rt::spawn(watch(Rc::downgrade(&self), told)));
         self
@@ -170,7 +170,7 @@ impl Rpc {
         &self.channel
     }
 
-    /// When something came last, as far as the watch knows.
+    /// When something was last received, to the watch's precision.
     pub fn heard(&self) -> Time {
         self.heard.get()
     }
@@ -186,7 +186,7 @@ impl Rpc {
         self.call_with(program, procedure, |e| args.emit(e), cargo).await
     }
 
-    /// The same with arguments that are emitted by hand, because they end with the length of the payload.
+    /// Like [`Rpc::call`], with arguments that are emitted by hand because they end with the length of the payload.
     pub async fn call_with<R: Xdr>(
         &self,
         program: Program,
@@ -200,12 +200,12 @@ impl Rpc {
         self.answer(xid, head, cargo.attempt().await).await
     }
 
-    /// Sends a call that is written down, and parses its results.
+    /// Sends an encoded call and parses its results.
     async fn answer<R: Xdr>(&self, xid: u32, head: Bytes, cargo: Attempt) -> Result<R, Error> {
         Ok(R::parse(&mut self.results(xid, head, cargo, None).await?)?)
     }
 
-    /// Sends a call that is written down; the cursor stands at its results.
+    /// Sends an encoded call and returns a cursor at its results.
     pub async fn results(
         &self,
         xid: u32,
@@ -240,14 +240,14 @@ impl Rpc {
             return Err(Error::Busy);
         }
         let place = Place { rpc: self, xid };
-        // A message that cannot be sent at all says so now. Anything later ends the channel, or comes as a reply.
+        // A message that cannot be sent at all fails now. Later failures end the channel, or arrive as a reply.
         if let Some(Err(e)) = self.channel.send(outgoing).now_or_never() {
             return Err(Error::Channel(Arc::new(e)));
         }
         let mut receiving = None;
         let replied = poll_fn(|cx| self.poll_reply(cx, xid, &mut receiving));
         let reply = match due.and_then(|due| due.until) {
-            // Only a request that is made again has a timer of its own: the watch looks after all others.
+            // Only a request that is repeated has a timer of its own; the watch covers all others.
             Some(until) => rt::timeout(until.since(rt::now()), replied)
                 .await
                 .unwrap_or_else(|_| Err(patience.map_or(Error::Busy, Patience::late))),
@@ -306,13 +306,13 @@ impl Rpc {
         }
     }
 
-    /// A reply whose call was given up is dropped. A server that calls its client is answered at once.
+    /// A reply to an abandoned call is dropped. A call from the server is answered at once.
     fn deliver(&self, message: Message) {
         self.received.set(self.received.get().wrapping_add(1));
         if let Some(answer) = callback::answer(&message.body) {
             if let Some(Err(e)) = self.channel.send(Outgoing::bytes(answer)).now_or_never() {
-                // The channel's end is what its reader sees next.
-                tracing::debug!("a server's call is not answered: {e}");
+                // The next receive reports the channel's end.
+                tracing::debug!("a call from the server was not answered: {e}");
             }
             return;
         }
@@ -329,8 +329,8 @@ impl Rpc {
         }
     }
 
-    /// Looks after the calls that wait. When to look again at the latest; `None`: the connection is over.
-    /// `quiet`: nothing has come since the look before.
+    /// Checks the outstanding calls. Returns the latest time of the next check; `None`: the connection has ended.
+    /// `quiet`: nothing was received since the previous check.
     fn look(&self, now: Time, quiet: bool, told: &Told) -> Option<Time> {
         let heard = self.heard.get();
         let (mut next, mut first, mut owed_since) = (now + WATCH, None::<Time>, None::<Time>);
@@ -348,10 +348,10 @@ impl Rpc {
             if overtaken && told.tells.get() && !std::mem::replace(&mut waiting.told, true) {
                 let left = end.since(now).as_secs();
                 tracing::warn!(
-                    "the server answers other requests, and one not; waiting for {left} s at most"
+                    "the server answers other requests but not this one; waiting for {left} s at most"
                 );
             }
-            // Calls that come now are over later than the next look.
+            // Calls made from now on end later than the next check.
             next = next.min(end);
             if due.passed_over() > now {
                 next = next.min(due.passed_over());
@@ -372,7 +372,7 @@ impl Rpc {
             return None;
         }
         if quiet && silent >= WATCH {
-            // Without memory nothing comes of other connections either.
+            // Without memory, other connections receive nothing either.
             let end = match why {
                 Silence::Memory => first.min(silent_since + SILENCE),
                 Silence::Server => first,
@@ -388,7 +388,8 @@ impl Rpc {
     }
 }
 
-/// Ends a connection whose server owes answers and says nothing, and calls whose requests are over. Costs nothing per call.
+/// Ends a connection whose server owes replies and is silent, and calls whose requests have no time left. Costs
+/// nothing per call.
 async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
     let (mut last, mut received, mut pause) = (rt::now(), 0, WATCH);
     loop {
@@ -408,7 +409,7 @@ async fn watch(rpc: Weak<Rpc>, told: Rc<Told>) {
     }
 }
 
-/// A call's place in the table; leaving it passes the lead on.
+/// A call's entry in the table; dropping it passes the lead on.
 struct Place<'a> {
     rpc: &'a Rpc,
     xid: u32,
@@ -420,7 +421,7 @@ impl Drop for Place<'_> {
         table.remove(&self.xid);
         if self.rpc.leader.get() == Some(self.xid) {
             self.rpc.leader.set(None);
-            // Those without a waker have a reply, or have not been polled yet and will lead when they are.
+            // Calls without a waker have a reply, or have not been polled yet and will lead when they are.
             if let Some(waker) = table.values_mut().find_map(|w| w.waker.take()) {
                 waker.wake();
             }

@@ -1,4 +1,4 @@
-//! The client against servers that answer short, wrong, or not at all.
+//! The client against servers that return short, wrong or no replies.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,15 +20,15 @@ use crate::memory::{record, without_rdma};
 mod replays;
 mod silence;
 
-/// What a call of this procedure gets: results to follow its reply's header, or nothing for ever.
+/// Returns the results that follow the reply's header, or `None` to never reply.
 type Answer = Box<dyn FnMut(u32, Decoder) -> Option<Vec<u8>>>;
 
 struct Scripted {
     answer: RefCell<Answer>,
     replies: RefCell<VecDeque<Message>>,
-    /// What a reader gets when there is no reply: the end, or a wait.
+    /// With no reply pending, a receive ends the channel if set, and waits otherwise.
     ended: bool,
-    /// Where the buffers come from in which answers arrive.
+    /// The pool that replies are received into.
     pool: Pool,
 }
 
@@ -103,20 +103,20 @@ fn created() -> Vec<u8> {
     emit(&Outcome::<_, WccOnly>::Ok(ok))
 }
 
-/// Its answers are few at a time, each in a buffer of its own.
+/// Replies come a few at a time, each in a buffer of its own.
 fn channel(ended: bool, answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> Rc<dyn Channel> {
     let answer = RefCell::new(Box::new(answer) as Answer);
     Rc::new(Scripted { answer, replies: RefCell::default(), ended, pool: Pool::new(4 * BUFFER) })
 }
 
-/// An answer's buffer.
+/// Size of a reply's buffer.
 const BUFFER: usize = weft_machine::buf::MAX_BUF / 2;
 
 fn options() -> Options {
     Options { credential: Credential::None, pool: Pool::new(0) }
 }
 
-/// A file of a server that answers mounting and CREATE well, and the rest by `answer`.
+/// A file of a server that answers MOUNT and CREATE properly, and the rest by `answer`.
 fn file(max: u32, answer: impl FnMut(u32, Decoder) -> Option<Vec<u8>> + 'static) -> File {
     mount(max, answer).create("f", SetAttributes::default()).now_or_never().unwrap().unwrap()
 }
@@ -163,7 +163,7 @@ fn a_read_that_gives_little_is_continued_and_one_that_gives_too_much_refused() {
 
 #[test]
 fn what_is_kept_of_answers_does_not_keep_the_buffers_in_which_they_came() {
-    // A server that gives a byte at a time, and one that lists a name at a time.
+    // A server that returns one byte at a time, and one that lists one name at a time.
     let file = file(4096, |_, _| Some(read_ok(b"x", false)));
     assert_eq!(file.read(0, 20).now_or_never().unwrap().unwrap(), "x".repeat(20));
     let mut cookie = 0;
@@ -201,7 +201,8 @@ fn listed(entry: EntryPlus, eof: bool) -> Vec<u8> {
     emit(&Outcome::<_, AttrOnly>::Ok(listing))
 }
 
-/// RFC 1813 3.3.17: a server may leave attributes out, of what is mounted there for example. Folders and links were taken for files.
+/// RFC 1813 3.3.17: a server may leave attributes out, those of mount points for example. Folders and links were once
+/// taken for files then.
 #[test]
 fn what_a_listing_leaves_out_is_asked_for() {
     for exists in [true, false] {
@@ -288,7 +289,7 @@ fn a_restart_of_the_server_between_write_and_commit_shows() {
         }
         let outcome = file.commit().now_or_never().unwrap();
         assert_eq!(matches!(outcome, Err(Error::Lost)), lost, "{outcome:?}");
-        // Told once: what is written again is held by the new run.
+        // Reported once: what is written again is held by the new instance.
         file.commit().now_or_never().unwrap().unwrap();
     }
 }
@@ -298,7 +299,7 @@ fn a_server_that_has_no_time_now_is_asked_again_for_so_long() {
     let busy =
         || emit(&Outcome::<WccOnly, _>::Err(Failure { status: Status::JUKEBOX, data: WccOnly::default() }));
     weft_machine::sim::Sim::new(1).run(async move {
-        // Half a minute until another client has lost what it had: a break of SMB.
+        // Half a minute, until another client has lost its cached state: the time of an SMB break.
         let free = rt::now() + std::time::Duration::from_millis(34_500);
         let later = move |answer: Vec<u8>| if rt::now() < free { busy() } else { answer };
         let file = file(4096, move |procedure, _| {
@@ -365,7 +366,7 @@ fn the_lead_passes_on_when_a_leader_is_given_up() {
     assert!(second.as_mut().poll(&mut cx).is_pending());
     drop(first);
     *answer_now.borrow_mut() = true;
-    // A third call finds the second waiting, and leads because the first is gone.
+    // A third call finds the second waiting and leads, because the first is gone.
     assert_eq!(file.read(0, 1).now_or_never().unwrap().unwrap(), "x");
     assert!(second.as_mut().poll(&mut cx).is_pending());
 }

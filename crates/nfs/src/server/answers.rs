@@ -1,29 +1,29 @@
-//! Where the bytes of long replies lie until the network has taken them: in the buffer pool, in a part that all connections of the
-//! client's address share.
+//! Holds the bytes of long replies until the network has taken them: in the buffer pool, in a part that all
+//! connections from the client's address share.
 //!
-//! Spec: none; see [`Rooms`]. Owns: the copy of a reply into its room. Does not: stop receiving (`connection`).
+//! See [`Rooms`]. This file copies a reply into its room; `connection` decides when to stop receiving.
 
 use weft_machine::buf::MAX_BUF;
 use weft_machine::{Buf, Pool};
 use weft_transport::{Channel, Part, Rooms, SHORT_ANSWER};
 
-/// Bytes in memory that may be unsent while calls are received: short replies, of which an address with hundreds of connections has
-/// as many times as much.
+/// Most unsent bytes in ordinary memory while calls are still received. These are short replies; an address with
+/// hundreds of connections may have this many on each.
 const MAX_UNSENT_BYTES: usize = 64 << 10;
 
-/// The rooms of one connection's replies.
+/// The rooms for the replies of one connection.
 pub(super) struct Answers {
     pool: Pool,
     rooms: Rooms,
 }
 
 impl Answers {
-    /// Where nobody has divided the pool, rooms come from all of it.
+    /// If the pool has not been divided, rooms come from all of it.
     pub fn of(channel: &dyn Channel, pool: &Pool) -> Answers {
         Answers { pool: channel.answers().unwrap_or_else(|| pool.clone()), rooms: Rooms::default() }
     }
 
-    /// Room for so many bytes, as soon as there is some; none for a short reply. To be asked for while no other room is held.
+    /// Waits for room for `len` bytes; `None` for a short reply. Call this while holding no other room.
     pub async fn room(&self, len: usize) -> Option<Box<Buf>> {
         match len > SHORT_ANSWER {
             true => Some(self.rooms.room(&self.pool, len).await),
@@ -31,12 +31,12 @@ impl Answers {
         }
     }
 
-    /// The same where there is some now.
+    /// The same, without waiting.
     pub fn try_room(&self, len: usize) -> Option<Box<Buf>> {
         self.pool.try_alloc(len.min(MAX_BUF)).map(Box::new)
     }
 
-    /// Brings the bytes of a long reply into its room, and waits for one where that is too small.
+    /// Moves the bytes of a long reply into its room, and waits for a larger one if that is too small.
     pub async fn settle_in(&self, parts: &mut [Part], room: Option<Box<Buf>>) {
         let len = bytes_in(parts);
         let mut room = match room {
@@ -61,12 +61,12 @@ impl Answers {
         }
     }
 
-    /// Whether the client has to read before more is received from it.
+    /// Whether the client must read replies before more calls are received from it.
     pub fn is_full(&self, channel: &dyn Channel) -> bool {
         self.rooms.is_full(channel, MAX_UNSENT_BYTES)
     }
 
-    /// Whether a reply that is made has no room yet.
+    /// Whether a finished reply waits for room.
     pub fn is_waited_for(&self) -> bool {
         self.rooms.is_waited_for()
     }

@@ -1,11 +1,11 @@
-//! Between the store's words and those of NFS: attributes, times, errors.
+//! Converts attributes, times and errors between the store's types and those of NFS.
 //!
-//! Spec: RFC 1813 2.5, 2.6. Does not: ask the store.
+//! See RFC 1813 2.5 and 2.6.
 
 use weft_store::{self as store, Attr, Kind, SetAttr, ShareId, Special, Timestamp};
 use weft_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, SpecData, Status, Time, WccAttr};
 
-/// Offsets of files are signed in the kernel.
+/// The kernel's file offsets are signed.
 pub(super) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
 /// fattr3 of a node of this share.
@@ -44,13 +44,13 @@ pub(super) fn wcc(attr: &Attr) -> WccAttr {
     WccAttr { size: attr.size, mtime: time(attr.mtime), ctime: time(attr.ctime) }
 }
 
-/// nfstime3 has no room for years before 1970 or after 2106; those become the nearest that it can say.
+/// nfstime3 cannot express years before 1970 or after 2106; such times become the nearest valid one.
 pub(super) fn time(t: Timestamp) -> Time {
     let seconds = u32::try_from(t.secs.max(0)).unwrap_or(u32::MAX);
     Time { seconds, nseconds: t.nanos }
 }
 
-/// sattr3; NFS3ERR_INVAL for a time that is none, NFS3ERR_FBIG for a size beyond what FSINFO tells.
+/// Converts sattr3. NFS3ERR_INVAL for an invalid time, NFS3ERR_FBIG for a size beyond what FSINFO announces.
 pub(super) fn changes(set: &SetAttributes) -> Result<SetAttr, Status> {
     let time = |t: SetTime| match t {
         SetTime::Keep => Ok(None),
@@ -74,7 +74,7 @@ pub(super) fn changes(set: &SetAttributes) -> Result<SetAttr, Status> {
     })
 }
 
-/// The one place where errors of the store become nfsstat3.
+/// Maps errors of the store to nfsstat3; nothing else does.
 pub(super) fn status(e: &store::Error) -> Status {
     match e {
         store::Error::NotFound => Status::NOENT,
@@ -89,11 +89,11 @@ pub(super) fn status(e: &store::Error) -> Status {
         store::Error::Invalid => Status::INVAL,
         store::Error::NoSpace => Status::NOSPC,
         store::Error::TooLarge => Status::FBIG,
-        // Both pass when somebody lets go: the client asks again by itself.
+        // Both are transient: the client repeats the request by itself.
         store::Error::Limit(_) | store::Error::Sharing => Status::JUKEBOX,
         store::Error::ReadOnly => Status::ROFS,
         store::Error::NotSupported => Status::NOTSUPP,
-        // NFSv3 has no operation on extended attributes.
+        // NFSv3 has no operations on extended attributes.
         store::Error::NoXattr | store::Error::XattrTooBig => Status::SERVERFAULT,
         store::Error::Io(e) => {
             tracing::warn!("file system error: {e}");

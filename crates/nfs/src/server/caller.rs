@@ -1,8 +1,8 @@
-//! Who asks, and what the mode bits of a node let them do.
+//! The caller's identity, and what a node's mode bits permit it.
 //!
-//! Spec: RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs); POSIX file access permissions.
-//! Does not: act as somebody else. A server that is root decides here before it acts; any other acts as itself, and the
-//! kernel decides.
+//! See RFC 5531 appendix A (AUTH_SYS ids are claims, not proofs) and POSIX file access permissions. The server never
+//! changes its own identity. As root it decides here before it acts; otherwise it acts as itself, and the kernel
+//! decides.
 
 use weft_machine::{LogLimit, rt};
 use weft_store::access::Token;
@@ -17,18 +17,18 @@ pub(super) const READ: u32 = 4;
 pub(super) const WRITE: u32 = 2;
 pub(super) const EXECUTE: u32 = 1;
 
-/// How the server treats claims.
+/// How the server treats the identities that callers claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The server is root: what it lets a caller do is up to it alone. Callers then come from reserved ports, where an export does
-    /// not say otherwise.
+    /// The server is root, so it alone decides what callers may do. Callers must then use reserved ports, unless an
+    /// export says otherwise.
     pub decides: bool,
-    /// A caller who claims to be root is nobody.
+    /// A caller who claims to be root is mapped to nobody.
     pub squash_root: bool,
 }
 
 impl Policy {
-    /// From which ports callers come, where an export does not say: reserved ones, where what they say of themselves decides.
+    /// The ports that callers must use if an export does not say: reserved ones if claimed identities decide.
     pub(super) fn ports(self) -> Ports {
         if self.decides { Ports::Reserved } else { Ports::Any }
     }
@@ -41,19 +41,19 @@ pub(super) struct Caller {
     gid: u32,
     gids: Vec<u32>,
     decides: bool,
-    /// Where it is, nothing is changed.
+    /// Reads only: the export is read-only for this caller.
     read_only: bool,
-    /// It says that it is root, and is nobody here.
+    /// The caller claims to be root and is mapped to nobody.
     was_root: bool,
 }
 
 impl Caller {
-    /// Who calls, where no rules of an export say otherwise.
+    /// The caller, without export rules.
     pub fn of(credential: &Credential, policy: Policy) -> Caller {
         Caller::by(credential, policy, &Export::PLAIN)
     }
 
-    /// Who calls, by the rules of an export.
+    /// The caller, by the rules of an export.
     pub fn by(credential: &Credential, policy: Policy, export: &Export) -> Caller {
         let by_default = if policy.squash_root { Squash::Root } else { Squash::None };
         let squash = export.squash.unwrap_or(by_default);
@@ -62,7 +62,7 @@ impl Caller {
         let gid = export.anonymous.1.unwrap_or(NOBODY);
         let group = |id: u32| if becomes_nobody(id) { gid } else { id };
         match credential {
-            // Groups of root go with it: a squashed caller is nobody in every way.
+            // Root's groups are dropped as well: a squashed caller is nobody in every respect.
             Credential::Sys(sys) if !becomes_nobody(sys.uid) => {
                 let gids = if decides { sys.gids().iter().copied().map(group).collect() } else { Vec::new() };
                 Caller { uid: sys.uid, gid: group(sys.gid), gids, decides, read_only, was_root: false }
@@ -75,21 +75,21 @@ impl Caller {
         }
     }
 
-    /// As whom, after squashing.
+    /// The user id after squashing.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Whether what is denied to others is not denied to it.
+    /// Whether permission checks do not apply to it.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Who it is to security descriptors.
+    /// The caller's token for access checks against security descriptors.
     pub fn token(&self) -> Token {
         let mut token = Token::unix(self.uid, self.gid, &self.gids);
         if !self.decides {
-            // Whatever it makes is the server's own, and so is whatever it calls OWNER@.
+            // Whatever it creates belongs to the server's user, which is also its OWNER@.
             let own = Sid::unix_user(Process::own().uid);
             token.others.push(std::mem::replace(&mut token.user, own));
         }
@@ -100,10 +100,10 @@ impl Caller {
         self.gid == gid || self.gids.contains(&gid)
     }
 
-    /// Of READ, WRITE and EXECUTE those that are granted.
+    /// The subset of READ, WRITE and EXECUTE that is granted.
     pub fn granted(&self, attr: &Attr) -> u32 {
         let any_execute = if attr.mode & 0o111 != 0 || attr.kind == Kind::Dir { EXECUTE } else { 0 };
-        // What is written to a pipe or a device of the client does not come here.
+        // Data written to a pipe or a device stays on the client.
         let changes = !matches!(attr.kind, Kind::Special(_));
         let possible = if self.read_only && changes { READ | EXECUTE } else { READ | WRITE | EXECUTE };
         if !self.decides || self.uid == 0 {
@@ -123,16 +123,16 @@ impl Caller {
         if wanted & !self.granted(attr) == 0 { Ok(()) } else { Err(self.denied()) }
     }
 
-    /// What it is answered where a right is missing. Whoever runs the server learns why root of a client is refused: the client
-    /// only says that permission is denied.
+    /// The error for a missing right. Logs why a client's root is refused: the client itself reports only "permission
+    /// denied".
     fn denied(&self) -> Error {
         static DENIED: LogLimit = LogLimit::new();
         if self.was_root
             && let Some(left_out) = DENIED.pass(rt::now())
         {
             tracing::info!(
-                "root of an NFS client was refused, because it is nobody here: where it is to be root, weft serve --no-root-squash, \
-                 or --export SHARE:no_root_squash{left_out}"
+                "refused root of an NFS client, which is mapped to nobody; to allow it: weft serve --no-root-squash or \
+                 --export SHARE:no_root_squash{left_out}"
             );
         }
         Error::Access
@@ -142,43 +142,43 @@ impl Caller {
         if self.read_only && wanted & WRITE != 0 { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Whether the node is the caller's own: an owner reads and writes what it opened before it changed the mode.
+    /// Whether the caller owns the node: an owner may read and write a file that it opened before the mode changed.
     pub fn owns(&self, attr: &Attr) -> bool {
         !self.decides || self.uid == 0 || self.uid == attr.uid
     }
 
-    /// Reading or writing data without an open.
+    /// Checks a read or write of data without an open.
     pub fn check_data(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
         self.check_writable(wanted)?;
-        // Who may execute a file may have it read (RFC 1813 4.4).
+        // A caller with execute permission may read (RFC 1813 4.4).
         let readable = wanted == READ && self.granted(attr) & EXECUTE != 0;
         if readable || self.owns(attr) { Ok(()) } else { self.check(attr, wanted) }
     }
 
-    /// Opening a file for reading, writing or both.
+    /// Checks an open for reading, writing or both.
     pub fn check_open(&self, attr: &Attr, wanted: u32) -> Result<(), Error> {
         let executable = wanted == READ && self.granted(attr) & EXECUTE != 0;
         if executable { Ok(()) } else { self.check(attr, wanted) }
     }
 
-    /// Making a name in a directory.
+    /// Checks the creation of a name in a directory.
     pub fn check_make(&self, dir: &Attr) -> Result<(), Error> {
         self.check(dir, WRITE | EXECUTE)
     }
 
-    /// Taking a name out of a directory; a sticky one keeps what others own.
+    /// Checks the removal of a name from a directory; in a sticky one, only the owner's own files may be removed.
     pub fn check_unmake(&self, dir: &Attr, victim: &Attr) -> Result<(), Error> {
         self.check_make(dir)?;
         let sticky = dir.mode & 0o1000 != 0 && !self.owns(dir) && !self.owns(victim);
         if sticky { Err(Error::Access) } else { Ok(()) }
     }
 
-    /// Whether the caller may make devices: root alone, as far as the server decides.
+    /// Whether the caller may create devices: only root may, where the server decides.
     pub fn makes_devices(&self) -> bool {
         !self.decides || self.uid == 0
     }
 
-    /// Changing attributes (POSIX chmod, chown, utimensat).
+    /// Checks a change of attributes (POSIX chmod, chown, utimensat).
     pub fn check_set(&self, attr: &Attr, set: &SetAttr) -> Result<(), Error> {
         self.check_writable(WRITE)?;
         if !self.decides || self.uid == 0 {
@@ -199,8 +199,8 @@ impl Caller {
         Ok(())
     }
 
-    /// The same attributes without the set-group-id bit, where it would lend a group that is none of the caller's
-    /// (POSIX chmod).
+    /// The same attributes without the set-group-id bit if it would grant a group that the caller is not in (POSIX
+    /// chmod).
     pub fn settable(&self, attr: &Attr, set: SetAttr) -> SetAttr {
         let group = set.gid.unwrap_or(attr.gid);
         self.lending(group, set)
@@ -211,14 +211,14 @@ impl Caller {
         SetAttr { mode: set.mode.map(|mode| if lends { mode } else { mode & !0o2000 }), ..set }
     }
 
-    /// What a new node is made with: it is the caller's, where the server decides. Who is not root makes nothing for
-    /// others, whatever owner he asks for; knfsd passes over that wish, too, since clients are about that send it.
+    /// The attributes of a new node, which belongs to the caller where the server decides. A caller other than root
+    /// cannot create nodes for others: a requested owner is ignored, as knfsd does, because some clients send one.
     pub fn owned(&self, set: SetAttr, dir: &Attr) -> SetAttr {
         if !self.decides {
             return set;
         }
         let root = self.uid == 0;
-        // A directory with the set-group-id bit hands its group down.
+        // A directory with the set-group-id bit passes its group on.
         let given = if dir.mode & 0o2000 != 0 { dir.gid } else { self.gid };
         let uid = set.uid.filter(|_| root).unwrap_or(self.uid);
         let gid = set.gid.filter(|gid| root || self.in_group(*gid)).unwrap_or(given);
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(granted(11, 20, &[]), READ);
         assert_eq!(granted(11, 1, &[5, 20]), READ);
         assert_eq!(granted(11, 1, &[]), 0);
-        // The owner's class counts, also where another would give more.
+        // The owner's class applies even where another would grant more.
         let odd = attr(Kind::File, 0o077, 10, 20);
         assert_eq!(Caller::of(&sys(10, 20, &[]), DECIDES).granted(&odd), 0);
     }
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(root.granted(&secret), READ | WRITE);
         assert!(root.makes_devices() && !Caller::of(&sys(0, 0, &[]), DECIDES).makes_devices());
         assert_eq!(root.granted(&attr(Kind::File, 0o100, 5, 5)), READ | WRITE | EXECUTE);
-        // A server that is not root acts as itself for everybody.
+        // A server that is not root acts as itself for everyone.
         let itself = Policy { decides: false, squash_root: true };
         assert_eq!(Caller::of(&sys(5, 5, &[]), itself).granted(&secret), READ | WRITE);
     }
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(made(&user, &handing, asked(None, None, 0o2755)), (10, 40, 0o755));
         assert_eq!(made(&root, &handing, asked(Some(5), Some(6), 0o6755)), (5, 6, 0o6755));
         assert_eq!(made(&root, &handing, asked(None, None, 0o2755)), (0, 40, 0o2755));
-        // Likewise of what is there, folders among them.
+        // The same for existing nodes, including folders.
         for kind in [Kind::File, Kind::Dir] {
             let mode = |caller: &Caller, group, gid| {
                 caller.settable(&attr(kind, 0o755, 10, group), asked(None, gid, 0o3777)).mode.unwrap()

@@ -1,10 +1,10 @@
-//! One connection: takes calls in batches, runs them concurrently, sends replies together.
+//! Runs one connection: takes calls in batches, runs them concurrently, and sends their replies together.
 //!
-//! Spec: RFC 5531 section 8. Owns: the requests that did not finish at once. Does not: parse or answer (`dispatch`).
+//! See RFC 5531 section 8. It owns the requests that did not finish at once; `dispatch` parses and answers calls.
 //!
-//! Operation: a call is begun when it is taken, and most end there and then, without a task or a wake-up. What has to
-//! wait (for a disk, a worker) is polled beside the next receive, and beside the wait for a peer that does not take its replies. Replies
-//! of a batch leave together.
+//! Operation: a call starts when it is taken, and most finish at once, without a task or a wake-up. Requests that
+//! wait (for a disk, a worker) are polled beside the next receive, and beside the wait for a peer that does not read
+//! its replies. The replies of a batch are sent together.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -32,21 +32,22 @@ use super::identity::Origin;
 use super::line::{self, Line};
 use super::watch::Watch;
 
-/// Messages taken between two looks at what is running.
+/// Messages taken before the running requests are polled again.
 const BATCH: usize = 64;
-/// After so many calls without a pause, or when the clock says so, other connections of the core have their turn: a client whose calls come faster than they
-/// are answered would keep the core for itself.
+/// After this many calls without a pause, or when the time slice is over, the core's other connections get a turn: a
+/// client whose calls arrive faster than they are answered would otherwise occupy the core.
 const CALLS_IN_A_ROW: usize = 64;
-/// How long a client that no export lets in waits after a turn, if it keeps calls coming all the same: a thousand a second are more than
-/// NULL and MOUNT are ever needed for.
+/// How long a client that no export admits waits after a turn if it keeps sending: a thousand calls a second are more
+/// than NULL and MOUNT ever need.
 const STRANGERS_PAUSE: Duration = Duration::from_millis(64);
-/// As many of them wait no longer than that. Where there are more, each waits longer, so that many connections leave the server to
-/// others as well; but not so long that what one has sent before it hung up keeps it for minutes.
+/// Up to this many such connections wait no longer than that. With more of them, each waits longer, so that many
+/// connections still leave the server to others, but not so long that calls sent before a hang-up keep it busy for
+/// minutes.
 const STRANGERS_AT_ONCE: u32 = 8;
-/// The longest pause, in such pauses.
+/// The longest pause, as a multiple of that one.
 const MOST_PAUSES: u32 = 4;
 
-/// The connections that wait for their next turn because no export lets their client in.
+/// The connections that wait for their next turn because no export admits their client.
 #[derive(Default)]
 pub(super) struct Strangers(AtomicU32);
 
@@ -79,7 +80,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     let peer = channel.peer();
     let host = peer.ip().map_or_else(|| "local".to_owned(), |ip| ip.to_string());
     tracing::debug!(%peer, kind = ?channel.kind(), medium = channel.medium(), "NFS connection");
-    // A handshake went there and back.
+    // A handshake has verified the peer's address.
     let _present = match peer {
         Peer::Tcp(addr) | Peer::Rdma(addr) => Some(server.reached.arrive(addr.ip())),
         Peer::Udp(_) | Peer::Local { .. } => None,
@@ -115,7 +116,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     };
     let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
     let mut receiving = None;
-    // The last reply to a peer that has too many to take: no more calls are received until the network has taken it.
+    // The last reply to a peer that has too many unread: no more calls are received until the network has taken it.
     let mut untaken: Option<Sending> = None;
     let mut place = server.drain.join();
     let mut calls = line.join();
@@ -141,7 +142,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                     receiving = None;
                     return Poll::Pending;
                 }
-                // Whether it could be sent shows at the next receive.
+                // The next receive shows whether it could be sent.
                 untaken = None;
             }
             if let Poll::Ready(call) = calls.poll(cx) {
@@ -152,7 +153,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
                 return Poll::Pending;
             }
             if rt::turn_is_over() {
-                // A call that runs has used it up.
+                // A running call has used up the time slice.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -176,7 +177,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             }
             Event::Calling(call) => Ok(Some(channel.send(Outgoing::bytes(call)))),
             Event::Finished(finished) => send(&*channel, finished).map(Some),
-            // What had come before the end is not carried out for nobody.
+            // A call received before the end is not carried out, because nobody would get the reply.
             Event::Received(Ok(Some(_))) if channel.has_ended() => break Ok(()),
             Event::Received(Ok(Some(message))) => {
                 receiving = None;
@@ -193,8 +194,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
             told = true;
         }
         match sent {
-            // A peer that does not take its replies is asked for no more calls. Those that run go on: others wait for what they
-            // hold, and for what they have been granted.
+            // No more calls are received from a peer that does not read its replies. Running requests continue,
+            // because others wait for what they hold and for what they were granted.
             Ok(Some(taken)) if channel.backlog() >= server.limits.replies || answers.is_full(&*channel) => {
                 untaken = Some(taken);
             }
@@ -211,7 +212,7 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
         rt::yield_if_due().await;
     };
     drop(calls);
-    // What is running still changes files; its replies have nowhere to go unless the peer left in order.
+    // Running requests still change files; their replies can be sent only if the peer closed in order.
     while let Some(finished) = poll_fn(|cx| Pin::new(&mut running).poll_next(cx)).await {
         if ended.is_ok()
             && let Ok(taken) = send(&*channel, finished)
@@ -223,7 +224,8 @@ pub(super) async fn serve(server: &Server, channel: Rc<dyn Channel>, watch: &Wat
     ended
 }
 
-/// Begins a message and what has come with it, and counts them. Gives the last reply's future, if there was one.
+/// Starts a message and those received with it, and counts them. Returns the future of the last reply, if there was
+/// one.
 fn begin<'a>(
     connection: &'a context::Context<'a>,
     channel: &dyn Channel,
@@ -240,7 +242,7 @@ fn begin<'a>(
             let mut future: Running<'a> = Box::pin(connection.answer(message));
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(finished) => last = Some(send(channel, finished)?),
-                // The set polls it again before anybody sleeps, with a waker that counts.
+                // The set polls it again before the task sleeps, with a counting waker.
                 Poll::Pending => running.push(future),
             }
         }
@@ -256,7 +258,7 @@ fn begin<'a>(
     Ok(last)
 }
 
-/// Queues a reply. Its future need not be waited for: the message stays queued.
+/// Queues a reply. Its future need not be awaited: the message stays queued.
 fn send(channel: &dyn Channel, finished: Result<Outgoing, NotRpc>) -> Result<Sending, Error> {
     match finished {
         Ok(reply) => Ok(channel.send(reply)),

@@ -1,7 +1,7 @@
-//! What a procedure is given: who calls, over which connection, and what it may use of the server.
+//! The context of a call: the caller, its connection, and the parts of the server that it may use.
 //!
-//! Spec: RFC 5531 section 9. Owns: the payload of a call that is still with the client. Does not: choose the procedure
-//! (`dispatch`) or carry it out (`ops`, `v4`, `mount`, `nlm`).
+//! See RFC 5531 section 9. It holds the payload of a call that is still with the client. `dispatch` chooses the
+//! procedure; `ops`, `v4`, `mount` and `nlm` carry it out.
 
 use std::cell::Cell;
 use std::io;
@@ -35,46 +35,48 @@ const HEADER_BYTES: usize = 4096;
 pub(super) struct Context<'a> {
     pub server: &'a Server,
     pub kind: Kind,
-    /// What protects it.
+    /// How the connection is protected.
     pub way: Way,
-    /// Who is at the other end.
+    /// The peer's address.
     pub peer: Peer,
-    /// The same as what clients' records are kept by.
+    /// The same, as the key of clients' records.
     pub origin: Origin,
-    /// Whether some share lets in who comes from there. Who is let into none has nothing to do with what clients have.
+    /// Whether some share admits callers from this address. Callers that no share admits have no access to clients'
+    /// records.
     pub let_in: bool,
-    /// The same without its port, in words: a client that connects again has another port.
+    /// The peer's address as text, without the port, which changes when a client reconnects.
     pub host: Rc<str>,
     pub limits: Limits,
-    /// Where long replies lie.
+    /// Buffers for long replies.
     pub answers: &'a Answers,
-    /// Who asks; each call has a copy of all this with its own.
+    /// The caller; each call has a copy of this context with its own.
     pub caller: Caller,
     /// Whether some share has rules that this peer may fail.
     pub rules: bool,
-    /// In what words it calls, where there are such rules (see `export`).
+    /// The caller's credential, if such rules exist (see `export`).
     pub ruled: Option<Rc<Credential>>,
-    /// By which the server calls the client.
+    /// The connection for calls from the server to the client.
     pub line: &'a Arc<Line>,
-    /// Where it is shown who calls.
+    /// Publishes the callers seen on this connection.
     pub watch: &'a Watch,
-    /// Whether a call of a peer that some share lets in has come: see [`Channel::authenticated`](weft_transport::Channel::authenticated).
+    /// Whether a peer that some share admits has sent a call: see
+    /// [`Channel::authenticated`](weft_transport::Channel::authenticated).
     pub admitted: &'a Cell<bool>,
     /// Payload of the call that is still with the client.
     pub distant: Option<Rc<dyn Distant>>,
 }
 
-/// Results behind their header.
+/// Results that follow the reply's header.
 pub(super) enum Results {
     /// One buffer.
     One {
         body: Encoder,
         /// Content of the opaque that `body` ends with.
         payload: Option<Payload>,
-        /// For a long body.
+        /// Buffer for a long body.
         room: Option<Box<Buf>>,
     },
-    /// What a compound gives, and the room for it.
+    /// The results of a compound, and the buffer for them.
     Parts(Vec<Part>, Option<Box<Buf>>),
 }
 
@@ -83,7 +85,7 @@ impl Results {
         Results::One { body, payload, room: None }
     }
 
-    /// With room for a long body.
+    /// Adds a buffer for a long body.
     pub fn within(self, room: Option<Box<Buf>>) -> Results {
         match self {
             Results::One { body, payload, .. } => Results::One { body, payload, room },
@@ -92,7 +94,7 @@ impl Results {
     }
 }
 
-/// A node that a handle named.
+/// The node of a handle.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     pub share: &'a Share,
@@ -100,22 +102,22 @@ pub(super) struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Its share and its id.
+    /// Its share and node id.
     pub fn file(&self) -> FileId {
         FileId { share: self.share.id, node: self.id }
     }
 
-    /// This name in it.
+    /// This name in the directory.
     pub fn at<'n>(&self, name: &'n [u8]) -> DirName<&'n [u8]> {
         DirName { dir: self.id, name }
     }
 }
 
 impl<'a> Context<'a> {
-    /// What a handle names.
+    /// Resolves a handle.
     pub async fn node(&self, handle: &Handle) -> Result<Node<'a>, Status> {
         let named = self.server.handles.open(&self.server.shares, handle).await?;
-        // The root of all shares and named attributes are for version 4 alone.
+        // Only version 4 has the root of all shares and named attributes.
         let Named::Node(FileId { share, node: id }) = named else { return Err(Status::STALE) };
         let share = self.server.shares.get(share).ok_or(Status::STALE)?;
         if share.vfs.stream_of(id).is_some() {
@@ -129,23 +131,24 @@ impl<'a> Context<'a> {
         self.server.handles.make(&self.server.shares, file).await
     }
 
-    /// Where clients' records that this caller has to do with come from: nowhere, unless some share lets it in.
+    /// The origin that keys the clients' records of this caller; an error if no share admits it.
     pub fn origin(&self) -> Result<&Origin, nfs4::Status> {
         if self.let_in { Ok(&self.origin) } else { Err(nfs4::Status::ACCESS) }
     }
 
-    /// The call's payload: what is still with the client comes now.
+    /// The call's payload; fetches it if it is still with the client.
     pub async fn fetch(&self) -> Result<Bytes, Error> {
         let Some(distant) = &self.distant else { return Err(Error::Invalid) };
         distant.fetch().await.map_err(|e| {
-            // The connection ends over this; the answer is for the log of whoever still hears it.
-            tracing::debug!("a payload does not come: {e}");
+            // The connection ends with this error; the reply only carries the cause as far as the log.
+            tracing::debug!("payload did not arrive: {e}");
             Error::Io(io::ErrorKind::ConnectionAborted.into())
         })
     }
 
-    /// Brings the `len` bytes of a WRITE into a file: straight from the client's memory where that goes. What did not go so is
-    /// given back, here by now; then all that could have changed meanwhile is to be looked at again.
+    /// Writes the `len` bytes of a WRITE into a file, straight from the client's memory if possible. Otherwise
+    /// returns the payload, which has then been fetched; the caller must check again whatever could have changed
+    /// meanwhile.
     pub async fn put(&self, file: &OpenFile, offset: u64, data: Data) -> Result<Option<Data>, Error> {
         let len = match data {
             Data::Here(bytes) => return file.write(offset, &[bytes]).await.map(|()| None),
@@ -173,7 +176,7 @@ impl<'a> Context<'a> {
 /// The arguments of a call.
 pub(super) fn args<A: Xdr>(d: &mut Decoder) -> Result<A, Reply> {
     A::parse(d).map_err(|Malformed(why)| {
-        tracing::debug!(why, "arguments do not parse");
+        tracing::debug!(why, "cannot parse the arguments");
         Reply::GarbageArgs
     })
 }

@@ -1,8 +1,8 @@
-//! From an RPC call to a procedure and back to a reply.
+//! Dispatches an RPC call to its procedure and builds the reply.
 //!
-//! Spec: RFC 5531 section 9 (accepted and rejected replies). Does not: carry out procedures (`ops`, `v4`).
+//! See RFC 5531 section 9 (accepted and rejected replies). `ops` and `v4` carry out the procedures.
 //!
-//! A reply is one buffer for header and results, and behind it the payload of READ and READLINK as a part of its own:
+//! A reply is one buffer with header and results, followed by the payload of READ and READLINK as a part of its own:
 //! the transport decides whether it travels inside the message.
 
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use super::{export, mount as mountd, nlm as lockd, nsm as statd, ops, rpcbind as
 /// Room for the header and the attributes of most replies.
 const REPLY_BYTES: usize = 256;
 
-/// A message that cannot be answered: the connection ends.
+/// A message that cannot be answered; the connection ends.
 #[derive(Debug)]
 pub(super) struct NotRpc(pub &'static str);
 
@@ -49,7 +49,7 @@ impl Context<'_> {
             }
         };
         if let Some(distant) = distant.as_ref().filter(|_| !takes_distant(&call)) {
-            d.arrived(distant.fetch().await.map_err(|_| NotRpc("its payload did not come"))?);
+            d.arrived(distant.fetch().await.map_err(|_| NotRpc("the payload did not arrive"))?);
         }
         if !self.admitted.get() && self.server.lets_in(self.peer) {
             self.admitted.set(true);
@@ -81,7 +81,7 @@ impl Context<'_> {
         distant: Option<Rc<dyn Distant>>,
     ) -> Result<Results, Reply> {
         if let Credential::Other(flavor) = call.credential {
-            // RFC 9289 4.1: whether to go on under TLS is asked once, at the beginning, and by nothing but a probe.
+            // RFC 9289 4.1: only a probe at the beginning of the connection can switch to TLS.
             let stat = if flavor == Flavor::TLS { AuthStat::BADCRED } else { AuthStat::TOOWEAK };
             return Err(Reply::AuthError(stat));
         }
@@ -90,13 +90,13 @@ impl Context<'_> {
             && call.procedure != nfs::NULL
             && !self.server.reached.contains(addr.ip())
         {
-            // Before anything is done: answers to most of NFS' procedures are longer than the call, and would not be sent; and
-            // locks would be kept for whoever's address is claimed.
+            // Refused before anything is done: most NFS replies are longer than the call and would not be sent, and
+            // locks would be kept for a claimed address.
             static REFUSED: LogLimit = LogLimit::new();
             if let Some(left_out) = REFUSED.pass(rt::now()) {
                 tracing::warn!(
                     peer = %addr,
-                    "refused a call of NFS or NLM by UDP: that address has made no connection by TCP, and may be somebody else's{left_out}"
+                    "refused an NFS or NLM call over UDP: its address has no TCP connection and may be forged{left_out}"
                 );
             }
             return Err(Reply::AuthError(AuthStat::TOOWEAK));
@@ -121,13 +121,13 @@ impl Context<'_> {
             }
             (nfs3::PROGRAM, nfs3::VERSION) => cx.nfs(call.procedure, d, body).await,
             (mount::PROGRAM, mount::VERSION) => Box::pin(cx.mount(call.procedure, d, body)).await,
-            // RFC 7530 3.1, RFC 8881 2.9: only what controls congestion carries version 4.
+            // RFC 7530 3.1, RFC 8881 2.9: version 4 requires a transport with congestion control.
             (nfs4::PROGRAM, nfs4::VERSION) if self.kind == Kind::Datagram => {
                 Err(Reply::ProgramMismatch { low: nfs3::VERSION, high: nfs3::VERSION })
             }
             (nfs4::PROGRAM, nfs4::VERSION) => match call.procedure {
                 nfs4::NULL => Ok(Results::new(body, None)),
-                // In a box: version 3 does not carry the room for compounds about.
+                // Boxed, so that version 3 calls do not carry the space for compounds.
                 nfs4::COMPOUND => Box::pin(v4::compound(&cx, call, d, body)).await,
                 _ => Err(Reply::ProcedureUnavailable),
             },
@@ -145,12 +145,12 @@ impl Context<'_> {
         }
     }
 
-    /// Carries out a request that must not be carried out twice, or gives the answer of the first time.
+    /// Carries out a request that must not be carried out twice, or returns the cached reply.
     async fn once(&self, call: &Call, d: Decoder, mut body: Encoder) -> Result<Results, Reply> {
         let duplicates = &self.server.duplicates;
         let number = duplicates.number(&self.origin, call);
         let place = duplicates.place(duplicates.question(number, &[], &d));
-        // Whoever asks again while the first request runs waits for its answer.
+        // A repetition waits here for the first request's reply.
         let mut kept = place.lock().await;
         if let Some(answer) = &*kept {
             body.raw(answer);
@@ -171,7 +171,7 @@ impl Context<'_> {
             nfs::GETATTR => whole(body, ops::getattr(self, args(&mut d)?).await),
             nfs::READ => Ok(ops::read(self, args(&mut d)?, body).await),
             nfs::WRITE => whole(body, ops::write(self, args(&mut d)?).await),
-            // In a box: every call is moved about with room for whatever it may turn out to be.
+            // Boxed: otherwise every call's future would have the size of the largest procedure.
             _ => Box::pin(self.rare(procedure, d, body)).await,
         }
     }
@@ -210,7 +210,7 @@ impl Context<'_> {
         }
     }
 
-    /// Room for a reply with a listing of so many bytes.
+    /// A buffer for a reply with a listing of `count` bytes.
     async fn room_for_listing(&self, count: u32) -> Option<Box<Buf>> {
         let len = count.min(self.server.limits.max_listing) as usize;
         self.answers.room(len.saturating_add(REPLY_BYTES)).await
@@ -230,7 +230,7 @@ impl Context<'_> {
     }
 }
 
-/// Whether whoever carries out the call brings payload from the client's memory itself.
+/// Whether the procedure itself fetches payload from the client's memory.
 fn takes_distant(call: &Call) -> bool {
     match (call.program, call.version) {
         (nfs3::PROGRAM, nfs3::VERSION) => call.procedure == nfs::WRITE,
@@ -239,7 +239,7 @@ fn takes_distant(call: &Call) -> bool {
     }
 }
 
-/// Procedures of version 3 that do not give the same when they are carried out again (RFC 1813 4.5).
+/// Procedures of version 3 that are not idempotent (RFC 1813 4.5).
 fn changes(procedure: u32) -> bool {
     matches!(
         procedure,

@@ -1,18 +1,20 @@
-//! Requests that must not be carried out twice: a client that did not see the answer asks again, perhaps on another
-//! connection, and gets the answer of the first time.
+//! The duplicate request cache: a client that did not see a reply repeats its request, perhaps on another connection,
+//! and gets the first reply.
 //!
-//! Spec: RFC 1813 4.5 (duplicate request cache), RFC 7530 3.1.1. Owns: the last answers, as RPC bodies without header and
-//! framing. Does not: know procedures; sessions have slots of their own (`v4::state::session`).
+//! See RFC 1813 4.5 (duplicate request cache) and RFC 7530 3.1.1. It holds the latest replies, as RPC bodies without
+//! header and framing. Sessions have slots of their own (`v4::state::session`).
 //!
-//! A request is told from others by who asks (host, way and kind of port, user), its xid, what it calls and all of its bytes:
-//! clients repeat xids, some (pyNfsClient) within a second, and what only bears the number of another request must be carried
-//! out. Hashes have a random key, so that nobody makes a request that passes for another's.
+//! A request is identified by its caller (host, protection and kind of port, user), its xid, its procedure and all of
+//! its bytes: clients reuse xids, some (pyNfsClient) within a second, and another request with the same xid must be
+//! carried out. Hashes are keyed with a random key, so that nobody can construct a request that passes for another
+//! client's.
 //!
-//! A client may ask again before the first request has ended: a change is answered when it is on disk, which can take longer than
-//! a connection lasts. So a request has its place before it changes anything, and the same one waits there for its answer.
+//! A client may repeat a request before the first has finished: a change is answered once it is on disk, which can
+//! take longer than a connection lasts. So a request enters the cache before it changes anything, and a repetition
+//! waits there for the reply.
 //!
-//! Cost: the bytes of a compound are looked at, once, only when its number is that of a request that has a place, or it is to have
-//! one itself; hashing a WRITE of 8 KiB takes as long as copying it ten times over.
+//! Cost: the bytes of a compound are hashed once, and only if a cached request has the same xid or the compound is to
+//! be cached itself. Hashing a WRITE of 8 KiB costs ten times as much as copying it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -28,17 +30,17 @@ use weft_wire::xdr::Decoder;
 use super::identity::Origin;
 use super::v4::state::numbers::random_hasher;
 
-/// Answers that are kept.
+/// Replies kept.
 const MAX_KEPT: usize = 4096;
-/// Places that are looked at to find one that is free.
+/// Entries examined to find one that can be evicted.
 const MAX_LOOKED_AT: usize = 64;
-/// Longest answer that is kept, in bytes: everything that changes something answers with less.
+/// Longest reply kept, in bytes; every procedure that changes something replies with less.
 pub(super) const MAX_ANSWER: usize = 1024;
-/// Bytes of a request that tell it from another one, and as many of what lies beside it: more than anything has that
-/// changes something without a number of its own, the longest being two names (RENAME) or a path (SYMLINK).
+/// Most bytes of a request that identify it, and of the payload beside it. Every request that changes something and
+/// has no sequence number is shorter; the longest carry two names (RENAME) or a path (SYMLINK).
 const QUESTION_BYTES: usize = 8192;
 
-/// What a client calls a request: two requests that differ may share it.
+/// The client's number for a request; two different requests may share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Number {
     asker: u64,
@@ -46,7 +48,8 @@ pub(super) struct Number {
     procedure: (u32, u32, u32),
 }
 
-/// As whom a request is made. Not what changes when it is made again: the stamp, and the name that the host gives itself.
+/// Hashes the identity under which a request is made. Leaves out what changes when it is repeated: the stamp and the
+/// machine name.
 pub(super) fn hash_credential(credential: &Credential, hasher: &mut SipHasher24) {
     match credential {
         Credential::Sys(sys) => {
@@ -60,7 +63,7 @@ pub(super) fn hash_credential(credential: &Credential, hasher: &mut SipHasher24)
     }
 }
 
-/// Which request.
+/// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Question {
     number: Number,
@@ -69,32 +72,33 @@ pub(super) struct Question {
 
 #[cfg(test)]
 thread_local! {
-    /// Requests whose bytes were hashed on this thread.
+    /// Number of requests whose bytes were hashed on this thread.
     pub(super) static HASHED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Where the answer of a request will be. Whoever holds it carries the request out, the others wait.
+/// The future reply of a request. The task that holds it carries the request out; the others wait.
 pub(super) type Place = Arc<Queue<Option<Bytes>>>;
 
 #[derive(Default)]
 struct Table {
     places: HashMap<Question, Place>,
-    /// In the order in which they came, but for those that had not ended when they were the oldest; each once.
+    /// In order of arrival, except that a request still running when it was the oldest is moved back; each appears
+    /// once.
     order: VecDeque<Question>,
-    /// How many of them bear each number.
+    /// How many of them have each number.
     numbers: HashMap<Number, usize>,
 }
 
 impl Table {
-    /// Makes room for one more. Requests that are still carried out keep their places, beyond the limit if need be: there are no
-    /// more of them than connections carry.
+    /// Makes room for one more entry. Requests that are still running keep theirs, beyond the limit if necessary;
+    /// connections bound their number.
     fn make_room(&mut self) {
         for _ in 0..MAX_LOOKED_AT {
             if self.order.len() < MAX_KEPT {
                 return;
             }
             let Some(oldest) = self.order.pop_front() else { return };
-            // Only who has the table can take a place from it.
+            // An entry can be removed only with the table locked.
             if self.places.get(&oldest).is_some_and(|place| Arc::strong_count(place) > 1) {
                 self.order.push_back(oldest);
             } else {
@@ -127,7 +131,7 @@ impl Default for Duplicates {
 }
 
 impl Duplicates {
-    /// The number of a call from there.
+    /// The number of a call from `from`.
     pub fn number(&self, from: &Origin, call: &Call) -> Number {
         let mut asker = self.hasher;
         asker.write(&from.bytes());
@@ -136,7 +140,7 @@ impl Duplicates {
         Number { asker: asker.finish(), xid: call.xid, procedure }
     }
 
-    /// The call of this number whose arguments are `taken` and what is next in `d`.
+    /// The call with this number whose arguments are `taken` and the remainder of `d`.
     pub fn question(&self, number: Number, taken: &[u8], d: &Decoder) -> Question {
         let beside = d.peek_detached();
         let beside = beside.split_at(beside.len().min(QUESTION_BYTES)).0;
@@ -151,12 +155,12 @@ impl Duplicates {
         Question { number, bytes: bytes.finish() }
     }
 
-    // Maps and queue are changed together, and what is left when that panics is at worst kept for ever.
+    // Maps and queue change together; after a panic between them, at worst an entry is never evicted.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a request, new unless it has come before.
+    /// The entry of a request, created if there is none.
     pub fn place(&self, question: Question) -> Place {
         let mut table = self.table();
         if let Some(place) = table.places.get(&question) {
@@ -171,34 +175,34 @@ impl Duplicates {
         place
     }
 
-    /// Whether a request of this number has come before, perhaps another one.
+    /// Whether a request with this number is cached, perhaps a different one.
     pub fn knows(&self, number: Number) -> bool {
         self.table().numbers.contains_key(&number)
     }
 
-    /// The place of a request that has come before.
+    /// The entry of a cached request.
     fn place_known(&self, question: &Question) -> Option<Place> {
         self.table().places.get(question).cloned()
     }
 }
 
-/// A request of which only its operations tell whether it changes something, until it is answered.
+/// A request whose operations must be examined to learn whether it changes anything, until it is answered.
 pub(super) struct Asked {
     number: Number,
     taken: Bytes,
     arguments: Decoder,
     question: Option<Question>,
-    /// The place of its answer. While it is held the same request waits.
+    /// The entry for its reply. While it is held, a repetition waits.
     held: Option<OwnedMutexGuard<Option<Bytes>>>,
 }
 
 impl Asked {
-    /// The call of this number whose arguments are `taken` and `arguments`.
+    /// The call with this number whose arguments are `taken` and `arguments`.
     pub fn new(number: Number, taken: Bytes, arguments: Decoder) -> Asked {
         Asked { number, taken, arguments, question: None, held: None }
     }
 
-    /// The answer to the same request if that has come before. If that is still carried out, this waits for it.
+    /// The reply to the same request, if it is cached. If that is still running, this waits for it.
     pub async fn answered(&mut self, duplicates: &Duplicates) -> Option<Bytes> {
         if !duplicates.knows(self.number) {
             return None;
@@ -207,7 +211,8 @@ impl Asked {
         self.hold(duplicates.place_known(&question)?).await
     }
 
-    /// From here on the same request waits for this one's answer. `Some`: another one was first, and has this answer.
+    /// From now on, a repetition waits for this request's reply. `Some`: another one was first, and this is its
+    /// reply.
     pub async fn begin(&mut self, duplicates: &Duplicates) -> Option<Bytes> {
         let question = self.question(duplicates);
         self.hold(duplicates.place(question)).await
@@ -217,7 +222,7 @@ impl Asked {
         self.held.is_some()
     }
 
-    /// Keeps the answer of a request that has begun.
+    /// Caches the reply of a request that has begun.
     pub fn keep(self, answer: impl FnOnce() -> Bytes) {
         if let Some(mut held) = self.held {
             *held = Some(answer());
@@ -268,7 +273,7 @@ mod tests {
         let keep = |question, answer| *duplicates.place(question).try_lock().unwrap() = Some(answer);
         let answer = |question| duplicates.place_known(&question)?.try_lock()?.clone();
         assert!(!known(7));
-        // Two requests of one number, and as many others as there is room for.
+        // Two requests with one number, and enough others to fill the cache.
         keep(question(7, b"one"), Bytes::from_static(b"1"));
         keep(question(7, b"two"), Bytes::from_static(b"2"));
         assert!(known(7) && !known(8));

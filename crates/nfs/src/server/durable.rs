@@ -1,7 +1,8 @@
-//! What outlives the server: the key of its handles, and which clients had state.
+//! State that outlives the server: the key of its handles, and which clients had state.
 //!
-//! Spec: RFC 8881 8.4.2.1, 8.4.3 (what a server must remember to let the right clients reclaim); RFC 7530 9.6.3.4.
-//! Owns: the key file and the journal. Does not: keep opens or locks; clients bring those back in the grace period.
+//! See RFC 8881 8.4.2.1 and 8.4.3 (what a server must remember to let the right clients reclaim), and RFC 7530
+//! 9.6.3.4. It consists of the key file and the journal. Opens and locks are not stored; clients reclaim them in the
+//! grace period.
 //!
 //! ```text
 //! DIR/nfs-handles.key        16 random bytes, 0600: whoever reads them can make handles
@@ -12,8 +13,7 @@
 //!                            zero behind it, and the name of one of them where an earlier version has written it
 //!                            table "runs": how often the server was started
 //! ```
-//! A client is in the journal before it is told that it has opened something, and leaves it when its state is taken
-//! away.
+//! A client enters the journal before it is told that its open succeeded, and leaves it when its state is removed.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,23 +29,23 @@ use weft_machine::random;
 
 use super::identity::IDENTITY_BYTES;
 
-/// Who a client is by its own words; those with sessions have a name space of their own.
+/// A client's own name for itself; clients with sessions have a separate name space.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Who {
     pub sessions: bool,
     pub name: Bytes,
-    /// Who said so, and from where; `None`: an earlier version has written it, which did not ask.
+    /// The identity that claimed the name; `None` if an earlier version wrote the entry without one.
     pub by: Option<[u8; IDENTITY_BYTES]>,
 }
 
 impl Who {
-    /// As an earlier version has written it.
+    /// In the form that an earlier version wrote.
     pub fn of_anybody(&self) -> Who {
         Who { by: None, ..self.clone() }
     }
 }
 
-/// In the first byte: the identity follows.
+/// Flag in the first byte: the identity follows.
 const IDENTIFIED: u8 = 2;
 
 const CLIENTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("clients");
@@ -53,19 +53,19 @@ const HOSTS: TableDefinition<'static, &[u8], ()> = TableDefinition::new("hosts")
 const RUNS: TableDefinition<'static, (), u32> = TableDefinition::new("runs");
 const KEY_FILE: &str = "nfs-handles.key";
 
-/// Why the state directory is of no use.
+/// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// The file system said no.
+    /// The file system returned an error.
     #[error("{path}: {1}", path = .0.display())]
     Io(PathBuf, io::Error),
-    /// The key file is not one.
+    /// The key file is invalid.
     #[error(
-        "{path} does not hold 16 bytes: bring it back from a backup, or move it away; what clients have mounted is stale then",
+        "{path} does not hold 16 bytes: restore it from a backup, or move it away, which makes mounts stale",
         path = .0.display()
     )]
     Key(PathBuf),
-    /// Another server of this name runs, or the journal is damaged.
+    /// Another server of this name is running, or the journal is damaged.
     #[error("{0}")]
     Journal(#[from] journal::Unusable),
 }
@@ -73,11 +73,11 @@ pub enum Unusable {
 /// The state directory of one server.
 pub struct Durable {
     pub(super) key: [u8; 16],
-    /// Tells this server from others, over all its runs.
+    /// Distinguishes this server from others, over all its runs.
     pub(super) identity: [u8; 16],
     journal: Journal,
-    /// By which of its records a client is in the journal, if by one of this run. Locked around a transaction, and changed when that
-    /// is on disk.
+    /// The number of the record, made in this run, for which a client is in the journal. Locked around a transaction,
+    /// and changed once that is on disk.
     remembered: Mutex<HashMap<Who, u64>>,
 }
 
@@ -88,11 +88,11 @@ impl std::fmt::Debug for Durable {
 }
 
 impl Durable {
-    /// Opens or makes the state in `dir`. `instance` tells servers that share the directory from each other; it becomes
-    /// part of a file's name.
+    /// Opens the state in `dir`, creating it if missing. `instance` distinguishes servers that share the directory;
+    /// it becomes part of a file name.
     ///
     /// # Errors
-    /// The directory, the key file or the journal cannot be made or read, or another process has the journal open.
+    /// The directory, the key file or the journal cannot be created or read, or another process has the journal open.
     pub fn open(dir: &Path, instance: &str) -> Result<Durable, Unusable> {
         private::folder(dir).map_err(|e| Unusable::Io(dir.to_owned(), e))?;
         let key = key(&dir.join(KEY_FILE))?;
@@ -113,7 +113,7 @@ impl Durable {
         Ok(Durable { key, identity, journal, remembered: Mutex::default() })
     }
 
-    /// Who had state in the last run.
+    /// The clients that had state in the last run.
     pub(super) fn clients(&self) -> Result<Vec<Who>, Unusable> {
         let clients = self.journal.read(|begun| {
             let mut clients = Vec::new();
@@ -126,8 +126,8 @@ impl Durable {
         Ok(clients?)
     }
 
-    /// Returns once it is on disk that the client has state, by the record of this number; false if that record does not last any
-    /// more, whose place another one may have taken.
+    /// Returns once the journal durably records that the client has state. Returns false if the record of this number
+    /// no longer exists and another may have replaced it.
     pub(super) fn remember(
         &self,
         who: &Who,
@@ -155,8 +155,8 @@ impl Durable {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These clients have nothing to reclaim, by a record of this run or, without one, of the last. A client that has come back
-    /// in the meantime stays: it is in the journal by another record.
+    /// These clients have nothing to reclaim, by a record of this run or, without a number, of the last. A client
+    /// that has returned meanwhile stays, because another record of it is in the journal.
     pub(super) fn forget(&self, clients: &[(Who, Option<u64>)]) -> Result<(), Unusable> {
         let mut remembered = self.remembered();
         let goes = |(who, record): &&(Who, Option<u64>)| {
@@ -176,7 +176,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Hosts that locked something.
+    /// Hosts that hold locks.
     pub(super) fn hosts(&self) -> Result<Vec<Bytes>, Unusable> {
         let hosts = self.journal.read(|begun| {
             let table = begun.open_table(HOSTS)?;
@@ -185,17 +185,17 @@ impl Durable {
         Ok(hosts?)
     }
 
-    /// Returns once it is on disk that the host locks something.
+    /// Returns once the journal durably records that the host holds locks.
     pub(super) fn watch(&self, host: &[u8]) -> Result<(), Unusable> {
         self.change(HOSTS, |table| table.insert(host, ()).map(drop))
     }
 
-    /// These hosts have no locks.
+    /// These hosts hold no locks.
     pub(super) fn unwatch(&self, hosts: &[Vec<u8>]) -> Result<(), Unusable> {
         self.change(HOSTS, |table| hosts.iter().try_for_each(|host| table.remove(&**host).map(drop)))
     }
 
-    /// Counts a start: 1 is the first.
+    /// Counts a start; the first is 1.
     pub(super) fn next_run(&self) -> Result<u32, Unusable> {
         let run = self.journal.change(|begun| {
             let mut table = begun.open_table(RUNS)?;
@@ -230,7 +230,7 @@ fn who(name: &[u8]) -> Option<Who> {
     Some(Who { sessions: kind & 1 != 0, name: Bytes::copy_from_slice(name), by })
 }
 
-/// The key, made at the first start.
+/// The key, created at the first start.
 fn key(path: &Path) -> Result<[u8; 16], Unusable> {
     let make = || Ok(random::bytes::<16>()?.to_vec());
     let key = private::made_once(path, make).map_err(|e| Unusable::Io(path.to_owned(), e))?;
@@ -264,7 +264,7 @@ mod tests {
         let again = Durable::open(&dir, "127.0.0.1:2049").unwrap();
         assert_eq!((again.key, again.identity), (key, identity));
         assert_eq!(again.clients().unwrap(), [b.clone(), a.clone()]);
-        // What an earlier version has written goes when its client is remembered anew.
+        // An entry of an earlier version is replaced when its client is recorded again.
         let known = Who { by: Some([9; IDENTITY_BYTES]), ..b.clone() };
         again.remember(&known, 3, || true).unwrap();
         assert_eq!(again.clients().unwrap(), [known.clone(), a]);
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(again.next_run().unwrap(), 3);
         again.forget(&[(b, Some(3))]).unwrap();
         assert_eq!(again.clients().unwrap().len(), 1);
-        // Another server in the same directory: the same handles, another identity, other clients.
+        // Another server in the same directory has the same handles, another identity and other clients.
         let other = Durable::open(&dir, "[::1]:2050").unwrap();
         assert_eq!(other.key, key);
         assert_ne!(other.identity, identity);
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         std::fs::write(dir.join(KEY_FILE), b"short").unwrap();
         assert!(matches!(Durable::open(&dir, "third"), Err(Unusable::Key(_))));
-        // What a crash or a full disk has left of an earlier version's first start.
+        // Left by a crash or a full disk during an earlier version's first start.
         std::fs::write(dir.join(KEY_FILE), b"").unwrap();
         Durable::open(&dir, "fourth").unwrap();
     }
@@ -293,13 +293,13 @@ mod tests {
         let durable = Durable::open(dir.path(), "one").unwrap();
         durable.remember(&who, 1, || true).unwrap();
         durable.remember(&who, 2, || true).unwrap();
-        // A request of the old record goes on: it does not take the place of the new one.
+        // A request of the old record continues; it does not replace the new one.
         assert!(!durable.remember(&who, 1, || false).unwrap());
         durable.forget(&[(who.clone(), Some(1)), (who.clone(), None)]).unwrap();
         assert_eq!(durable.clients().unwrap(), std::slice::from_ref(&who));
         durable.forget(&[(who.clone(), Some(2))]).unwrap();
         assert_eq!(durable.clients().unwrap(), []);
-        // One of the last run goes by whichever record it is known under, or by none.
+        // An entry of the last run is removed by any record of the client, or without one.
         durable.remember(&who, 3, || true).unwrap();
         drop(durable);
         let again = Durable::open(dir.path(), "one").unwrap();

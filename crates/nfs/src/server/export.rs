@@ -1,7 +1,8 @@
 //! Export rules: who may use a share, from where, as whom, and for what.
 //!
-//! Spec: exports(5) for the words; RFC 8881 2.6 (security of an export), RFC 2623 2.3 (a flavour that is too weak).
-//! Owns: nothing; the rules are the share's. Does not: look where no share has rules: then every caller is the same everywhere.
+//! See exports(5) for the terms, RFC 8881 2.6 (security of an export) and RFC 2623 2.3 (a flavour that is too weak).
+//! The share owns its rules. If no share has rules, nothing is checked here: every caller has the same rights
+//! everywhere.
 
 use std::rc::Rc;
 
@@ -16,18 +17,18 @@ use super::caller::Caller;
 use super::context::{Context, Results};
 use super::handles::{self, Handles};
 
-/// Why a caller is kept out of an export.
+/// Why an export refuses a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptOut {
-    /// It comes from elsewhere.
+    /// Its address is not admitted.
     Network,
-    /// It comes from a port that any user of its host may have.
+    /// Its port is one that any user of its host can bind.
     Port,
-    /// It does not name itself as it should, or says so where others can hear.
+    /// Its authentication flavour is too weak, or the connection can be overheard.
     Flavor,
 }
 
-/// How callers of an export may name themselves, best first.
+/// The authentication flavours of an export, best first.
 pub(super) fn flavors(export: &Export) -> Vec<Flavor> {
     let wire = |named: &Named| match named {
         Named::Sys => Flavor::SYS,
@@ -49,7 +50,7 @@ fn takes(export: &Export, credential: &Credential) -> bool {
 }
 
 impl<'a> Context<'a> {
-    /// The rules of a share, where any share has some.
+    /// The rules of a share, if any share has rules.
     fn rules(&self, share: ShareId) -> Option<(&'a Export, &Rc<Credential>)> {
         Some((&self.server.shares.get(share)?.rules.nfs, self.ruled.as_ref()?))
     }
@@ -69,34 +70,34 @@ impl<'a> Context<'a> {
         if enough { Ok(()) } else { Err(KeptOut::Flavor) }
     }
 
-    /// Whether this share lets callers in from where this one comes, and by the way it comes, whatever they call themselves.
+    /// Whether this share admits callers from this address over this connection, whatever identity they claim.
     pub fn lets_in(&self, share: ShareId) -> bool {
         let ports = self.server.policy.ports();
         let share = self.server.shares.get(share);
         share.is_some_and(|share| share.rules.nfs.lets_in(self.peer, ports, self.way))
     }
 
-    /// Somebody will ask why his mount is refused.
+    /// Logs the refused port for administrators who look for the cause of a failed mount.
     fn tell_port(&self, share: ShareId) {
         static REFUSED: LogLimit = LogLimit::new();
         if let Some(left_out) = REFUSED.pass(rt::now()) {
             let name = self.server.shares.get(share).map_or("", |share| &share.name);
             tracing::warn!(
                 peer = %self.peer,
-                "export {name} refused a caller whose port is not reserved (below {}): root of its host takes one (Linux does by \
-                 itself, except over RDMA); --export {name}:insecure lets every port in{left_out}",
+                "export {name} refused a caller whose port is not below {}; only root of its host can bind such a port \
+                 (Linux does by itself, except over RDMA); --export {name}:insecure admits every port{left_out}",
                 Ports::FIRST_UNRESERVED
             );
         }
     }
 
-    /// Who the caller is in this share.
+    /// The caller's identity in this share.
     pub fn caller_in(&self, share: ShareId) -> Caller {
         let Some((export, credential)) = self.rules(share) else { return self.caller.clone() };
         Caller::by(credential, self.server.policy, export)
     }
 
-    /// The same connection as each share sees it; nothing where they all see the same.
+    /// This connection's context in each share; empty if all are the same.
     pub fn views(&self) -> Vec<(ShareId, Context<'a>)> {
         if self.ruled.is_none() {
             return Vec::new();
@@ -106,26 +107,26 @@ impl<'a> Context<'a> {
     }
 }
 
-/// A call of version 3, where some share has rules: who calls, or the answer that it gets.
+/// Checks a version 3 call where some share has rules: returns the caller, or the reply that refuses it.
 pub(super) fn gate(
     cx: &Context<'_>,
     call: &Call,
     d: &Decoder,
     body: &Encoder,
 ) -> Result<Caller, Result<Results, Reply>> {
-    // Every procedure's arguments begin with a handle; RENAME and LINK refuse a second one of another share.
+    // Every procedure's arguments begin with a handle; RENAME and LINK refuse a second handle of another share.
     let handle = d.peek(4 + handles::BYTES);
     let share = handle.get(4..).and_then(Handles::share_of);
-    // What names no share will not be found.
+    // A handle of no share will not be found.
     let Some(share) = share.filter(|_| call.procedure != nfs::NULL) else { return Ok(cx.caller.clone()) };
     match cx.admit(share) {
         Ok(()) => Ok(cx.caller_in(share)),
-        // RFC 2623 2.3.2: the client asks for the list of flavours again, or gives up.
+        // RFC 2623 2.3.2: the client requests the list of flavours again, or gives up.
         Err(KeptOut::Flavor) => Err(Err(Reply::AuthError(AuthStat::TOOWEAK))),
         Err(kept_out @ (KeptOut::Network | KeptOut::Port)) => {
             let mut refused = Encoder::with_capacity(64);
             refused.raw(&body.copy_from(0));
-            // Linux's server says PERM of a port, too.
+            // Linux's server also returns PERM for a port.
             let status = if kept_out == KeptOut::Port { Status::PERM } else { Status::ACCES };
             refused.u32(status.0);
             (0..absent(call.procedure)).for_each(|_| refused.bool(false));
@@ -134,7 +135,7 @@ pub(super) fn gate(
     }
 }
 
-/// Optional items behind the status of a procedure that failed (RFC 1813 3.3), none of which is there.
+/// Number of optional items behind the status of a failed procedure (RFC 1813 3.3); all are absent.
 fn absent(procedure: u32) -> usize {
     match procedure {
         nfs::GETATTR => 0,
@@ -216,7 +217,7 @@ mod tests {
             let made = create(&server, share, who, name).unwrap();
             (made.uid, made.gid)
         };
-        // The roots belong to whoever runs this; everybody may write there.
+        // The roots belong to the user who runs the test; everyone may write there.
         for share in &server.shares {
             let set = weft_store::SetAttr { mode: Some(0o777), ..Default::default() };
             rt::block_on(share.vfs.setattr(NodeId::ROOT, set)).unwrap().unwrap();
@@ -270,7 +271,7 @@ mod tests {
             may.unwrap().access
         };
         let written = access::MODIFY | access::EXTEND;
-        // On what is only read, too: a pipe is of the client that opens it.
+        // On read-only exports too: a pipe belongs to the client that opens it.
         for share in [0, 1] {
             assert_eq!(allowed(share, 0o666, 5), access::READ | written);
             assert_eq!(allowed(share, 0o622, 5), written);
@@ -289,7 +290,7 @@ mod tests {
         };
         assert!(getattr(INSIDE, object).is_ok() && getattr(OUTSIDE, plain).is_ok());
         assert_eq!(getattr(OUTSIDE, object).unwrap_err().status, Status::ACCES);
-        // Each procedure fails in its own shape.
+        // Each procedure's failure has its own layout.
         let dir_op = DirOp { dir: object, name: Name(Bytes::from_static(b"x")) };
         macro_rules! refused {
             ($number:ident, $args:expr, $ok:ty, $fail:ty) => {{
@@ -330,7 +331,7 @@ mod tests {
         let by_udp = |addr| answer(Peer::Udp(addr)).map(drop);
         let gets = |peer: Peer| answer(peer).unwrap().map(|_| ()).map_err(|failed| failed.status);
         let (inside, outside): (SocketAddr, SocketAddr) = (INSIDE.parse().unwrap(), OUTSIDE.parse().unwrap());
-        // By UDP nobody is let in who was not seen there.
+        // UDP admits only addresses that have been seen over TCP.
         assert_eq!(by_udp(inside), Err(Reply::AuthError(AuthStat::TOOWEAK)));
         let _present = [inside, outside].map(|addr| server.reached.arrive(addr.ip()));
         for by in [Peer::Tcp, Peer::Udp, Peer::Rdma] {
@@ -343,7 +344,8 @@ mod tests {
         assert_eq!(gets(Peer::Local { uid: own + 1, pid: 1 }), Err(Status::ACCES));
     }
 
-    /// Whether a client that sends REMOVE and resets its connection, before anybody has accepted it, has the file removed.
+    /// Whether a client that sends REMOVE and resets its connection, before the server has accepted it, gets the file
+    /// removed.
     fn removes_by_a_reset(export: Export) -> bool {
         let server = server(Export { squash: Some(Squash::None), ..export });
         let vfs = &server.shares[0].vfs;
@@ -360,7 +362,8 @@ mod tests {
             drop(client);
             let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
             let channel = record::Record::new(stream, Pool::new(1 << 20), record::Config::default());
-            // What it has sent is still there. Whether the reset shows at a send or at a receive is all the same here.
+            // What it sent can still be received. It does not matter whether the reset shows at a send or at a
+            // receive.
             if let Err(e) = server.serve(channel).await {
                 assert!(matches!(e, weft_transport::Error::Io(_)), "{e}");
             }
@@ -375,12 +378,12 @@ mod tests {
         let plain = || Export { ports: Some(Ports::Any), ..Export::default() };
         assert!(!removes_by_a_reset(Export { networks: elsewhere, ..plain() }));
         let here: Vec<_> = vec!["127.0.0.1".parse().unwrap()];
-        // Its port is none that this server, as root, would take.
+        // This server, as root, would not accept the client's port.
         assert!(!removes_by_a_reset(Export { networks: here.clone(), ..Export::default() }));
         assert!(removes_by_a_reset(Export { networks: here, ..plain() }));
     }
 
-    /// `server` is root; its first share has these ports, its second says nothing of them.
+    /// `server` is root; its first share admits these ports, its second does not say.
     fn by_port(ports: Option<Ports>, number: u16) -> [Result<(), Status>; 2] {
         let server = server(Export { ports, ..Export::default() });
         [0, 1].map(|share| {
@@ -400,7 +403,7 @@ mod tests {
         assert_eq!(by_port(None, 1023), [Ok(()), Ok(())]);
         assert_eq!(by_port(Some(Ports::Any), 40_000), [Ok(()), refused]);
         assert_eq!(by_port(Some(Ports::Reserved), 1024), [refused, refused]);
-        // One that is not root acts as itself for everybody.
+        // A server that is not root acts as itself for everyone.
         let policy = Policy { decides: false, squash_root: true };
         assert!(policy.ports().include(Peer::Tcp("192.0.2.1:40000".parse().unwrap())));
     }

@@ -1,4 +1,4 @@
-//! A file of some share, by its ids.
+//! Identifies a file of some share.
 
 use weft_store::{NodeId, ShareId};
 

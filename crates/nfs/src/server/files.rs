@@ -1,10 +1,11 @@
-//! Files kept open between requests: NFS has no OPEN, and a READ must not cost one.
+//! Keeps files open between requests, because NFSv3 has no OPEN and a READ must not cost one.
 //!
-//! What: [`OpenFiles`], a bounded cache keyed by share and node; the least recently used file is closed.
-//! Owns: descriptors. Does not: check share modes or attributes; READ and WRITE do.
+//! [`OpenFiles`] is a bounded cache of descriptors, keyed by share and node; it closes the least recently used file.
+//! READ and WRITE check share modes and attributes.
 //!
-//! A file whose last name is removed or replaced by this server, by whatever protocol, is closed at once; one that another program
-//! removes is closed by the store's sweep. Until then READ and WRITE ask for its attributes and learn that it is stale.
+//! A file whose last name is removed or replaced by this server, over any protocol, is closed at once; one that
+//! another program removes is closed by the store's sweep. Until then, READ and WRITE fetch its attributes and find
+//! that it is stale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,18 +18,18 @@ use super::file_id::FileId;
 use super::shares::Shares;
 use super::{guard, shard};
 
-/// Cores seldom meet in one shard.
+/// Enough that cores rarely contend for one shard.
 const SHARDS: usize = 16;
 
-/// A descriptor, where there is one.
+/// A security descriptor, if the file has one.
 type Known = Option<Arc<SecurityDescriptor>>;
 
 struct Entry {
     file: OpenFile,
     writable: bool,
-    /// Its security descriptor, and when it was looked at in the share's count of changes.
+    /// Its security descriptor, and the share's change count at which it was read.
     guard: Option<(u64, Known)>,
-    /// When it was used last, in uses of the shard.
+    /// When it was last used, counted in uses of the shard.
     used: u64,
 }
 
@@ -50,7 +51,7 @@ impl OpenFiles {
         OpenFiles { shards: Default::default(), per_shard: (limit / SHARDS).max(1) }
     }
 
-    /// Has the file systems of these shares tell it which files are gone.
+    /// Subscribes to these shares' notifications of removed files.
     pub fn follow(self: &Arc<OpenFiles>, shares: &Shares) {
         for share in shares.iter() {
             let cache: Arc<dyn Cache> = self.clone();
@@ -58,8 +59,8 @@ impl OpenFiles {
         }
     }
 
-    /// The file of a node for somebody whom its security descriptor lets do this. It is not looked at again while none
-    /// has changed.
+    /// The file of a node, for a caller that its security descriptor admits. The descriptor is not read again until
+    /// one of the share has changed.
     pub async fn open_as(
         &self,
         vfs: &Vfs,
@@ -83,21 +84,21 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// The file of a node, opened unless it is open already.
+    /// The file of a node, opened if necessary.
     pub async fn open(&self, vfs: &Vfs, key: FileId, write: bool) -> Result<OpenFile, Error> {
         if let Some((file, _)) = self.shard(key).find(key, write, vfs.descriptors()) {
             return Ok(file);
         }
         let file = vfs.open(key.node, write).await?;
         let evicted = self.shard(key).keep(key, &file, write, self.per_shard);
-        // Closing a file can take time: not under the lock.
+        // Closing a file can take time, so it is done without the lock.
         match evicted {
-            // Where nobody has the file open the kernel may forget that it could not write back what was written to it. So that is
-            // known, and counted, before it is closed. Whoever opens another one waits: else there were as many descriptors as a slow
-            // disk is behind.
+            // Once nobody has the file open, the kernel may forget that it could not write back its data. So the file
+            // is flushed, and a failure counted, before it is closed. The caller that opens another file waits for
+            // this; otherwise a slow disk would let the number of descriptors grow.
             Some(Entry { file, .. }) if file.is_unflushed() => {
                 if let Err(e) = file.sync().await {
-                    tracing::warn!("a file that a client has written to could not be flushed: {e}");
+                    tracing::warn!("could not flush a file that a client has written: {e}");
                 }
             }
             evicted => drop(evicted),
@@ -105,7 +106,7 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// Files open now.
+    /// Number of open files.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap().entries.len()).sum()
@@ -136,7 +137,7 @@ impl Cache for OpenFiles {
 }
 
 impl Shard {
-    /// The file, and its descriptor if that is known as of `now`.
+    /// The file, and its security descriptor if the cached one is current at `now`.
     fn find(&mut self, key: FileId, write: bool, now: u64) -> Option<(OpenFile, Option<Known>)> {
         self.uses = self.uses.wrapping_add(1);
         let entry = self.entries.get_mut(&key).filter(|entry| entry.writable || !write)?;
@@ -152,7 +153,7 @@ impl Shard {
     }
 
     fn keep(&mut self, key: FileId, file: &OpenFile, writable: bool, limit: usize) -> Option<Entry> {
-        // Another request may have opened it meanwhile: a writable one is worth more.
+        // Another request may have opened it meanwhile; a writable file is preferred.
         if self.entries.get(&key).is_some_and(|known| known.writable && !writable) {
             return None;
         }

@@ -1,13 +1,14 @@
-//! Clients without manners that know what they do: calls that are well-formed, name what exists, and make no sense.
+//! Fuzzes the server with misbehaving clients that know the protocol: their calls are well-formed, name existing
+//! objects, and make no sense.
 //!
-//! Spec: RFC 1813, RFC 7530, RFC 8881, RFC 7862. Owns: a server over memory, and clients made by hand.
-//! Does not: check what an honest client is told; tests do. Exists in the builds of tests and fuzzers alone.
+//! See RFC 1813, RFC 7530, RFC 8881 and RFC 7862. The server's shares are in memory, and the clients are made by
+//! hand. Ordinary tests check the replies to honest clients. This file is built for tests and fuzzers only.
 //!
-//! An input is a [`Script`]. Its calls name handles, state ids, clients and sessions that earlier answers named (`v3`, `v4`
-//! make them), are sent on several connections, again, damaged, and while others are under way; time passes, connections
-//! end, and the server's own calls are answered, or not. Checked: no panic, every call is answered once it has had its
-//! time, answers can be read and have a result for each operation up to the one that failed, every connection ends when
-//! its peer leaves, another client is served afterwards, no buffer is lost, and no open outlives its client for ever.
+//! An input is a [`Script`]. Its calls (made by `v3` and `v4`) name handles, state ids, clients and sessions from
+//! earlier replies; they are sent on several connections, repeated, damaged, and overlapped; time passes, connections
+//! end, and the server's own calls are answered or not. Checked: no panic; every call is answered once, given time;
+//! replies can be parsed and have a result for each operation up to the one that failed; every connection ends when
+//! its peer leaves; another client is served afterwards; no buffer leaks, and no open outlives its client forever.
 
 mod v3;
 mod v4;
@@ -34,7 +35,7 @@ use super::file_id::FileId;
 use super::{Config, Limits, Policy, Server};
 use crate::memory::without_rdma;
 
-/// A name, as in `fuzz/`, and what runs under it.
+/// A name, as in `fuzz/`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this crate.
@@ -42,18 +43,18 @@ pub const TARGETS: &[Target] = &[("nfs_server", nfs_server)];
 
 const MAX_ACTS: usize = 120;
 const CONNECTIONS: usize = 3;
-/// Of each kind of thing that can be named; the oldest are forgotten.
+/// Most items kept of each kind; the oldest are forgotten.
 const MAX_KNOWN: usize = 16;
-/// Longer than anything of ours waits for a client: a lease, a recall and what follows.
+/// Longer than any wait for a client: a lease, a recall and what follows.
 const PATIENCE: Duration = Duration::from_secs(600);
 const SHARE_BYTES: u64 = 1 << 20;
 
 thread_local! {
-    // One for all inputs: making a pool is as much work as a short script.
+    // One for all inputs, because creating a pool costs as much as a short script.
     static POOL: Pool = Pool::new(16 << 20);
 }
 
-/// A script of clients without manners.
+/// Runs a script of misbehaving clients.
 pub fn nfs_server(data: &[u8]) {
     let pool = POOL.with(Pool::clone);
     let mut script = Script::new(data);
@@ -75,7 +76,7 @@ pub fn nfs_server(data: &[u8]) {
     );
 }
 
-/// One connection, and what its client waits for.
+/// One connection, and the replies that its client waits for.
 struct Wire {
     peer: &'static str,
     calls: RefCell<VecDeque<Bytes>>,
@@ -132,17 +133,17 @@ impl Channel for Wire {
     fn close(&self) {}
 }
 
-/// What a call was, until its answer comes.
+/// What a call was, kept until its reply arrives.
 enum Asked {
     /// A procedure of version 3.
     V3(u32),
     /// A compound of these operations.
     V4(Vec<weft_wire::nfs4::Op>),
-    /// Anything else: its answer is not looked into.
+    /// Any other call; its reply is not examined.
     Other,
 }
 
-/// Things that can be named, the latest last.
+/// Items that calls can name, latest last.
 struct Known<T>(VecDeque<T>);
 
 impl<T> Default for Known<T> {
@@ -154,7 +155,7 @@ impl<T> Default for Known<T> {
 impl<T: Clone> Known<T> {
     fn learn(&mut self, thing: T) {
         self.0.push_back(thing);
-        // The first ones stay: a root, a session that works.
+        // The first ones stay: a root, a working session.
         if self.0.len() > MAX_KNOWN {
             self.0.remove(MAX_KNOWN / 2);
         }
@@ -165,7 +166,7 @@ impl<T: Clone> Known<T> {
     }
 }
 
-/// What clients have been told.
+/// What clients have learned.
 #[derive(Default)]
 struct Knowledge {
     handles: Known<Bytes>,
@@ -177,13 +178,13 @@ struct World {
     wires: Vec<Rc<Wire>>,
     known: Knowledge,
     next_xid: u32,
-    /// Numbers of damaged calls.
+    /// Xids of damaged calls.
     strange: HashSet<u32>,
     /// By connection and xid.
     open: BTreeMap<(usize, u32), Asked>,
-    /// To be sent again.
+    /// Messages to be sent again.
     sent: Known<Bytes>,
-    /// The server's calls, by connection.
+    /// The server's callbacks, by connection.
     called: Known<(usize, Bytes)>,
 }
 
@@ -207,7 +208,7 @@ impl World {
         let tending = server.clone();
         rt::spawn(async move { tending.tend().await }).detach();
         let mut known = Knowledge::default();
-        // That of the first share twice: there is more to be had where more is done.
+        // That of the first share twice, because most calls use it.
         for name in ["ram", "ram", "other"] {
             let root = FileId { share: ShareId::of_name(name), node: NodeId::ROOT };
             let root = server.handles.make(&server.shares, root).await;
@@ -246,7 +247,7 @@ impl World {
         world
     }
 
-    /// A fresh connection in this place.
+    /// Opens a new connection at this index.
     fn connect(&mut self, at: usize) {
         const PEERS: [&str; CONNECTIONS] = ["192.0.2.1:700", "192.0.2.1:701", "192.0.2.2:700"];
         let wire = Rc::new(Wire {
@@ -259,7 +260,7 @@ impl World {
         });
         let (server, served) = (self.server.clone(), wire.clone());
         rt::spawn(async move {
-            // How it ends is the peer's fault, whatever it is.
+            // Any error is the peer's fault.
             let _ = server.serve(served.clone()).await;
             served.ended.set(true);
         })
@@ -274,7 +275,7 @@ impl World {
         let on = script.below(CONNECTIONS);
         match script.byte() % 24 {
             0 => {
-                // Messages that it has not taken are not answered; those that it has are, or are not.
+                // Messages not yet received stay unanswered; received ones may or may not be answered.
                 self.wires[on].leave();
                 self.open.retain(|(wire, _), _| *wire != on);
                 self.connect(on);
@@ -291,7 +292,7 @@ impl World {
             3 => {
                 if let Some(message) = self.sent.pick(script) {
                     let damaged = damaged(&message, script);
-                    // Who gives two calls one number does not know which of them is answered.
+                    // With two calls of one xid, it is unknown which of them was answered.
                     if let Some(xid) = damaged.first_chunk() {
                         let xid = u32::from_be_bytes(*xid);
                         self.open.remove(&(on, xid));
@@ -352,7 +353,7 @@ impl World {
         self.wires[on].say(message);
     }
 
-    /// Time passes, and what was answered is looked at.
+    /// Lets time pass, and examines the replies.
     async fn settle(&mut self, time: Duration) {
         rt::sleep(time).await;
         for on in 0..self.wires.len() {
@@ -363,7 +364,7 @@ impl World {
                 self.hear(on, message);
             }
             if self.wires[on].ended.get() {
-                // Something damaged was no call at all, which ends a connection.
+                // A damaged message was not a call, which ends the connection.
                 self.open.retain(|(wire, _), _| *wire != on);
                 self.connect(on);
             }
@@ -376,7 +377,7 @@ impl World {
         }
         let mut d = Decoder::new(message);
         let (xid, reply) = Reply::parse(&mut d).expect("a reply that can be read");
-        // `None`: the answer to a message that was sent again.
+        // `None`: the reply to a message that was sent again.
         let Some(asked) = self.open.remove(&(on, xid)) else { return };
         match (asked, reply) {
             (Asked::V3(procedure), Reply::Success) => v3::learn(procedure, d, &mut self.known),
@@ -412,7 +413,7 @@ async fn flat(message: Outgoing, pool: &Pool) -> Bytes {
                 let (len, before) = (data.len(), bytes.len());
                 let chain = match data {
                     Payload::Chain(chain) => chain,
-                    // Whoever has cut the file short meanwhile: a transport ends the connection then.
+                    // The file was truncated meanwhile; a transport would end the connection.
                     file => file.into_chain(pool).await.expect("memory"),
                 };
                 chain.iter().for_each(|piece| bytes.extend_from_slice(piece));
@@ -423,7 +424,7 @@ async fn flat(message: Outgoing, pool: &Pool) -> Bytes {
     bytes.into()
 }
 
-/// Some of its bytes are others.
+/// The message with some bytes changed.
 fn damaged(message: &Bytes, script: &mut Script<'_>) -> Bytes {
     let mut bytes = message.to_vec();
     for _ in 0..=script.below(3) {

@@ -1,9 +1,10 @@
-//! What a security descriptor adds to the mode bits: it denies what it does not grant, whichever protocol set it.
+//! Applies security descriptors on top of the mode bits: a descriptor denies what it does not grant, whichever
+//! protocol set it.
 //!
-//! Spec: [MS-DTYP] 2.5.3.2 by way of `weft_store::access`; RFC 8881 6.2.1 for the same in the words of NFS.
-//! Does not: decide by itself; files without a descriptor are judged by their mode bits alone.
+//! See [MS-DTYP] 2.5.3.2, implemented by `weft_store::access`, and RFC 8881 6.2.1 for the same in NFS terms. Files
+//! without a descriptor are judged by their mode bits alone.
 //!
-//! Root, where it is not squashed, passes, as it does with mode bits.
+//! Root passes unless it is squashed, as with mode bits.
 
 use weft_store::access::{self, granted, inherit};
 use weft_store::{Attr, Error, Kind, SetAttr};
@@ -13,7 +14,7 @@ use weft_wire::smb2::access::AccessMask;
 use super::caller::{Caller, EXECUTE, READ, WRITE};
 use super::context::{Context, Node};
 
-/// What reading and writing data need.
+/// The rights for reading and writing data.
 pub(super) fn data(wanted: u32) -> AccessMask {
     let mut mask = AccessMask::NONE;
     if wanted & READ != 0 {
@@ -25,12 +26,12 @@ pub(super) fn data(wanted: u32) -> AccessMask {
     mask
 }
 
-/// What making something in a directory needs.
+/// The right to create a node in a directory.
 pub(super) fn making(kind: Kind) -> AccessMask {
     if kind == Kind::Dir { AccessMask::FILE_APPEND_DATA } else { AccessMask::FILE_WRITE_DATA }
 }
 
-/// What changing attributes needs.
+/// The rights for changing attributes.
 pub(super) fn setting(set: &SetAttr) -> AccessMask {
     let mut mask = AccessMask::NONE;
     let mut add = |needed: bool, bits| {
@@ -46,7 +47,7 @@ pub(super) fn setting(set: &SetAttr) -> AccessMask {
 }
 
 impl Caller {
-    /// All that a descriptor grants; `None` has nothing to say.
+    /// All rights that a descriptor grants; without one, nothing is denied here.
     pub fn granted_by(&self, descriptor: Option<&SecurityDescriptor>) -> AccessMask {
         match descriptor {
             Some(descriptor) if !self.is_root() => granted(descriptor, &self.token()),
@@ -70,7 +71,7 @@ impl Node<'_> {
         cx.caller.admitted(descriptor.as_ref(), wanted)
     }
 
-    /// Of READ, WRITE and EXECUTE those that mode bits and descriptor grant together.
+    /// The subset of READ, WRITE and EXECUTE that mode bits and descriptor both grant.
     pub async fn granted(&self, cx: &Context<'_>, attr: &Attr) -> Result<u32, Error> {
         let by_mode = cx.caller.granted(attr);
         if cx.caller.is_root() {
@@ -87,8 +88,8 @@ impl Node<'_> {
         Ok(by_mode & granted.map(|(class, _)| class).sum::<u32>())
     }
 
-    /// Refuses unless `victim` may lose its name in this directory: its own descriptor may allow that, or the
-    /// directory's.
+    /// Refuses unless `victim` may be removed from this directory: its own descriptor or the directory's can allow
+    /// that.
     pub async fn admit_unmake(&self, cx: &Context<'_>, dir: &Attr, victim: &Attr) -> Result<(), Error> {
         if cx.caller.is_root() {
             return Ok(());
@@ -96,7 +97,7 @@ impl Node<'_> {
         let (own, above) =
             (access::stored(&self.share.vfs, victim).await?, access::stored(&self.share.vfs, dir).await?);
         let by_dir = cx.caller.granted_by(above.as_ref());
-        // A directory without a descriptor says by its mode bits who may delete what is in it.
+        // In a directory without a descriptor, the mode bits decide who may delete entries.
         let child = AccessMask::FILE_DELETE_CHILD;
         let either = match (&own, &above) {
             (None, None) => true,
@@ -109,7 +110,7 @@ impl Node<'_> {
         if either { Ok(()) } else { Err(Error::Access) }
     }
 
-    /// Gives something new in this directory what the directory hands down to it.
+    /// Applies what the directory's descriptor passes on to a new node.
     pub async fn hand_down(&self, cx: &Context<'_>, dir: &Attr, made: &Attr) -> Result<(), Error> {
         let Some(above) = access::stored(&self.share.vfs, dir).await? else { return Ok(()) };
         if !matches!(made.kind, Kind::File | Kind::Dir) {

@@ -1,17 +1,18 @@
-//! File handles: which share, which file, and a proof that this server made them.
+//! File handles: they name a share and a file, and prove that this server issued them.
 //!
-//! Spec: RFC 1813 2.3.3, RFC 8881 4.2 (persistent handles; opaque to clients). Owns: the key; nodes of handles seen lately.
-//! Does not: keep a handle alive. A file that was removed, or a share that is gone, is stale.
+//! See RFC 1813 2.3.3 and RFC 8881 4.2 (persistent handles; opaque to clients). [`Handles`] owns the key, and caches
+//! the nodes of recently seen handles. A handle does not keep its file alive: if the file or the share is gone, it is
+//! stale.
 //!
 //! ```text
 //! 0        1                  8                       32                40
 //! | layout | share, 56 bits   | the store's identity  | tag, BE         |
 //! | layout | share, 56 bits   | the store's identity  | name, BE        | tag, BE         |    a named attribute
 //! ```
-//! The share is its id, a hash of its name, and the identity is the file's own, so a handle means the same after a restart if
-//! the key does. A named attribute (NFSv4) is told by its file and a hash of its name: one that is renamed has another handle
-//! when it is next looked up, and the old one holds as long as somebody has it open. The tag is SipHash-2-4 over what is
-//! before it: whoever guesses identities opens nothing.
+//! The share is its id, a hash of its name, and the identity is the file's own, so a handle means the same after a
+//! restart if the key does. A named attribute (NFSv4) is identified by its file and a hash of its name: after a
+//! rename it has another handle at the next lookup, and the old one stays valid as long as somebody has the attribute
+//! open. The tag is SipHash-2-4 over all preceding bytes, so guessed identities open nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,32 +31,32 @@ const ROOT: u8 = 3;
 const ATTRIBUTES: u8 = 4;
 const ATTRIBUTE: u8 = 5;
 const TAGGED: usize = 32;
-/// Bytes of a handle of what version 3 knows.
+/// Bytes of a handle that version 3 uses.
 pub(super) const BYTES: usize = TAGGED + 8;
 /// Bytes of a handle of a named attribute.
 const LONG: usize = BYTES + 8;
-/// Handles whose nodes are known without asking the store; about 100 bytes each.
+/// Handles whose nodes are cached, to spare the store a lookup; about 100 bytes each.
 const MAX_KNOWN: usize = 1 << 18;
 const SHARDS: usize = 64;
 
-/// A share, a file of it, and of a named attribute the hash of its name.
+/// A share, a file of it, and for a named attribute the hash of its name.
 type Key = (ShareId, Stable, Option<u64>);
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// The directory of shares that NFSv4 begins with.
+    /// The directory of shares at the root of NFSv4's name space.
     Root,
     /// A node of a share, or a named attribute of one.
     Node(FileId),
-    /// The named attributes of this node.
+    /// The directory of this node's named attributes.
     Attributes(FileId),
 }
 
 /// Makes and opens handles.
 pub(super) struct Handles {
     key: [u8; 16],
-    /// `None`: it is gone, and whoever names it is told so without a search.
+    /// `None`: the file is gone, so its handle is refused without a search.
     known: [Mutex<HashMap<Key, Option<NodeId>>>; SHARDS],
 }
 
@@ -74,7 +75,7 @@ impl Handles {
     fn know(&self, key: Key, node: NodeId) {
         let mut shard = self.shard(&key.1);
         if shard.len() >= MAX_KNOWN / SHARDS && !shard.contains_key(&key) {
-            // They come back one by one when they are used.
+            // Entries return one by one as they are used.
             shard.clear();
         }
         shard.insert(key, Some(node));
@@ -91,7 +92,7 @@ impl Handles {
         Handle::new(&bytes).expect("48 bytes are at most 64")
     }
 
-    /// The handle of a file of these shares.
+    /// Makes the handle of a file of these shares.
     pub async fn make(&self, shares: &Shares, file: FileId) -> Result<Handle, Error> {
         let FileId { share, node } = file;
         let vfs = &shares.get(share).ok_or(Error::Stale)?.vfs;
@@ -102,7 +103,7 @@ impl Handles {
         Ok(self.sealed(layout, share, stable, attribute))
     }
 
-    /// The handle of a node's named attributes.
+    /// Makes the handle of a node's named attributes.
     pub async fn attributes(&self, shares: &Shares, file: FileId) -> Result<Handle, Error> {
         let FileId { share, node } = file;
         let stable = shares.get(share).ok_or(Error::Stale)?.vfs.stable(node).await?;
@@ -110,7 +111,7 @@ impl Handles {
         Ok(self.sealed(ATTRIBUTES, share, stable, None))
     }
 
-    /// The share that a handle would be of, without looking whether it is genuine, or whether there is such a share.
+    /// The share that a handle names, without checking that the handle is genuine or that the share exists.
     pub fn share_of(handle: &[u8]) -> Option<ShareId> {
         let [NODE, share @ ..] = handle else { return None };
         Some(ShareId::from_bytes(*share.first_chunk()?))
@@ -121,8 +122,8 @@ impl Handles {
         self.sealed(ROOT, ShareId::from_bytes([0; ShareId::BYTES]), Stable([0; 24]), None)
     }
 
-    /// What a handle names. One that is shaped like ours and bears another tag was made by another server, or forged:
-    /// the client is told to look the name up again.
+    /// Resolves a handle. One with our layout and a wrong tag was issued by another server, or forged: the client is
+    /// told to look the name up again.
     pub async fn open(&self, shares: &Shares, handle: &Handle) -> Result<Named, Status> {
         let (bytes, tag) = handle.as_bytes().split_last_chunk::<8>().ok_or(Status::BADHANDLE)?;
         let [layout, s0, s1, s2, s3, s4, s5, s6, rest @ ..] = bytes else { return Err(Status::BADHANDLE) };
@@ -132,7 +133,7 @@ impl Handles {
             (ATTRIBUTE, rest) => Some(u64::from_be_bytes(rest.try_into().map_err(|_| Status::BADHANDLE)?)),
             _ => return Err(Status::BADHANDLE),
         };
-        // One comparison of words: its time says nothing about where they differ.
+        // A single comparison of words, so timing does not reveal where they differ.
         if u64::from_be_bytes(*tag) != SipHasher24::new_with_key(&self.key).hash(bytes) {
             return Err(Status::STALE);
         }
@@ -165,7 +166,7 @@ impl Handles {
         }
     }
 
-    /// The node that is this one.
+    /// The node with this identity.
     async fn node(&self, share: &Share, stable: Stable) -> Result<NodeId, Status> {
         let key = (share.id, stable, None);
         if let Some(node) = self.known(&key)? {
@@ -179,7 +180,7 @@ impl Handles {
     /// The named attribute of a node whose name has this hash.
     async fn attribute(&self, share: &Share, file: Stable, name: u64) -> Result<NodeId, Status> {
         let key = (share.id, file, Some(name));
-        // The store forgets those that nobody holds.
+        // The store forgets nodes that nobody holds.
         if let Some(node) = self.known(&key)?.filter(|node| share.vfs.stream_of(*node).is_some()) {
             return Ok(node);
         }
@@ -195,7 +196,7 @@ impl Handles {
     }
 }
 
-/// What a handle says of the name of an attribute.
+/// The hash of an attribute's name, as used in handles.
 pub(super) fn name_hash(name: &[u8]) -> u64 {
     SipHasher24::new().hash(name)
 }
@@ -251,14 +252,14 @@ mod tests {
             let old = Handles::new([7; 16]);
             let handle = old.make(&before, FileId { share: before[1].id, node: made.node }).await.unwrap();
             let lost = old.make(&before, FileId { share: before[0].id, node: NodeId::ROOT }).await;
-            // Another run: the share has another place, its nodes have other numbers.
+            // Another run: the share is at another position, and its nodes have other numbers.
             let after = Shares::new(vec![share("data", open()), share("a", Vfs::new(Ram::new(1 << 20)))]);
             let handles = Handles::new([7; 16]);
             let Ok(Named::Node(file)) = handles.open(&after, &handle).await else { panic!("not found") };
             assert_eq!((file.share, file.share), (before[1].id, after[0].id));
             assert_eq!(after[0].vfs.lookup(NodeId::ROOT, b"file", false).await.unwrap().node, file.node);
             assert_eq!(handles.make(&after, file).await.unwrap(), handle);
-            // What was in memory is gone.
+            // The in-memory share's content is gone.
             assert_eq!(handles.open(&after, &lost.unwrap()).await, Err(Status::STALE));
             assert_eq!(Handles::new([8; 16]).open(&after, &handle).await, Err(Status::STALE));
             after[0].vfs.remove(NodeId::ROOT, b"file").await.unwrap();

@@ -1,11 +1,12 @@
-//! Who calls: how it names itself, and what of that the connection proves.
+//! The caller's identity: what it claims, and how much of that the connection proves.
 //!
-//! Spec: RFC 8881 2.10.8.3 (who may use what a client made), 18.35.4 (a record has a principal). Does not: decide who is let
-//! into an export; nobody has an [`Origin`] here whom none lets in.
+//! See RFC 8881 2.10.8.3 (who may use what a client made) and 18.35.4 (a record has a principal). Export rules are
+//! checked elsewhere; a caller that no export admits has no [`Origin`].
 //!
-//! Everything that finds a client, a session or a state takes one of these, so nothing is found for somebody else. What
-//! can be guessed (a client's name) is only ever looked up together with the whole origin. What cannot be guessed (ids) is
-//! found by whoever has as strong a [`Standing`] as the one who made it: an address may change, as hosts roam and have several.
+//! Everything that looks up a client, a session or a state takes one of these, so nobody finds the state of another.
+//! Guessable keys (a client's name) are looked up only together with the whole origin. Unguessable keys (ids) can be
+//! used by a caller whose [`Standing`] is as strong as that of their creator: addresses may change, because hosts
+//! roam and have several.
 
 use weft_machine::Source;
 use weft_machine::net::Holder;
@@ -13,7 +14,7 @@ use weft_store::rules::Ports;
 use weft_transport::{Peer, Security};
 use weft_wire::rpc::Credential;
 
-/// Whose request it is, as far as the credential says: the flavour and the user.
+/// The principal, as far as the credential tells: flavour and user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Principal {
     pub flavor: u32,
@@ -29,27 +30,27 @@ impl Principal {
     }
 }
 
-/// What TLS proves of a connection, the least first.
+/// What TLS proves of a connection, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// It is plain.
+    /// Plain text.
     Nothing,
     /// Others cannot read it.
     Private,
-    /// This is at its other end.
+    /// The peer holds this certificate.
     Holder(Holder),
 }
 
-/// What a connection has that others of the same address may not.
+/// What distinguishes a connection from others of the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
     pub proof: Proof,
-    /// Root of its host made it.
+    /// The port is reserved, so root of the peer's host made the connection.
     pub reserved: bool,
 }
 
 impl Standing {
-    /// Whether it may use what one of `made` has made.
+    /// Whether this caller may use what one with `made` has created.
     pub fn is_as_good_as(&self, made: &Standing) -> bool {
         let proven = match made.proof {
             Proof::Nothing => true,
@@ -82,7 +83,7 @@ impl Origin {
         Origin { source: Source::of(peer), standing }
     }
 
-    /// All of it: other origins have other bytes.
+    /// All fields as bytes; different origins have different bytes.
     pub fn bytes(&self) -> [u8; ORIGIN_BYTES] {
         let (kind, source) = match self.source {
             Source::V4(ip) => (4, u64::from(ip.to_bits())),
@@ -101,7 +102,7 @@ impl Origin {
     }
 }
 
-/// Who made a client's record, or wants to have to do with it.
+/// The creator of a client's record, or a caller that wants to use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub principal: Principal,
@@ -109,7 +110,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// As it is remembered over a restart.
+    /// The form that is remembered over a restart.
     pub fn bytes(&self) -> [u8; IDENTITY_BYTES] {
         let mut bytes = [0; IDENTITY_BYTES];
         let origin = self.origin.bytes();
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn nobody_uses_what_was_made_with_more_than_he_has() {
-        // By row who asks, by column who made it.
+        // Rows are callers, columns are creators.
         let may = |asks: usize| STANDINGS.map(|made| STANDINGS[asks].is_as_good_as(&made));
         assert_eq!(may(0), [true, false, false, false, false, false]);
         assert_eq!(may(1), [true, true, false, false, false, false]);

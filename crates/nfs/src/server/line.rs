@@ -1,10 +1,9 @@
-//! Calls from the server to a client, over one connection, from whatever core has something to say.
+//! Calls from the server to a client, over one connection, from any core.
 //!
-//! What: [`Line`]: calls that wait to be sent, those that wait for their reply, and whose sessions used it.
-//! Spec: RFC 5531 section 8 (xid), RFC 8881 2.10.3.1 (the back channel). Owns: all three. Does not: send or receive, which the
-//! connection's own core does; know what is called.
+//! A [`Line`] holds the unsent calls, those that wait for a reply, and the sessions that used the connection. See RFC
+//! 5531 section 8 (xid) and RFC 8881 2.10.3.1 (the back channel). The connection's own core sends and receives.
 //!
-//! The connection looks for calls by one atomic; whoever calls wakes it.
+//! The connection checks for calls with one atomic load, and the caller wakes it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,34 +14,34 @@ use bytes::Bytes;
 use weft_wire::rpc::Reply;
 use weft_wire::xdr::{Decoder, Encoder};
 
-/// Calls of one line that are not answered: every back channel has fewer slots than this.
+/// Most unanswered calls on one line; every back channel has fewer slots.
 const MAX_CALLS: usize = 1024;
 
-/// Sessions that one connection is known to belong to; the oldest is forgotten first, and known again when it is next used.
+/// Most sessions remembered for one connection; the oldest is forgotten first, and remembered again at its next use.
 const MAX_SESSIONS: usize = 64;
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Results, behind the header.
+    /// Results, after the header.
     Results(Decoder),
-    /// The peer does not take such calls.
+    /// The peer does not accept such calls.
     Refused,
     /// The line ended first.
     Ended,
 }
 
-/// Who wants to know.
+/// Receives the outcome.
 pub(super) type Done = Box<dyn FnOnce(Heard) + Send>;
 
-/// One connection, as others see it.
+/// One connection, as seen from other cores.
 #[derive(Default)]
 pub(super) struct Line {
-    /// There is something to send.
+    /// Something is to be sent.
     waiting: AtomicBool,
     closed: AtomicBool,
     inner: Mutex<Inner>,
-    /// The last one used is the last; at most [`MAX_SESSIONS`].
+    /// Most recently used last; at most [`MAX_SESSIONS`].
     sessions: Mutex<Vec<[u8; 16]>>,
 }
 
@@ -54,20 +53,20 @@ struct Inner {
     connection: Option<Waker>,
 }
 
-/// The connection's place at its line.
+/// The connection's end of its line.
 pub(super) struct Place<'a> {
     line: &'a Line,
-    /// What the line knows, so that its mutex is taken once per task and not once per sleep.
+    /// The waker registered in the line, kept here so that its mutex is taken once per task and not once per sleep.
     known: Option<Waker>,
 }
 
-/// Whether a message is a reply, and not a call (RFC 5531 section 9).
+/// Whether a message is a reply (RFC 5531 section 9).
 pub(super) fn is_reply(message: &Bytes) -> bool {
     message.get(4..8) == Some(&[0, 0, 0, 1])
 }
 
 impl Line {
-    // Each change leaves the lists whole.
+    // Every change leaves the lists consistent.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,7 +76,7 @@ impl Line {
         !self.closed.load(Ordering::Acquire)
     }
 
-    /// Sends what `emit` makes of an xid. `Err`: the line has ended, or has too many calls already.
+    /// Sends the call that `emit` encodes for a given xid. `Err`: the line has ended, or has too many calls already.
     pub fn call(&self, emit: impl FnOnce(u32, &mut Encoder), done: Done) -> Result<(), Done> {
         let mut inner = self.inner();
         if !self.is_open() || inner.asked.len() >= MAX_CALLS {
@@ -98,7 +97,7 @@ impl Line {
         Ok(())
     }
 
-    /// A reply that the connection has received. One without a call is nobody's.
+    /// Delivers a reply that the connection has received. A reply without a call is dropped.
     pub fn deliver(&self, message: Bytes) {
         let mut d = Decoder::new(message);
         let Ok((xid, reply)) = Reply::parse(&mut d) else { return };
@@ -107,7 +106,7 @@ impl Line {
         done(if reply == Reply::Success { Heard::Results(d) } else { Heard::Refused });
     }
 
-    /// The connection has ended, and with it what was asked.
+    /// The connection has ended, and all outstanding calls with it.
     pub fn close(&self) {
         let asked = {
             let mut inner = self.inner();
@@ -118,7 +117,7 @@ impl Line {
         asked.into_values().for_each(|done| done(Heard::Ended));
     }
 
-    /// This session was used on the connection (RFC 8881 2.10.3.1: that makes it one of the session's).
+    /// This session was used on the connection, which associates the two (RFC 8881 2.10.3.1).
     pub fn associate(&self, session: &[u8; 16]) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if sessions.last() == Some(session) {
@@ -131,7 +130,7 @@ impl Line {
         sessions.push(*session);
     }
 
-    /// Whether the connection is one of this session's.
+    /// Whether the connection is associated with this session.
     pub fn is_associated(&self, session: &[u8; 16]) -> bool {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).contains(session)
     }
@@ -142,13 +141,13 @@ impl Line {
 }
 
 impl Place<'_> {
-    /// The next call to be sent.
+    /// The next call to send.
     pub fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
         if !self.known.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
             self.known = Some(cx.waker().clone());
             self.line.inner().connection.clone_from(&self.known);
         }
-        // After the waker is known: a call in between is either seen here or wakes.
+        // Checked after registering the waker: a call made in between is either seen here or wakes the task.
         if !self.line.waiting.load(Ordering::Acquire) {
             return Poll::Pending;
         }
@@ -159,7 +158,7 @@ impl Place<'_> {
     }
 }
 
-/// A connection that ends, by whatever way, ends its line.
+/// However a connection ends, its line ends too.
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.line.close();

@@ -1,11 +1,12 @@
 //! The server: NFS versions 3 and 4, MOUNT, NLM, NSM and rpcbind on any channel.
 //!
-//! What: [`Server`] holds what connections share; [`Server::serve`] runs one connection. One file per procedure in `ops`.
-//! Spec: RFC 5531 (RPC), RFC 1813 (NFS, MOUNT), see `v4`. Owns: file handles' key, the run's part of the write verifier, the cache of open files.
-//! Does not: listen, register with another host's rpcbind, know which transport carries a call.
+//! [`Server`] holds what connections share: the key of file handles, the run's part of the write verifier, the cache
+//! of open files. [`Server::serve`] runs one connection; `ops` has one file per procedure. See RFC 5531 (RPC), RFC
+//! 1813 (NFS, MOUNT), and `v4` for version 4. The server does not listen, does not register with another host's
+//! rpcbind, and does not depend on the transport.
 //!
-//! Identity: a server that is not root acts as itself for everybody. One that is root believes the ids of AUTH_SYS (but
-//! root's, unless told to) and decides by the mode bits: see `caller`.
+//! Identity: a server that is not root acts as itself for everyone. One that is root believes the ids of AUTH_SYS
+//! (except root's, unless configured) and decides by the mode bits: see `caller`.
 
 mod answers;
 mod attributes;
@@ -64,53 +65,53 @@ use stability::Run;
 use v4::state::States;
 pub use watch::Watch;
 
-/// What a server is made of.
+/// The configuration of a server.
 pub struct Config {
     /// Shares; each is exported as "/NAME".
     pub shares: Vec<Share>,
-    /// Where channels take their buffers from.
+    /// The pool from which channels take their buffers.
     pub pool: Pool,
-    /// Bounds.
+    /// Resource limits.
     pub limits: Limits,
     /// What callers may do.
     pub policy: Policy,
-    /// What outlives this run. Without it handles are stale after a restart, and nobody can reclaim anything.
+    /// State that outlives this run. Without it, handles are stale after a restart, and clients can reclaim nothing.
     pub durable: Option<Durable>,
 }
 
-/// Bounds of what clients can make the server hold.
+/// Limits on the resources that clients can occupy.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Largest READ and WRITE in bytes; what FSINFO announces, unless the channel carries less.
     pub max_payload: u32,
     /// Largest READDIR and READDIRPLUS reply in bytes.
     pub max_listing: u32,
-    /// Requests of one connection that are carried out at a time.
+    /// Requests of one connection that run at the same time.
     pub requests: usize,
-    /// Replies of one connection that its peer has not taken; then no more requests are read.
+    /// Unread replies of one connection; at this number, no more requests are read.
     pub replies: usize,
     /// Files kept open between requests.
     pub open_files: usize,
-    /// Entries of the list that MOUNT's DUMP shows.
+    /// Entries of MOUNT's DUMP list.
     pub mounts: usize,
-    /// How long an NFSv4 client may be silent before others may take what it holds.
+    /// How long an NFSv4 client may be silent before others may take over its locks and opens.
     pub lease: Duration,
-    /// Memory for what is kept of NFSv4 clients and of NLM's: sessions with their replies, owners, opens, locks. One address
-    /// gets at most a fifth.
+    /// Memory for the state of NFSv4 and NLM clients: sessions with their cached replies, owners, opens, locks. One
+    /// address gets at most a fifth.
     pub state_memory: usize,
     /// NFSv4 clients, confirmed or not.
     pub clients: usize,
-    /// Descriptors of files that NFSv4 clients have open. One address gets at most half.
+    /// File descriptors for NFSv4 opens. One address gets at most half.
     pub descriptors: usize,
 }
 
-/// Of the descriptors of a process, files that are kept open between requests have one in so many at most.
+/// Files kept open between requests may use one in this many of the process's descriptors.
 const CACHED_PART: usize = 8;
-/// Files that NFSv4 clients have open have one in so many at most. SMB has a part of its own.
+/// NFSv4 opens may use one in this many. SMB has a share of its own.
 const OPENED_PART: usize = 4;
 
 impl Limits {
-    /// For a process that may have so many descriptors.
+    /// Limits for a process that may have this many descriptors.
     pub fn within(descriptors: usize) -> Limits {
         let limits = Limits::default();
         Limits {
@@ -131,7 +132,7 @@ impl Default for Limits {
             open_files: 512,
             mounts: 1024,
             lease: Duration::from_secs(60),
-            // 240 sessions at their largest, or some 600 as Linux asks for them.
+            // 240 sessions of the largest size, or about 600 of the size that Linux requests.
             state_memory: 128 << 20,
             clients: 4096,
             descriptors: usize::MAX,
@@ -139,44 +140,44 @@ impl Default for Limits {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub struct Server {
     shares: Shares,
     limits: Limits,
     pool: Pool,
     policy: Policy,
-    /// What version 4 remembers of its clients.
+    /// Version 4 state of all clients.
     states: States,
-    /// Tells this server from others.
+    /// Distinguishes this server from others.
     identity: [u8; 16],
     /// When it started.
     born: Timestamp,
     handles: Handles,
-    /// Some share has rules of its own.
+    /// Whether some share has rules of its own.
     ruled: bool,
     files: Arc<OpenFiles>,
     mounts: Mounts,
-    /// What clients of version 3 lock.
+    /// Locks of version 3 clients.
     locking: Locking,
     /// Connections to clients of minor version 0.
     back_channels: Outgoing,
     monitors: Monitors,
     duplicates: Duplicates,
-    /// Where connections have come from: what UDP claims is believed of these addresses alone.
+    /// Addresses that have connected; only for these are source addresses over UDP trusted.
     reached: Reached,
     strangers: connection::Strangers,
-    /// What rpcbind tells, once it is known.
+    /// What rpcbind announces, once known.
     services: OnceLock<Services>,
     drain: Drain,
-    /// Whose verifiers those of WRITE and COMMIT are.
+    /// The source of the write verifiers in WRITE and COMMIT.
     run: Run,
 }
 
 impl Server {
-    /// A server for `config`.
+    /// Creates a server.
     ///
     /// # Panics
-    /// When the system has no random numbers, without which handles could be guessed.
+    /// If the system has no random numbers, without which handles could be guessed.
     pub fn new(config: Config) -> Arc<Server> {
         let Config { shares, pool, limits, policy, durable } = config;
         let settled = |share: Share| match share.rules.nfs.asynchronous {
@@ -189,7 +190,7 @@ impl Server {
         if let Some(durable) = &durable {
             (key, identity) = (durable.key, durable.identity);
             before = durable.clients().unwrap_or_else(|e| {
-                tracing::error!("clients of the last run cannot reclaim what they had: {e}");
+                tracing::error!("clients of the last run cannot reclaim their state: {e}");
                 Vec::new()
             });
         }
@@ -233,26 +234,27 @@ impl Server {
         })
     }
 
-    /// Lets rpcbind tell that these programs answer at each address of `listen`; where one stands for every address of this host,
-    /// each caller is told one that it can reach. Without this the program is not served. Only the first list counts.
+    /// Makes rpcbind announce that these programs answer at each address of `listen`; for an unspecified address,
+    /// each caller is told one that it can reach. Without this call, rpcbind is not served. Only the first call has
+    /// an effect.
     pub fn announce(&self, listen: Vec<IpAddr>, services: Vec<Service>) {
         let _ = self.services.set(Services { listen, list: services });
     }
 
-    /// Answers the calls of one peer until it leaves, breaks the protocol or the server drains. Both programs are
-    /// answered on every channel. Requests run concurrently and are answered in the order in which they finish.
+    /// Answers the calls of one peer until it disconnects, breaks the protocol, or the server drains. Every channel
+    /// answers all programs. Requests run concurrently and are answered in the order in which they finish.
     pub async fn serve(&self, channel: Rc<dyn Channel>) -> Result<(), Error> {
         self.serve_watched(channel, &Watch::default()).await
     }
 
-    /// The same, and tells what it has seen of the client.
+    /// The same, and publishes what it learns about the client.
     pub async fn serve_watched(&self, channel: Rc<dyn Channel>, watch: &Watch) -> Result<(), Error> {
         connection::serve(self, channel, watch).await
     }
 
-    /// Tells clients of version 3 that had locks in the last run to take them again. Takes away, from time to time, what
-    /// NFSv4 clients hold that have been silent for long: clients of other protocols cannot. To be run beside the
-    /// connections; it never ends.
+    /// Tells version 3 clients that held locks in the last run to reclaim them. Periodically revokes the state of
+    /// NFSv4 clients that have been silent for long, which clients of other protocols cannot do. Run it beside the
+    /// connections; it never returns.
     pub async fn tend(&self) {
         let sweep = async {
             loop {
@@ -264,7 +266,7 @@ impl Server {
         futures_util::future::join(nsm::notify(self), sweep).await;
     }
 
-    /// The addresses from which connections have come, for the ports of UDP.
+    /// The addresses that have connected, for the UDP ports.
     pub fn reached(&self) -> Reached {
         self.reached.clone()
     }
@@ -274,33 +276,33 @@ impl Server {
         self.shares.iter().any(|share| share.rules.nfs.admits(peer, self.policy.ports()).is_ok())
     }
 
-    /// The same for a connection that is protected so.
+    /// The same for a connection with this protection.
     fn lets_in_by(&self, peer: Peer, way: Way) -> bool {
         let ports = self.policy.ports();
         self.shares.iter().map(|share| &share.rules.nfs).any(|export| export.lets_in(peer, ports, way))
     }
 
-    /// Whether what a share asks has to be looked at in each call of this peer.
+    /// Whether each call of this peer must be checked against the rules of its share.
     fn rules_for(&self, peer: Peer) -> bool {
         self.ruled || !self.policy.ports().include(peer)
     }
 
-    /// Ends all connections as soon as the requests that they have begun are answered.
+    /// Ends each connection once the requests that it has begun are answered.
     pub fn drain(&self) {
         self.drain.begin();
     }
 }
 
-/// One of the parts of a table that is split so that cores seldom wait for each other; always the same for one `hash`.
+/// Selects a part of a table that is split so that cores rarely contend; always the same part for one `hash`.
 #[expect(clippy::indexing_slicing, reason = "a remainder of the length")]
 fn shard<T, const N: usize>(shards: &[T; N], hash: usize) -> &T {
     &shards[hash.checked_rem(N).unwrap_or(0)]
 }
 
-/// Numbers that nobody guesses.
+/// Unguessable random bytes.
 ///
 /// # Panics
-/// Where the system has none.
+/// If the system has none.
 fn secret<const N: usize>() -> [u8; N] {
     random::bytes().expect("random numbers")
 }

@@ -1,10 +1,10 @@
-//! Which hosts have locked something, and are told when we have restarted.
+//! Remembers which hosts hold locks, in order to notify them after a restart.
 //!
-//! Spec: X/Open XNFS chapter 11; RFC 1813 6.1. Owns: these hosts, over restarts where there is a state directory.
-//! Does not: hear of those that restart, or call anybody (`nsm`); know what they hold (`nlm`).
+//! See X/Open XNFS chapter 11 and RFC 1813 6.1. With a state directory, the list survives restarts. `nsm` notifies
+//! hosts and hears of their restarts; `nlm` has their locks.
 //!
-//! Hosts are remembered by address alone, since that is how they are told. A name that a caller gives itself would let one
-//! address fill the table.
+//! Hosts are remembered by address alone, because they are notified by address. The name that a caller claims would
+//! let one address fill the table.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -18,36 +18,36 @@ use weft_wire::nlm::{Object, Status};
 use super::durable::{Durable, Unusable};
 use super::{Server, rpcbind};
 
-/// Hosts that are remembered. Beyond that those go that hold nothing.
+/// Most hosts remembered. Beyond that, hosts without locks are forgotten.
 const MAX_HOSTS: usize = 4096;
-/// Of them those of one source: an IPv6 network has any number of addresses.
+/// Most hosts of one source, because an IPv6 network has any number of addresses.
 const MAX_HOSTS_OF_SOURCE: usize = 64;
-/// A host that holds nothing is forgotten after this: not at once, as most lock something again soon, and each time is a write to
-/// the disk.
+/// A host without locks is forgotten after this time: not at once, because most hosts lock again soon, and every
+/// change writes to the disk.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// When a host was seen to hold something.
+/// When a host was last known to hold locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// In the last run.
     Before,
-    /// In this run; it held something still when that was looked at.
+    /// In this run, and at the last check.
     Holding,
-    /// It has held nothing since then.
+    /// It has held no locks since then.
     Idle(Time),
 }
 
-/// Which hosts have locked something.
+/// The hosts that hold locks.
 pub(super) struct Monitors {
-    /// Odd while we run, and larger with every run.
+    /// The state number: odd while we run, and larger in every run.
     pub state: u32,
     hosts: Mutex<HashMap<IpAddr, Seen>>,
-    /// Those of the last run.
+    /// The hosts of the last run.
     pub before: Vec<IpAddr>,
 }
 
 impl Monitors {
-    /// Of a run that begins. Without a state directory nobody is known, and the clock counts the runs.
+    /// For a new run. Without a state directory no hosts are known, and the clock supplies the state number.
     pub fn new(durable: Option<&Durable>) -> Monitors {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let by_clock = (seconds as u32) | 1;
@@ -56,7 +56,7 @@ impl Monitors {
             match durable.next_run() {
                 Ok(run) => (state, before) = (run.wrapping_mul(2) | 1, hosts(durable)),
                 Err(e) => {
-                    tracing::error!("clients of the last run cannot be told to take their locks again: {e}")
+                    tracing::error!("clients of the last run cannot be told to reclaim their locks: {e}")
                 }
             }
         }
@@ -67,7 +67,7 @@ impl Monitors {
         }
     }
 
-    /// Whether somebody may have something to reclaim.
+    /// Whether some host may have locks to reclaim.
     pub fn any_before(&self) -> bool {
         !self.before.is_empty()
     }
@@ -78,7 +78,7 @@ impl Monitors {
     }
 }
 
-/// Those of the last run. What an earlier version has written with names is written anew.
+/// The hosts of the last run. Entries with names, written by an earlier version, are rewritten.
 fn hosts(durable: &Durable) -> Vec<IpAddr> {
     let read = || {
         let keys = durable.hosts()?;
@@ -93,12 +93,12 @@ fn hosts(durable: &Durable) -> Vec<IpAddr> {
         Ok::<_, Unusable>(addresses.into_iter().collect())
     };
     read().unwrap_or_else(|e| {
-        tracing::error!("clients of the last run cannot be told to take their locks again: {e}");
+        tracing::error!("clients of the last run cannot be told to reclaim their locks: {e}");
         Vec::new()
     })
 }
 
-/// As it is remembered: the address as text, and a zero.
+/// The key in the journal: the address as text, and a zero byte.
 fn key(addr: IpAddr) -> Vec<u8> {
     [addr.to_string().as_bytes(), &[0]].concat()
 }
@@ -107,12 +107,12 @@ fn from_key(key: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(key.split(|b| *b == 0).next()?).ok()?.parse().ok()
 }
 
-/// Remembers a host before it is told that it has a lock. It is in the table of those who hold something by then.
+/// Remembers a host before it is told that it has a lock. By then its lock is in the lock table.
 pub(super) fn monitor(server: &Server, addr: IpAddr) -> Result<(), Status> {
     let addr = addr.to_canonical();
     let source = Source::of_ip(addr);
     let of_source = |host: &IpAddr| Source::of_ip(*host) == source;
-    // Those of the last run may come to take their locks again, as long as they may.
+    // Hosts of the last run may return to reclaim their locks until the grace period ends.
     let waits = server.states.grace.lasts(rt::now());
     let may_come = |host: &IpAddr| waits && server.monitors.before.contains(host);
     let mut hosts = server.monitors.hosts();
@@ -128,27 +128,28 @@ pub(super) fn monitor(server: &Server, addr: IpAddr) -> Result<(), Status> {
         forget(server, &mut hosts, |host, _| !may_come(host));
     }
     if hosts.len() >= MAX_HOSTS || own(&hosts) >= MAX_HOSTS_OF_SOURCE {
-        tracing::debug!(host = %addr, "limit reached: hosts that hold locks of NLM");
+        tracing::debug!(host = %addr, "limit reached: hosts that hold NLM locks");
         return Err(Status::DENIED_NOLOCKS);
     }
     if let Some(durable) = server.states.durable()
         && let Err(e) = durable.watch(&key(addr))
     {
-        tracing::error!("a lock was refused, which would not outlive a restart: {e}");
+        tracing::error!("refused a lock that would not survive a restart: {e}");
         return Err(Status::FAILED);
     }
     hosts.insert(addr, Seen::Holding);
     Ok(())
 }
 
-/// This host has restarted: unless it holds something still, it has nothing to take again.
+/// This host has restarted, so it has nothing to reclaim unless it holds locks now.
 pub(super) fn forget_idle(server: &Server, addr: IpAddr) {
     let addr = addr.to_canonical();
     forget(server, &mut server.monitors.hosts(), |host, _| *host == addr);
 }
 
-/// Forgets those of the last run that had something to take again and did not, once they no longer may, and those that have held
-/// nothing for long: whoever is remembered is called after each restart, and all wait for him. To be called from time to time.
+/// Forgets hosts of the last run that did not reclaim their locks in the grace period, and hosts that have held no
+/// locks for long: every remembered host is called after each restart, and the others wait for that. Call this
+/// periodically.
 pub(super) fn sweep(server: &Server, now: Time) {
     let waits = server.states.grace.lasts(now);
     let mut hosts = server.monitors.hosts();
@@ -157,7 +158,7 @@ pub(super) fn sweep(server: &Server, now: Time) {
         Seen::Holding => false,
         Seen::Idle(since) => now.since(since) >= IDLE,
     });
-    // Who was forgotten first holds something now, and is in the table of those already.
+    // A host that was forgotten and holds locks again is already in the lock table.
     let holding = server.locking.addresses();
     for (host, seen) in hosts.iter_mut() {
         match seen {
@@ -168,7 +169,7 @@ pub(super) fn sweep(server: &Server, now: Time) {
     }
 }
 
-/// Forgets those of these hosts that hold nothing.
+/// Forgets those of these hosts that hold no locks.
 fn forget(server: &Server, hosts: &mut HashMap<IpAddr, Seen>, these: impl Fn(&IpAddr, Seen) -> bool) {
     let holding = server.locking.addresses();
     let idle = hosts.iter().filter(|(host, seen)| these(host, **seen) && !holding.contains(*host));
@@ -176,13 +177,12 @@ fn forget(server: &Server, hosts: &mut HashMap<IpAddr, Seen>, these: impl Fn(&Ip
     if let Some(durable) = server.states.durable().filter(|_| !idle.is_empty())
         && let Err(e) = durable.unwatch(&idle.iter().map(|host| key(*host)).collect::<Vec<_>>())
     {
-        return tracing::warn!("hosts that hold no locks stay remembered: {e}");
+        return tracing::warn!("could not forget hosts that hold no locks: {e}");
     }
     hosts.retain(|host, _| !idle.contains(host));
 }
 
-/// What this server is called by this host: clients know a server by whatever name it was mounted by, an address of it most of
-/// the time.
+/// The name by which this host knows the server: clients use the name in their mount command, usually an address.
 pub(super) fn name_for(server: &Server, host: IpAddr) -> Option<Object> {
     let to = SocketAddr::new(host, 0);
     let facing = match server.services.get() {

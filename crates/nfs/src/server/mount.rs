@@ -1,7 +1,7 @@
-//! MOUNT: from "/NAME" or a folder below it to a handle.
+//! MOUNT: resolves "/NAME", or a folder below it, to a handle.
 //!
-//! Spec: RFC 1813 section 5. Owns: the list of who has mounted what, which is for people to read and decides nothing.
-//! Does not: restrict who may mount beyond the networks and ports of an export.
+//! See RFC 1813 section 5. [`Mounts`] lists who has mounted what, for information only; it decides nothing. Only the
+//! networks and ports of an export restrict mounting.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use super::context::Context;
 use super::export::{self, KeptOut};
 use super::file_id::FileId;
 
-/// Who has mounted what, as far as they said.
+/// The mounts that clients have reported.
 pub(super) struct Mounts {
     entries: Mutex<Vec<(String, DirPath)>>,
     limit: usize,
@@ -49,7 +49,7 @@ pub(super) async fn mnt(cx: &Context<'_>, path: DirPath) -> MountResult {
 
 fn remember(cx: &Context<'_>, path: &DirPath) {
     let mounts = &cx.server.mounts;
-    // A copy: a slice would keep the receive buffer that the call came in.
+    // A copy, because a slice would keep the call's whole receive buffer in use.
     let entry = (cx.host.to_string(), DirPath(Bytes::copy_from_slice(&path.0)));
     let mut entries = mounts.entries();
     if entries.len() < mounts.limit && !entries.contains(&entry) {
@@ -57,9 +57,9 @@ fn remember(cx: &Context<'_>, path: &DirPath) {
     }
 }
 
-/// How many links a path may lead through, as in Linux.
+/// Most symbolic links followed in one path, as in Linux.
 const LINKS: usize = 40;
-/// The most names that are left to walk: as many as a path of Linux can have.
+/// Most names left to walk: the most that a Linux path can have.
 const NAMES: usize = 2048;
 
 /// The names of a path.
@@ -67,18 +67,19 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|name| !name.is_empty() && name != b".")
 }
 
-/// Walks from the export down. The client cannot see what it has not mounted, so links on the way are followed here, as far
-/// as they are relative: one that begins at a root names a place of the host that made it. None leads out of the share.
+/// Walks from the export down. The client cannot see folders that it has not mounted, so links on the way are
+/// followed here if they are relative; an absolute link names a path of the host that created it. No link leads out
+/// of the share.
 async fn find<'a>(cx: &Context<'a>, path: &[u8]) -> Result<(&'a Share, NodeId), MountStatus> {
     let mut names_left: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let export = names_left.pop().ok_or(MountStatus::NOENT)?;
     let share = cx.server.shares.named(&export).ok_or(MountStatus::NOENT)?;
-    // How callers name themselves is asked when they use it: here they learn how.
+    // The flavour is checked when the share is used; MOUNT tells the caller which one is needed.
     if matches!(cx.admit(share.id), Err(KeptOut::Network | KeptOut::Port)) {
         return Err(MountStatus::ACCES);
     }
     let vfs = &share.vfs;
-    // From the root to where the walk is.
+    // The nodes from the root to the current folder.
     let (mut way, mut links) = (vec![NodeId::ROOT], 0usize);
     while let Some(name) = names_left.pop() {
         let here = *way.last().unwrap_or(&NodeId::ROOT);

@@ -1,8 +1,8 @@
-//! NSM: who restarted. Clients tell us that they did, and we tell those that had locks that we did.
+//! NSM: clients notify us of their restarts, and we notify clients that held locks of ours.
 //!
-//! Spec: X/Open XNFS chapter 11; RFC 1813 6.1. Does not: remember who had locks (`monitors`); monitor hosts for others of
-//! this host (MON): that is its own status monitor's; decide whether who says that a host has restarted is to be believed
-//! (`nlm`).
+//! See X/Open XNFS chapter 11 and RFC 1813 6.1. `monitors` remembers which hosts held locks; `nlm` verifies a
+//! reported restart. MON is not served: monitoring for other programs of this host is the task of its own status
+//! monitor.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use super::context::{Context, Results, args};
 use super::monitors::name_for;
 use super::nlm;
 
-/// Hosts that are told of our restart at a time: half of the calls that there may be. One that is switched off takes five seconds,
-/// so a thousand of them keep nobody from hearing of it within a grace period.
+/// Hosts notified of our restart at a time: half of the allowed calls. An unreachable host takes five seconds, so a
+/// thousand of them still let all others be notified within a grace period.
 const AT_ONCE: usize = 128;
-/// How often a host is told that cannot be reached, and how long we wait before we go round again.
+/// How often an unreachable host is called, and the pause between the rounds.
 const ROUNDS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(10);
-/// STAT's answer: this host monitors nobody for the asker.
+/// STAT's reply: this host does not monitor on behalf of the caller.
 const STAT_FAIL: u32 = 1;
 
 /// Answers a call.
@@ -50,18 +50,18 @@ pub(super) async fn answer(
     Ok(Results::new(body, None))
 }
 
-/// Tells those who had locks in the last run that this one has begun.
+/// Notifies the hosts that held locks in the last run that this run has begun.
 pub(super) async fn notify(server: &Server) {
     let hosts = server.monitors.before.clone();
     let unreached =
         rounds(hosts, async |host| tell(server, host).await, async || rt::sleep(PAUSE).await).await;
     for host in unreached {
-        tracing::warn!(%host, "its status monitor cannot be reached: what it had locked may be lost to it");
+        tracing::warn!(%host, "cannot reach a host's status monitor; the host may lose its locks");
     }
 }
 
-/// Tells all, and then again those that could not be reached: one that is switched off keeps nobody waiting but for its turn. Gives
-/// those that were not reached at all.
+/// Calls all hosts, then again those that could not be reached: an unreachable host delays others only by its call.
+/// Returns those that were never reached.
 async fn rounds(
     mut hosts: Vec<IpAddr>,
     tell: impl AsyncFn(IpAddr) -> bool,
@@ -81,14 +81,14 @@ async fn rounds(
     hosts
 }
 
-/// Whether it was told, or cannot be.
+/// Returns whether the host was notified, or cannot be.
 async fn tell(server: &Server, host: IpAddr) -> bool {
     let Some(name) = name_for(server, host) else { return true };
     let change = Change { name, state: server.monitors.state };
     let told = nlm::notify(&nlm::way(server, host), &change).await;
     match &told {
-        Ok(()) => tracing::debug!(%host, "was told to take its locks again"),
-        Err(e) => tracing::debug!(%host, "was not told to take its locks again: {e}"),
+        Ok(()) => tracing::debug!(%host, "was told to reclaim its locks"),
+        Err(e) => tracing::debug!(%host, "was not told to reclaim its locks: {e}"),
     }
     told.is_ok()
 }

@@ -1,9 +1,8 @@
-//! Connections that the server makes to clients: how many at a time.
+//! Limits the connections that the server makes to clients.
 //!
-//! A client has the server call it with a few bytes (an NLM call that wants its answer as a call, SETCLIENTID of minor version 0),
-//! need not have any right here for that, and may leave such a connection unanswered. So each has a place, of which an address
-//! has a few and all have a bounded number.
-//! Owns: the counts. Does not: connect.
+//! A few bytes from a client make the server call it (an NLM call that wants its answer as a call, SETCLIENTID of
+//! minor version 0). The client needs no rights for that, and may leave such a connection unanswered. So each
+//! connection takes a place, of which each address has a few and all addresses together a bounded number.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,27 +11,27 @@ use std::time::Duration;
 
 use weft_machine::{Source, rt};
 
-/// Connections for calls of NLM and NSM, each for a few seconds: of all hosts, and of one.
+/// Connections for NLM and NSM calls, each a few seconds long: in total, and per host.
 const MAX_CALLS: (usize, usize) = (256, 16);
-/// Connections for asking clients' status monitors whether they have restarted: a datagram of anybody's has us ask.
+/// Connections for asking clients' status monitors about a restart, which anybody's datagram can trigger.
 const MAX_QUESTIONS: (usize, usize) = (64, 1);
-/// Connections for the back channels of NFSv4.0, each for as long as its client lives.
+/// Connections for the back channels of NFSv4.0, each as long as its client lives.
 const MAX_BACK_CHANNELS: (usize, usize) = (1024, 64);
-/// How often somebody who waits for a place looks again.
+/// How often a waiting caller checks for a free place.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Places for connections. Cloning shares them.
+/// The places for connections. Cloning shares them.
 #[derive(Clone)]
 pub(super) struct Outgoing(Arc<Counts>);
 
 struct Counts {
     of_all: usize,
     of_host: usize,
-    /// Those that have any.
+    /// The hosts that occupy places.
     hosts: Mutex<HashMap<Source, usize>>,
 }
 
-/// The place of one connection, given back when it is dropped.
+/// The place of one connection, given back on drop.
 #[must_use = "a connection keeps its place as long as it lasts"]
 pub(super) struct Place {
     counts: Arc<Counts>,
@@ -40,7 +39,7 @@ pub(super) struct Place {
 }
 
 impl Counts {
-    // Each section leaves the map whole.
+    // Every section leaves the map consistent.
     fn hosts(&self) -> MutexGuard<'_, HashMap<Source, usize>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +65,7 @@ impl Outgoing {
         Outgoing(Arc::new(Counts { of_all, of_host, hosts: Mutex::default() }))
     }
 
-    /// A place for a connection to `host`, if there is one.
+    /// Takes a place for a connection to `host`, if one is free.
     pub fn enter(&self, host: IpAddr) -> Option<Place> {
         let host = Source::of_ip(host);
         let mut hosts = self.0.hosts();
@@ -78,7 +77,7 @@ impl Outgoing {
         Some(Place { counts: self.0.clone(), host })
     }
 
-    /// The same for who can wait for it, at most so long.
+    /// Waits for a place, at most this long.
     pub async fn enter_within(&self, host: IpAddr, patience: Duration) -> Option<Place> {
         let until = rt::now() + patience;
         loop {

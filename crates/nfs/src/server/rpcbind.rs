@@ -1,7 +1,7 @@
-//! rpcbind: tells clients at which ports this server's programs answer.
+//! rpcbind: tells clients the ports of this server's programs.
 //!
-//! Spec: RFC 1833. Owns: the list, which is made once. Does not: let others register (SET and UNSET answer no), or carry
-//! calls on for others (CALLIT, BCAST and INDIRECT lend a server's address to whoever asks).
+//! See RFC 1833. The list is made once. Others cannot register (SET and UNSET return false), and calls are not
+//! forwarded (CALLIT, BCAST and INDIRECT would lend the server's address to any caller).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,34 +15,35 @@ use weft_wire::{mount, nfs3, nfs4, nlm, nsm};
 
 use super::context::{Context, Results, args};
 
-/// By what a service is reached.
+/// The transport of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Net {
     /// TCP.
     Tcp,
     /// UDP.
     Udp,
-    /// RPC over RDMA (RFC 8166 has netids of its own).
+    /// RPC over RDMA, which has netids of its own (RFC 8166).
     Rdma,
 }
 
-/// A program that answers at a port.
+/// A program that listens on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Its number.
     pub program: u32,
     /// Its version.
     pub version: u32,
-    /// By what.
+    /// Its transport.
     pub net: Net,
-    /// Where.
+    /// Its port.
     pub port: u16,
 }
 
-/// Which programs a port of this server is for. Every port answers all of them; this is what others are told.
+/// The programs that a port is announced for. Every port answers all programs; this is what clients are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// NFS, and the locks beside version 3. Version 4 not by UDP, which has no congestion control (RFC 7530 3.1).
+    /// NFS, and version 3's lock manager. Version 4 is not announced over UDP, which has no congestion control (RFC
+    /// 7530 3.1).
     Nfs,
     /// MOUNT.
     Mount,
@@ -51,7 +52,7 @@ pub enum Role {
 }
 
 impl Service {
-    /// What a port of this role offers.
+    /// The services that a port of this role offers.
     pub fn of(role: Role, net: Net, port: u16) -> Vec<Service> {
         let versions: &[(u32, u32)] = match (role, net) {
             (Role::Nfs, Net::Udp) => {
@@ -86,7 +87,7 @@ impl Service {
         }
     }
 
-    /// Its number in version 2, which knows TCP and UDP.
+    /// Its protocol number in rpcbind version 2, which supports TCP and UDP only.
     pub fn protocol(&self) -> Option<u32> {
         match self.net {
             Net::Tcp => Some(protocol::TCP),
@@ -96,17 +97,17 @@ impl Service {
     }
 }
 
-/// What is listed.
+/// The services and addresses that are announced.
 #[derive(Debug)]
 pub(super) struct Services {
-    /// Addresses, each with all of the list.
+    /// Addresses, each of which offers the whole list.
     pub listen: Vec<IpAddr>,
     pub list: Vec<Service>,
 }
 
 impl Services {
-    /// The address that a caller is told: one of its own family before others. Where everything of this host is served, it is
-    /// one that the caller can reach.
+    /// The address that a caller is told, preferably of its own family. If all of this host's addresses are served,
+    /// it is one that the caller can reach.
     pub fn at(&self, caller: Option<SocketAddr>) -> Option<IpAddr> {
         let same_family =
             |ip: &&IpAddr| caller.is_some_and(|peer| peer.ip().to_canonical().is_ipv4() == ip.is_ipv4());
@@ -117,7 +118,7 @@ impl Services {
         }
     }
 
-    /// All addresses that a caller is told: the one for it, and those of the other family.
+    /// All addresses that a caller is told: its own, and those of the other family.
     fn everywhere(&self, at: IpAddr) -> impl Iterator<Item = IpAddr> {
         let others = self.listen.iter().copied().filter(move |ip| *ip != at && !ip.is_unspecified());
         let others = others.filter(move |_| self.listen.contains(&at));
@@ -147,7 +148,7 @@ impl Services {
             service.program == asked.program && service.protocol() == Some(asked.protocol)
         };
         let mut found = self.list.iter().filter(of_program).peekable();
-        // RFC 1833 3.2: where the version is not there, any other of the program is told.
+        // RFC 1833 3.2: if the version is missing, any other version of the program is returned.
         let first = found.peek().copied();
         found
             .find(|service| service.version == asked.version)
@@ -155,7 +156,7 @@ impl Services {
             .map_or(0, |service| service.port.into())
     }
 
-    /// The service for GETADDR (another version will do) and GETVERSADDR (it will not).
+    /// The service for GETADDR (any version will do) and GETVERSADDR (only the exact version).
     fn find(&self, asked: &Binding, net: Net, exactly: bool) -> Option<&Service> {
         let of_program = |service: &&Service| service.program == asked.program && service.net == net;
         let mut found = self.list.iter().filter(of_program).peekable();
@@ -164,7 +165,7 @@ impl Services {
     }
 }
 
-/// The address by which this host reaches `peer`: nothing is sent.
+/// The local address used to reach `peer`; nothing is sent.
 pub(super) fn facing(peer: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = match peer {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -175,7 +176,7 @@ pub(super) fn facing(peer: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Which net a caller asks about: the one that it names, or else the one that it came by.
+/// The transport that a caller asks about: the one that it names, or the one that it uses.
 fn net(cx: &Context<'_>, netid: &Text) -> Option<Net> {
     match &*netid.0 {
         b"tcp" | b"tcp6" => Some(Net::Tcp),
@@ -237,7 +238,8 @@ pub(super) fn answer(
 
 fn find(cx: &Context<'_>, services: &Services, at: IpAddr, asked: &Binding, exactly: bool) -> Text {
     let found = net(cx, &asked.netid).and_then(|net| services.find(asked, net, exactly));
-    // Who names a family wants an address of it (RFC 1833 2.1); without one the caller's must do.
+    // A caller that names a family wants an address of it (RFC 1833 2.1); without one, the caller's own family is
+    // used.
     let wanted = match &*asked.netid.0 {
         b"" => None,
         netid => Some(netid.ends_with(b"6")),

@@ -1,14 +1,14 @@
-//! The shares of a server, which handles and tables name by their ids.
+//! The shares of a server, which handles and tables identify by their ids.
 //!
-//! An id outlives what else is served: positions in the list are used for nothing that is kept.
+//! An id does not depend on the other shares; nothing stored refers to a position in the list.
 
 use weft_store::{Share, ShareId};
 
-/// What is exported, in the order in which it is listed.
+/// The exported shares, in listing order.
 pub(super) struct Shares(Vec<Share>);
 
 impl Shares {
-    /// These, whose names differ.
+    /// Shares, whose names must differ.
     pub fn new(shares: Vec<Share>) -> Shares {
         Shares(shares)
     }
@@ -18,7 +18,7 @@ impl Shares {
         self.0.iter().find(|share| share.id == id)
     }
 
-    /// The share that clients call so.
+    /// The share with this name.
     pub fn named(&self, name: &[u8]) -> Option<&Share> {
         self.0.iter().find(|share| share.name.as_bytes() == name)
     }
@@ -63,7 +63,7 @@ mod tests {
     use crate::server::tests::{handle_of, results_for};
     use crate::server::{Config, Limits, Policy, Server};
 
-    /// The second of two shares took the file system id of the first when that was not served any more.
+    /// Regression: when the first of two shares was removed, the second took over its file system id.
     #[test]
     fn a_share_is_the_same_to_clients_when_another_one_goes() {
         let seen = |names: &[&str]| {

@@ -28,7 +28,7 @@ use crate::memory::without_rdma;
 
 mod unread;
 
-/// A peer that has sent some messages and left.
+/// A peer that has sent some messages and disconnected.
 struct Script {
     peer: Peer,
     security: Option<Security>,
@@ -36,7 +36,7 @@ struct Script {
     replies: RefCell<Vec<Outgoing>>,
 }
 
-/// Where calls come from unless a test says otherwise.
+/// The peer's address, unless a test says otherwise.
 pub(super) const PEER: &str = "192.0.2.1:700";
 
 fn tcp(text: &str) -> Peer {
@@ -100,7 +100,7 @@ pub(super) fn handle_of(server: &Server, share: usize, node: NodeId) -> Handle {
     rt::block_on(server.handles.make(&server.shares, file)).unwrap().unwrap()
 }
 
-/// Everything that the server answers to these messages, and how the connection ended.
+/// All replies to these messages, and how the connection ended.
 fn converse(server: &Server, messages: &[Bytes]) -> (Vec<Outgoing>, Result<(), Error>) {
     converse_by(server, PEER, messages)
 }
@@ -138,7 +138,7 @@ pub(super) async fn results_for<T: Xdr>(
     results_of(server, tcp(peer), Credential::None, number, args).await.unwrap()
 }
 
-/// The same by this caller; or how the call was refused.
+/// The same for this caller; or how the call was refused.
 pub(super) async fn results_for_as<T: Xdr>(
     server: &Server,
     peer: &'static str,
@@ -160,7 +160,7 @@ pub(super) async fn results_of<T: Xdr>(
     results_over(server, (peer, None), credential, number, args).await
 }
 
-/// The same by a connection that is protected so.
+/// The same over a connection with this protection.
 pub(super) async fn results_over<T: Xdr>(
     server: &Server,
     (peer, security): (Peer, Option<Security>),
@@ -210,7 +210,7 @@ fn nfs(procedure: u32, args: &impl Xdr) -> Bytes {
     call_of(nfs3::PROGRAM, nfs3::VERSION, procedure, Credential::None, args)
 }
 
-/// The header of the reply to one message, and what follows it.
+/// The header of the reply to one message, and the remainder.
 fn reply_to(server: &Server, message: Bytes) -> (Reply, Decoder) {
     let (mut replies, ended) = converse(server, &[message]);
     ended.unwrap();
@@ -226,7 +226,7 @@ pub(super) fn reply_to_parts(server: &Server, peer: &str, message: Bytes) -> (Re
     replies_to_parts(server, peer, None, &[message]).remove(0)
 }
 
-/// The same for messages of one connection, which is protected so.
+/// The same for messages of one connection with this protection.
 pub(super) fn replies_to_parts(
     server: &Server,
     peer: &str,
@@ -236,7 +236,7 @@ pub(super) fn replies_to_parts(
     rt::block_on(replies_in_parts(server, peer, security, messages)).unwrap()
 }
 
-/// The same beside others.
+/// The same beside other connections.
 pub(super) async fn replies_in_parts(
     server: &Server,
     peer: &str,
@@ -285,7 +285,7 @@ fn link(server: &Server, dir: Handle, name: &'static [u8], target: &'static [u8]
     made.unwrap();
 }
 
-/// How long a server takes for so many calls that are all there, on each of so many connections.
+/// How long the server takes for this many queued calls on each of this many connections.
 fn time_for(connections: usize, calls: usize, networks: Vec<Network>) -> Duration {
     let mut share = Share::new("ram", Vfs::new(Ram::new(1 << 20)));
     share.rules.nfs.networks = networks;
@@ -311,7 +311,7 @@ fn a_client_that_no_export_lets_in_makes_a_thousand_calls_a_second() {
     let elsewhere = vec!["10.0.0.0/8".parse::<Network>().unwrap()];
     let taken = time_for(1, 5000, elsewhere);
     assert!(taken >= Duration::from_millis(4900) && taken <= Duration::from_millis(5100), "{taken:?}");
-    // One that is let in is answered as fast as it asks, and so are few calls of anybody.
+    // Admitted clients are answered as fast as they ask, and so are a few calls of anybody.
     assert_eq!(time_for(1, 5000, Vec::new()), Duration::ZERO);
     let elsewhere = vec!["10.0.0.0/8".parse::<Network>().unwrap()];
     assert_eq!(time_for(1, 63, elsewhere), Duration::ZERO);
@@ -336,7 +336,7 @@ fn nothing_is_cut_off_a_file_while_others_may_take_it_back_after_a_restart() {
         let until = rt::now() + Duration::from_secs(3600);
         let reserved = server.shares[0].vfs.opens().reserve(until);
         assert_eq!(resize(100).await, Ok(()), "what grows takes nothing away");
-        // Each is a request of its own, not one of them again.
+        // Each is a new request, not a repetition.
         assert_eq!(resize(1).await, Err(Status::JUKEBOX));
         assert_eq!(resize(101).await, Ok(()));
         drop(reserved);
@@ -390,7 +390,7 @@ fn a_mount_follows_links_that_stay_in_the_share() {
 fn a_call_under_the_number_of_another_is_carried_out() {
     let server = server();
     let dir = root(&server);
-    // Two names of which only the end of the last one tells one call from the other.
+    // The two calls differ only in the end of the last name.
     let long = |last: u8| Name(Bytes::from([vec![b'n'; 254], vec![last]].concat()));
     let at = |name| DirOp { dir, name };
     make(&server, b"f");
@@ -400,7 +400,7 @@ fn a_call_under_the_number_of_another_is_carried_out() {
         done.map(drop).map_err(|failure| failure.status)
     };
     assert_eq!(rename(Name(Bytes::from_static(b"f")), long(b'a')), Ok(()));
-    // Every call of these tests has the same number.
+    // Every call of these tests has the same xid.
     assert_eq!(rename(long(b'a'), long(b'b')), Ok(()));
     make(&server, b"g");
     assert_eq!(rename(Name(Bytes::from_static(b"g")), long(b'a')), Ok(()));
@@ -481,7 +481,7 @@ fn whoever_runs_the_server_sees_the_version_and_who_calls() {
     let script = Script::of(tcp(PEER), &calls);
     rt::block_on(server.serve_watched(script.clone(), &watch)).unwrap().unwrap();
     assert_eq!(script.replies.borrow().len(), 3);
-    // Who mounts is not who uses what was mounted.
+    // The user who mounts is not the user who uses the mount.
     assert_eq!((watch.version(), watch.users()), (Some((3, 0)), vec![0, 1000]));
 }
 
@@ -568,14 +568,14 @@ fn payload_is_placed_from_the_clients_memory_or_else_fetched() {
         WriteHead { file, offset, count, stable: Stable::FileSync }.emit(&mut e);
         e.into_bytes()
     };
-    // With the fill of the chunk, and without.
+    // With the chunk's padding, and without.
     assert_eq!(ask(write(5, 0), Afar(Bytes::from_static(b"hello\0\0\0"), true)), Status::OK);
     assert_eq!(ask(write(6, 5), Afar(Bytes::from_static(b" there"), false)), Status::OK);
     assert_eq!(ask(write(1, u64::MAX - 5), Afar(Bytes::from_static(b"x"), true)), Status::FBIG);
     let args = ReadArgs { file, offset: 0, count: 100 };
     let read: Outcome<ReadOk, AttrOnly> = results(&server, nfs(procedure::READ, &args));
     assert_eq!(&read.unwrap().data[..], b"hello there");
-    // Whoever does not bring it itself has it brought first.
+    // For a procedure that does not fetch payload itself, it is fetched first.
     let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"link")) };
     let mut e = Encoder::default();
     e.raw(&nfs(procedure::SYMLINK, &object));
@@ -597,7 +597,7 @@ fn a_write_that_contradicts_itself_is_invalid() {
     assert_eq!(ask(write(6, 0)), Status::INVAL);
     assert_eq!(ask(write(5, u64::MAX)), Status::FBIG);
     assert_eq!(ask(write(5, u64::MAX - 5)), Status::FBIG);
-    // Within what FSINFO tells, and further out than any file of a memory disk ends: no lack of space.
+    // Below FSINFO's limit, and beyond the largest file of a ramdisk: not a lack of space.
     assert_eq!(ask(write(5, 1 << 62)), Status::FBIG);
     let dir = WriteArgs { head: WriteHead { file: root(&server), ..write(5, 0).head }, ..write(5, 0) };
     assert_eq!(ask(dir), Status::INVAL);
@@ -660,7 +660,7 @@ fn a_size_that_no_file_can_have_is_too_big() {
         let args = SetattrArgs { object, attributes: sized(size), guard: None };
         status(results::<Outcome<WccOnly, WccOnly>>(&server, nfs(procedure::SETATTR, &args)))
     };
-    // One more than FSINFO tells; and a limit of the file system itself, which is no lack of space.
+    // One above FSINFO's limit; and a limit of the file system itself, which is not a lack of space.
     assert_eq!(set(1 << 63), Status::FBIG);
     assert_eq!(set(u64::MAX), Status::FBIG);
     let object = DirOp { dir: root(&server), name: Name(Bytes::from_static(b"g")) };
@@ -759,20 +759,20 @@ fn what_was_carried_out_is_not_carried_out_again() {
     let first = results::<Removed>(&server, remove.clone());
     assert!(first.is_ok());
     assert_eq!(results::<Removed>(&server, remove.clone()), first);
-    // The same question with another number is another request.
+    // The same request with another xid is a new request.
     let mut other = remove.to_vec();
     other[3] ^= 1;
     let (mut replies, _) = converse(&server, &[other.into()]);
     let mut d = Decoder::new(stream(replies.pop().unwrap()));
     Reply::parse(&mut d).unwrap();
     assert_eq!(status(Removed::parse(&mut d).unwrap()), Status::NOENT);
-    // And so is the same number with another question.
+    // And so is another request with the same xid.
     let rename = RenameArgs { from: object(), to: object() };
     let rename = nfs(procedure::RENAME, &rename);
     assert_eq!(status(results::<Outcome<RenameWcc, RenameWcc>>(&server, rename)), Status::NOENT);
 }
 
-/// Numbers can be guessed. Who asks first under the number of somebody else's next request must not have answered it.
+/// Xids can be guessed. A request under the xid of another client's next request must not answer that one.
 #[test]
 fn an_answer_is_kept_for_whoever_asked_and_nobody_else() {
     let server = server();
@@ -866,7 +866,7 @@ proptest! {
         let root = root(&server);
         for message in messages() {
             let mut message = message.to_vec();
-            // A good handle, so that some of them get far.
+            // A valid handle, so that some calls get far.
             if let Some(at) = message.windows(40).position(|w| w == [1; 40]) {
                 message[at..at + 40].copy_from_slice(root.as_bytes());
             }
@@ -900,7 +900,7 @@ fn a_request_that_waits_does_not_hold_up_the_others() {
     assert!(server.serve(Script::of(tcp(PEER), &[])).now_or_never().unwrap().is_ok());
 }
 
-/// A peer whose calls come as fast as they are taken, and no end of them but by `stop`.
+/// A peer whose calls arrive as fast as they are taken, until `stop` is set.
 struct Endless {
     call: Bytes,
     taken: Cell<usize>,
@@ -916,7 +916,7 @@ impl Channel for Endless {
         Box::pin(std::future::ready(Ok(self.try_recv())))
     }
     fn try_recv(&self) -> Option<Message> {
-        // A server that gives nobody else a turn comes to an end here.
+        // Ends a server that never yields to others.
         if self.stop.get() || self.taken.get() == 100_000 {
             return None;
         }

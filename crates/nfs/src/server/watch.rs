@@ -1,36 +1,36 @@
-//! What a connection has shown of its client, for whoever runs the server.
+//! What a connection has shown of its client, for the server's administrator.
 //!
-//! Spec: RFC 5531 appendix A (AUTH_SYS: who somebody claims to be). Owns: a few words of one connection, which stays on its core.
-//! Does not: believe anything: who is served as whom is `caller`'s.
+//! See RFC 5531 appendix A (AUTH_SYS: a claimed identity). These are claims; `caller` decides who is served as whom.
+//! The values stay on the connection's core.
 
 use std::cell::{Cell, RefCell};
 
 use weft_wire::rpc::Credential;
 
-/// Users of a connection that are remembered; who comes later is not shown.
+/// Most users remembered for a connection; later ones are not shown.
 const MAX_USERS: usize = 16;
 
-/// What was seen; give it to [`crate::server::Server::serve_watched`].
+/// What was seen; pass it to [`crate::server::Server::serve_watched`].
 #[derive(Debug, Default)]
 pub struct Watch {
     version: Cell<Option<(u32, u32)>>,
-    /// Who called last: most calls are the same user's.
+    /// The last caller, because most calls come from the same user.
     last: Cell<Option<u32>>,
     users: RefCell<Vec<u32>>,
 }
 
 impl Watch {
-    /// Version and minor version of NFS, by the last call; `None` while there was none.
+    /// NFS version and minor version of the last call; `None` before the first one.
     pub fn version(&self) -> Option<(u32, u32)> {
         self.version.get()
     }
 
-    /// The users that calls were made for, by the numbers that the client claims (AUTH_SYS), in the order in which they came.
+    /// The user ids that the client's calls claimed (AUTH_SYS), in order of appearance.
     pub fn users(&self) -> Vec<u32> {
         self.users.borrow().clone()
     }
 
-    /// A call of this version came. A compare and a store: READ and WRITE pass here.
+    /// Notes a call of this version. It costs a comparison and a store, because every READ and WRITE passes here.
     pub(super) fn called(&self, version: u32, minor: u32, credential: &Credential) {
         self.version.set(Some((version, minor)));
         if let Credential::Sys(sys) = credential

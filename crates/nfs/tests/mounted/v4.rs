@@ -24,7 +24,7 @@ fn a_file_is_made_written_read_renamed_and_removed_in_a_session() {
         let mount = world.mount_v4(over).await;
         mount.mkdir("dir", SetAttributes { mode: Some(0o750), ..SetAttributes::default() }).await.unwrap();
         assert_eq!(status(mount.mkdir("dir", SetAttributes::default()).await), Status::EXIST);
-        // Longer than one WRITE on every transport, and of no round length.
+        // Longer than one WRITE on every transport, and not a multiple of it.
         let whole = pattern(3 * mount.max_write().max(1 << 20) + 4321);
         let file = put_v4(&mount, "dir/f", &whole).await;
         file.commit().await.unwrap();
@@ -38,7 +38,7 @@ fn a_file_is_made_written_read_renamed_and_removed_in_a_session() {
         assert_eq!((stat.kind, stat.size, stat.mode & 0o777), (FileType::Reg, 100, 0o640));
         assert_eq!(stat.mtime, Time { seconds: 1_000_000_000, nseconds: 5 });
         file.close().await.unwrap();
-        // What is on the server's disk.
+        // The content on the server's disk.
         assert_eq!(std::fs::read(world.dir.path().join("dir/f")).unwrap(), &whole[..100]);
 
         mount.rename("dir/f", "g").await.unwrap();
@@ -56,7 +56,7 @@ fn a_file_is_made_written_read_renamed_and_removed_in_a_session() {
         names.sort();
         assert_eq!(names, ["dir", "g", "link"]);
 
-        // REMOVE takes files and directories: these two say which.
+        // REMOVE takes files and directories; these two say which they mean.
         assert_eq!(status(mount.remove("dir").await), Status::ISDIR);
         assert_eq!(status(mount.rmdir("g").await), Status::NOTDIR);
         assert_eq!(status(mount.rmdir("dir").await), Status::NOTEMPTY);

@@ -1,54 +1,55 @@
 //! Charts as SVG: lines over block sizes or seconds, and bars.
 //!
-//! What: a [`Chart`] knows numbers and names; colours and both schemes are the page's style sheet, by class.
-//! Text is drawn at its own size in a small view box, so that it stays readable on a narrow screen.
-//! Does not: know a result; see [`super::figures`].
+//! A [`Chart`] has numbers and names; the page's style sheet has the colours of both schemes, by class. Text is drawn
+//! at its own size in a small view box, so that it stays readable on a narrow screen.
+//!
+//! [`super::figures`] turns a result into charts.
 
 use std::fmt::Write as _;
 
 use super::escape;
 
-/// Width of every view box, in CSS pixels at the size for which the text is meant.
+/// Width of every view box, in CSS pixels at the intended text size.
 const WIDTH: f64 = 380.0;
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 24.0;
-/// Height of one bar of a bar chart, with its gap.
+/// Height of one bar, including its gap.
 const BAR: f64 = 17.0;
 
-/// A value at a place across, with its range.
+/// A value at a horizontal position, with its range.
 pub(super) struct Dot {
     /// Index of the category, or seconds.
     pub x: f64,
     pub min: f64,
     pub value: f64,
     pub max: f64,
-    /// Drawn hollow: to be read with care.
+    /// Drawn hollow: read with care.
     pub hollow: bool,
-    /// What a pointer (or a screen reader) is told.
+    /// The tooltip, which screen readers read too.
     pub title: String,
 }
 
 /// A line or a set of bars.
 pub(super) struct Series {
-    /// Class of the style sheet: "tcp", "iwarp", ...
+    /// Its class in the style sheet: "tcp", "iwarp", ...
     pub class: &'static str,
     pub name: String,
     pub dots: Vec<Dot>,
 }
 
-/// A line across at a value that was not measured here.
+/// A horizontal line at a value that was not measured here.
 pub(super) struct Rule {
     pub value: f64,
     pub label: String,
     /// "published" or "one".
     pub class: &'static str,
-    /// Of bars: the category that it belongs to; otherwise of all.
+    /// In bar charts, the category to which it belongs; otherwise it spans all.
     pub category: Option<usize>,
 }
 
-/// What is across.
+/// The horizontal axis.
 pub(super) enum Across {
     /// Names at equal distances.
     Categories(Vec<String>),
@@ -66,11 +67,11 @@ pub(super) struct Chart {
     /// Logarithmic; otherwise from 0.
     pub log: bool,
     pub height: f64,
-    /// How values are written at the axis.
+    /// Formats a value at the axis.
     pub tick: fn(f64) -> String,
 }
 
-/// A scale of values, upwards.
+/// A vertical scale of values.
 struct Scale {
     log: bool,
     low: f64,
@@ -145,7 +146,7 @@ pub(super) fn lines(chart: &Chart) -> String {
     // Writing to a String cannot fail.
     match &chart.across {
         Across::Categories(names) => {
-            // Names that would touch are left out, every second or third; the last one stays.
+            // Names that would overlap are omitted, every second or third; the last one stays.
             let longest = names.iter().map(String::len).max().unwrap_or(1) as f64;
             let every = ((longest * 6.4 + 4.0) * names.len() as f64 / room).ceil().max(1.0) as usize;
             for (i, name) in names.iter().enumerate().filter(|(i, _)| (names.len() - 1 - i) % every == 0) {
@@ -203,12 +204,12 @@ pub(super) fn lines(chart: &Chart) -> String {
     svg
 }
 
-/// The chart as bars: a group for each category, a bar for each series.
+/// The chart as bars: a group per category, a bar per series.
 pub(super) fn bars(chart: &Chart) -> String {
     let Across::Categories(names) = &chart.across else { return lines(chart) };
     let most = chart.series.iter().flat_map(|s| &s.dots).map(|d| d.max.max(d.value)).fold(0.0, f64::max);
     let most = chart.rules.iter().map(|rule| rule.value).fold(most, f64::max).max(f64::MIN_POSITIVE);
-    // Behind the longest bar its value is written.
+    // The value is written after the longest bar.
     let room = WIDTH - 84.0;
     let wide = |value: f64| (value / most * room).max(0.5);
     let groups: Vec<(usize, Vec<(&Series, &Dot)>)> = (0..names.len())
@@ -255,13 +256,13 @@ pub(super) fn bars(chart: &Chart) -> String {
             );
             y += BAR;
         }
-        // Of no category: behind the last.
+        // Rules without a category follow the last one.
         let here = |rule: &&Rule| rule.category.unwrap_or(names.len().saturating_sub(1)) == *i;
         for rule in chart.rules.iter().filter(here) {
             y += 14.0;
             let x = wide(rule.value);
             let top = if rule.category.is_some() { top } else { 0.0 };
-            // The label stays inside: about 5.6 pixels a letter.
+            // Keeps the label inside: about 5.6 pixels per letter.
             let long = 5.6 * rule.label.chars().count() as f64;
             let left = x + 4.0 + long <= WIDTH;
             let _ = write!(
@@ -307,7 +308,7 @@ fn grid(svg: &mut String, chart: &Chart, scale: &Scale) {
 fn rules(svg: &mut String, chart: &Chart, scale: &Scale) {
     for rule in &chart.rules {
         let y = scale.y(rule.value);
-        // Over the line, or under it where there is no room above.
+        // Above the line, or below it if there is no space above.
         let text = if y > TOP + 12.0 { y - 4.0 } else { y + 12.0 };
         let _ = write!(
             svg,
@@ -321,7 +322,7 @@ fn rules(svg: &mut String, chart: &Chart, scale: &Scale) {
     }
 }
 
-/// The marker of a series: a shape of its own, so that colour is not needed to tell lines apart.
+/// The marker of a series: each has its own shape, so that lines can be told apart without colour.
 fn marker(class: &str, x: f64, y: f64) -> String {
     match class {
         "tcp" => format!("M{:.1} {:.1}h7v7h-7z", x - 3.5, y - 3.5),

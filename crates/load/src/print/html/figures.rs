@@ -1,6 +1,6 @@
-//! Which figures a section has: those of its paper, in the paper's order, one chart for each kind of operation.
+//! Selects the figures of a section: those of its paper, in the paper's order, one chart for each kind of operation.
 //!
-//! Owns: the choice. Does not: draw lines (see [`super::chart`]) or know where the page ends.
+//! [`super::chart`] draws them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use crate::print::{order, show};
 use crate::result::{Measure, Picture, Point, Section, Spread, Unit, Work};
 use crate::workload::{Mix, size_label};
 
-/// Figures of one measure: a chart for each panel.
+/// Figures of one measure: a chart per panel.
 pub(super) struct Row {
     pub measure: Measure,
-    /// As the paper counts it: "Figure 1".
+    /// The paper's number: "Figure 1".
     number: &'static str,
     log: bool,
 }
@@ -68,7 +68,7 @@ pub(super) fn rows(picture: Picture, panel: &Panel) -> Vec<Row> {
     }
 }
 
-/// Points that differ by block size and transport alone: one chart.
+/// Points that differ only in block size and transport: one chart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Panel {
     name: String,
@@ -91,7 +91,7 @@ impl Panel {
 
     fn title(&self) -> String {
         let mut title = match (self.name.as_str(), self.protocol.as_str()) {
-            // All of it is one operation.
+            // The whole copy is one operation.
             ("", "replica") => return "first copy".to_owned(),
             ("", protocol) => format!("{protocol} {}", self.mix),
             (name, _) => name.to_owned(),
@@ -113,7 +113,7 @@ pub(super) fn panels(section: &Section) -> BTreeMap<Panel, Vec<&Point>> {
     panels
 }
 
-/// The transports of points, in the order of legends.
+/// The transports of points, in legend order.
 pub(super) fn transports(points: &[&Point]) -> Vec<String> {
     let mut names: Vec<String> = points.iter().map(|p| p.transport.clone()).collect();
     names.sort_by_key(|name| order(name));
@@ -121,7 +121,7 @@ pub(super) fn transports(points: &[&Point]) -> Vec<String> {
     names
 }
 
-/// The class of a transport in the style sheet.
+/// A transport's class in the style sheet.
 pub(super) fn class(transport: &str) -> &'static str {
     match transport {
         "tcp" => "tcp",
@@ -134,13 +134,13 @@ pub(super) fn class(transport: &str) -> &'static str {
     }
 }
 
-/// A figure in the page's words: microseconds have their letter there.
+/// A figure in the page's notation, where microseconds have the Greek letter.
 pub(super) fn text(unit: Unit, value: f64) -> String {
     show::value(unit, value).replace(" us", " \u{b5}s")
 }
 
 fn tick(unit: Unit) -> fn(f64) -> String {
-    // Ticks are round: no digits behind the point that say nothing.
+    // Ticks are round, so trailing zeros are dropped.
     fn short(text: String) -> String {
         let (number, unit) = text.split_once(' ').unwrap_or((text.as_str(), ""));
         let (number, letter) = match number.strip_suffix(['k', 'M', '%']) {
@@ -160,7 +160,7 @@ fn tick(unit: Unit) -> fn(f64) -> String {
     }
 }
 
-/// "8K": block sizes under an axis.
+/// "8K": a block size under an axis.
 fn short_size(size: u32) -> String {
     size_label(u64::from(size))
         .replace(" KiB", "K")
@@ -174,7 +174,7 @@ fn ranged(unit: Unit, spread: &Spread) -> String {
     format!("{} ({} to {})", text(unit, spread.median), text(unit, spread.min), text(unit, spread.max))
 }
 
-/// The range of a ratio: the ends of one spread against the other ends of the other.
+/// The range of a ratio: each end of one spread divided by the opposite end of the other.
 fn quotient(over: &Spread, under: &Spread) -> Option<Spread> {
     (under.min > 0.0 && under.median > 0.0).then(|| Spread {
         min: over.min / under.max,
@@ -183,14 +183,15 @@ fn quotient(over: &Spread, under: &Spread) -> Option<Spread> {
     })
 }
 
-/// One panel's chart of one measure, the ratios under it, and the same as a table; `None` where nothing was measured.
+/// One panel's chart of one measure, with the ratios below it and the same as a table; `None` if nothing was
+/// measured.
 pub(super) fn figure(section: &Section, panel: &Panel, points: &[&Point], row: &Row) -> Option<String> {
     let unit = row.measure.unit();
     let mut sizes: Vec<u32> = points.iter().map(|p| p.work.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
     if section.picture == Picture::Table {
-        // As the post has it: the largest first.
+        // In the post's order: largest first.
         sizes.reverse();
     }
     let find = |transport: &str, size: u32| {
@@ -270,7 +271,7 @@ pub(super) fn figure(section: &Section, panel: &Panel, points: &[&Point], row: &
     Some(html)
 }
 
-/// What was published of some of `points`, each beside the one block size that it is about, or as a line across all.
+/// Published values for some of `points`, each at its block size, or as a line across all.
 fn published_rules(
     picture: Picture,
     measure: Measure,
@@ -289,7 +290,7 @@ fn published_rules(
         .collect()
 }
 
-/// The ratios against TCP under a chart; empty where there is nothing to divide.
+/// The ratios against TCP, below a chart; empty if there is nothing to divide.
 fn strip(
     title: &str,
     across: &Across,
@@ -336,7 +337,7 @@ fn ratio_dot(category: usize, ratio: &Spread, transport: &str, label: &str, of: 
         min: ratio.min,
         value: ratio.median,
         max: ratio.max,
-        // As good as none: the ranges of both overlap.
+        // No difference: the ranges overlap.
         hollow: ratio.min <= 1.0 && ratio.max >= 1.0,
         title: format!(
             "{}, {label}: {}{of} ({} to {})",
@@ -348,7 +349,7 @@ fn ratio_dot(category: usize, ratio: &Spread, transport: &str, label: &str, of: 
     }
 }
 
-/// Of a comparison: one panel's ratios of the second result to the first; `None` where no point is in both.
+/// For a comparison: one panel's ratios of the second result to the first; `None` if no point is in both.
 pub(super) fn difference(panel: &Panel, points: &[&Point], others: &[&Point], row: &Row) -> Option<String> {
     let mut sizes: Vec<u32> = points.iter().map(|p| p.work.size).collect();
     sizes.sort_unstable();
@@ -397,7 +398,7 @@ pub(super) fn difference(panel: &Panel, points: &[&Point], others: &[&Point], ro
 
 type Find<'a> = dyn Fn(&str, u32) -> Option<(&'a Point, Spread)> + 'a;
 
-/// The figure as a table, folded away.
+/// The figure as a collapsed table.
 fn numbers(names: &[String], sizes: &[u32], unit: Unit, find: &Find<'_>) -> String {
     let mut html = String::from(
         "<details><summary>the numbers</summary><div class=scroll><table><thead><tr><th scope=col>block",
@@ -429,8 +430,8 @@ fn numbers(names: &[String], sizes: &[u32], unit: Unit, find: &Find<'_>) -> Stri
     html
 }
 
-/// The share of operations against their latency, of one block size; percentiles that rest on less than one operation
-/// are left out.
+/// The share of operations against their latency, for one block size; percentiles that rest on less than one
+/// operation are omitted.
 pub(super) fn tail(panel: &Panel, points: &[&Point]) -> Option<String> {
     use crate::result::PERCENTILES;
     let size = points.iter().map(|p| p.work.size).min_by_key(|size| size.abs_diff(8 << 10))?;
@@ -482,7 +483,7 @@ pub(super) fn tail(panel: &Panel, points: &[&Point]) -> Option<String> {
     ))
 }
 
-/// Throughput second by second, where it was kept.
+/// Throughput per second, if it was recorded.
 pub(super) fn timeline(panel: &Panel, points: &[&Point]) -> Option<String> {
     let mut longest = 0.0f64;
     let mut series = Vec::new();

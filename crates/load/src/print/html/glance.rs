@@ -1,6 +1,6 @@
-//! The first screen: a card for each question that a reader comes with, all transports side by side in it.
+//! The first screen: a card for each common question, with all transports side by side.
 //!
-//! Owns: the choice of the one block size that a card shows. Does not: hide a transport that did badly.
+//! It selects the block size that a card shows. A transport that did badly is shown too.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::{escape, order, show};
 use crate::result::{Measure, Picture, Point, Report};
 use crate::workload::{Mix, size_label};
 
-/// A question, and which points answer it.
+/// A question, and the points that answer it.
 struct Card {
     picture: Picture,
     protocol: &'static str,
@@ -17,7 +17,7 @@ struct Card {
     measure: Measure,
     /// The block size nearest to this one is shown.
     size: u32,
-    /// One at a time, or the deepest queue.
+    /// One operation at a time, or the deepest queue.
     one_at_a_time: bool,
 }
 
@@ -72,7 +72,7 @@ fn draw(card: &Card, report: &Report) -> Option<String> {
         || report.points().filter(|(picture, _)| *picture == card.picture).map(|(_, p)| p).filter(fits);
     let wanted = points().max_by_key(|p| {
         let depth = if card.one_at_a_time { 0 } else { p.work.queue_depth };
-        // The nearest size by ratio; of the same the deepest queue.
+        // The nearest size by ratio, and of those the deepest queue.
         let far = (f64::from(p.work.size.max(1)) / f64::from(card.size)).log2().abs();
         (std::cmp::Reverse((far * 100.0) as u64), depth)
     })?;

@@ -1,4 +1,4 @@
-//! The tables of the page: bounds, how the bytes travelled, every point.
+//! The tables of the page: bounds, how the payload travelled, every point.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{escape, order, show};
 use crate::print::claims::{self, Outcome, Reading};
 use crate::result::{Measure, Picture, Report, Traffic};
 
-/// The papers' claims, one by one; nothing where no picture of theirs was measured.
+/// The papers' claims, one by one; nothing if none of their pictures was measured.
 pub(super) fn claims(page: &mut String, report: &Report) {
     if report.sections.iter().all(|s| matches!(s.picture, Picture::Demo | Picture::Own)) {
         return;
@@ -26,7 +26,7 @@ pub(super) fn claims(page: &mut String, report: &Report) {
             Outcome::InPart => "part",
             Outcome::Beside | Outcome::NotMeasured => "same",
         };
-        // A claim is written once, beside all that was measured of it.
+        // A claim appears once, beside all its measurements.
         let same = |other: &&Reading| other.paper == reading.paper && other.claim == reading.claim;
         let head = if i > 0 && same(&&readings[i - 1]) {
             String::new()
@@ -48,7 +48,7 @@ pub(super) fn claims(page: &mut String, report: &Report) {
     page.push_str("</tbody></table></div></section>");
 }
 
-/// The bounds and whether they hold.
+/// The bounds, and whether they hold.
 pub(super) fn verdicts(page: &mut String, report: &Report) {
     if report.verdicts.is_empty() {
         return;
@@ -72,7 +72,7 @@ pub(super) fn verdicts(page: &mut String, report: &Report) {
     page.push_str("</tbody></table></div></section>");
 }
 
-/// Which way the payload went, by transport.
+/// How the payload travelled, by transport.
 pub(super) fn traffic(page: &mut String, report: &Report) {
     let mut sums: Vec<(String, Traffic)> = Vec::new();
     for (_, point) in report.points() {
@@ -87,8 +87,8 @@ pub(super) fn traffic(page: &mut String, report: &Report) {
     }
     sums.sort_by_key(|(name, _)| order(name));
     page.push_str(
-        "<section id=traffic><h2>Was RDMA used?</h2><p>Bytes of the whole run, by the way they went. What moved inside messages \
-         was copied by a processor; what moved by RDMA was placed where it belongs.</p><div class=scroll><table><thead><tr>\
+        "<section id=traffic><h2>Was RDMA used?</h2><p>Bytes of the whole run, by the way they took. What moved inside messages \
+         was copied by a processor; what moved by RDMA was placed at its destination.</p><div class=scroll><table><thead><tr>\
          <th scope=col>transport<th scope=col>provider<th scope=col>RDMA Read<th scope=col>RDMA Write<th scope=col>Send<th \
          scope=col>payload in messages<th scope=col>payload by RDMA<th scope=col>waits for credits</tr></thead><tbody>",
     );
@@ -109,7 +109,7 @@ pub(super) fn traffic(page: &mut String, report: &Report) {
     page.push_str("</tbody></table></div></section>");
 }
 
-/// Every point with every measure that any point has.
+/// Every point, with every measure that any point has.
 pub(super) fn points(page: &mut String, report: &Report) {
     let measured = |measure: &Measure| report.points().any(|(_, point)| measure.of(point).is_some());
     let measures: Vec<Measure> = Measure::ALL.into_iter().filter(measured).collect();

@@ -7,7 +7,7 @@ use crate::result::tests::{point, sample};
 use crate::result::{Mark, MarkKind, Peer, Refusal, Second, Section, Work};
 use crate::workload::Mix;
 
-/// Every opening tag has its closing one, as far as HTML demands it; enough to see a forgotten one.
+/// Every opening tag has its closing one where HTML demands it; enough to find a forgotten one.
 fn balanced(page: &str) {
     for tag in ["section", "div", "figure", "svg", "g", "table", "details", "ul", "main", "body"] {
         let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
@@ -60,7 +60,7 @@ fn every_picture_has_its_figures_with_a_series_for_each_transport() {
     assert!(page.len() < 2 << 20, "{}", page.len());
 }
 
-/// Every point of every picture over five transports, each with all that can be said against it.
+/// Every point of every picture over five transports, each with all possible marks.
 #[test]
 fn the_fullest_page_is_below_two_megabytes() {
     let mut report = sample();

@@ -1,4 +1,4 @@
-//! docs/result.schema.json describes what is written: each field that a result can have, no other, of the type it says.
+//! docs/result.schema.json describes the output: every possible field, no other, and its type.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn schema() -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The part of JSON Schema that the file uses; stricter than it: a field that is not described is an error.
+/// The part of JSON Schema that the file uses, but stricter: an undescribed field is an error.
 fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{at}: {what}: {value}").chars().take(300).collect());
     if let Some(reference) = schema["$ref"].as_str() {
@@ -132,7 +132,7 @@ fn the_schema_describes_every_field_and_no_other() {
     let schema = schema();
     let written = serde_json::to_value(full()).unwrap();
     check(&schema, &schema, &written, "report").unwrap();
-    // Each field that is described was there to be checked.
+    // Each described field was present and checked.
     let text = written.to_string();
     let described = schema["$defs"].as_object().unwrap().values().chain([&schema]);
     for name in described.filter_map(|part| part["properties"].as_object()).flat_map(|fields| fields.keys()) {

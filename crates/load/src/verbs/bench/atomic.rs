@@ -1,6 +1,6 @@
-//! The fastest that two processes can answer each other: a word in shared memory, written in turns.
+//! The fastest possible round trip between two processes: a word in shared memory, written in turns.
 //!
-//! Owns: nothing; the words are the caller's. Does not: sleep; both sides spin.
+//! The caller owns the words. Both sides spin.
 //!
 //! ```text
 //! word 0   the client's turn number     one cache line each
@@ -17,13 +17,13 @@ use weft_machine::shm::Words;
 use crate::verbs::pace::Pace;
 use crate::verbs::times::{Quantiles, Times};
 
-/// Words that are needed.
+/// Number of words required.
 pub const WORDS: usize = 512;
 
 const PING: usize = 0;
 const PONG: usize = 8;
 const END: usize = 16;
-/// Looks at the answer between two looks at the end.
+/// Checks for a reply between two checks for the end.
 const LOOKS: u32 = 1024;
 
 /// Answers until the client ends it.
@@ -47,7 +47,7 @@ pub fn end(words: &Words) {
     words[END].store(1, Ordering::Relaxed);
 }
 
-/// Round trips for `time`, after a warm-up; `None` when the server does not answer within ten seconds.
+/// Round trips for `time`, after a warm-up; `None` if the server does not answer within ten seconds.
 pub fn measure(words: &Words, time: Duration) -> Option<Quantiles> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let mut turn = words[PING].load(Ordering::Relaxed);
@@ -56,7 +56,7 @@ pub fn measure(words: &Words, time: Duration) -> Option<Quantiles> {
     let from = started + Pace::warm_up(time);
     let until = from + time;
     let mut last = started;
-    // At least one that counts, however busy the machine is.
+    // At least one counted round trip, however busy the machine is.
     while last < until || times.count() == 0 {
         turn += 1;
         words[PING].store(turn, Ordering::Release);

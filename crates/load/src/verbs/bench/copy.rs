@@ -1,6 +1,6 @@
-//! memcpy over the same buffers that Writes over shared memory go round.
+//! memcpy over the same buffers that Writes over shared memory use.
 //!
-//! Owns: the buffers while it runs. Does not: count as a payload copy of anybody's.
+//! It owns the buffers while it runs. These are not counted as payload copies.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use weft_machine::{Buf, Pool};
 use crate::verbs::end::EndError;
 use crate::verbs::pace::Pace;
 
-/// Bytes per second of copies of `size` bytes from one of `slots` buffers to another of as many, for `time`.
+/// Bytes per second of copies of `size` bytes from one of `slots` buffers to one of as many others, for `time`.
 pub fn measure(pool: &Pool, size: usize, slots: usize, time: Duration) -> Result<f64, EndError> {
     let buffers = |fill: u8| -> Result<Vec<Buf>, EndError> {
         (0..slots)

@@ -1,7 +1,7 @@
-//! What verbs are held against: the bare things that they are made of, measured the same way.
+//! The references for verbs: the primitives that they are built from, measured in the same way.
 //!
-//! What: [`tcp`] is a plain program on TCP sockets, [`atomic`] two processes that touch a word in turns, [`copy`] memcpy.
-//! Does not: start processes or judge.
+//! [`tcp`] is a plain program on TCP sockets, [`atomic`] is two processes that write a word in turns, [`copy`] is
+//! memcpy.
 
 pub mod atomic;
 pub mod copy;

@@ -1,9 +1,8 @@
-//! A plain program on one TCP connection: what iWARP is held against.
+//! A plain program on one TCP connection: the reference for iWARP.
 //!
-//! What: [`serve`] takes bytes or answers messages, [`Client`] sends them and takes the time. Blocking sockets for
-//! bandwidth, sockets that are asked again and again for latency; buffers, sizes and socket options as Weft's.
-//! Spec: none; 32 bytes announce each batch: kind, size, slots, operations, big-endian words.
-//! Owns: its socket and buffers. Does not: use Weft's reactor.
+//! [`serve`] receives bytes or echoes messages, [`Client`] sends them and measures the time. It uses blocking sockets
+//! for bandwidth and polled sockets for latency, with the buffers, sizes and socket options of Weft, but not Weft's
+//! reactor. 32 bytes announce each batch: kind, size, slots, operations, as big-endian words.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,9 +15,9 @@ use crate::verbs::pace::Pace;
 use crate::verbs::perf::{MAX_DEPTH, MAX_SIZE};
 use crate::verbs::times::{Quantiles, Times};
 
-/// Messages go back, one at a time.
+/// Messages are echoed, one at a time.
 const ECHO: u64 = 1;
-/// Bytes are taken; one message says that all are there.
+/// Bytes are received; one message confirms them all.
 const SINK: u64 = 2;
 /// Bytes of the announcement of a batch.
 const HEAD: usize = 32;
@@ -26,7 +25,7 @@ const HEAD: usize = 32;
 const END: [u8; 8] = *b"all here";
 const MAX_BATCH: u64 = 1 << 24;
 
-/// Buffers of one size; the same kind of memory as the buffers of verbs.
+/// Buffers of one size, of the same kind of memory as the buffers of verbs.
 struct Ring(Vec<Buf>);
 
 impl Ring {
@@ -48,7 +47,7 @@ impl Ring {
     }
 }
 
-/// The congestion control is chosen before there is a connection: one that began under bbr stays paced.
+/// The congestion control is set before the connection is made, because one that began under bbr stays paced.
 fn connect(addr: SocketAddr, congestion: &str) -> io::Result<TcpStream> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -58,7 +57,7 @@ fn connect(addr: SocketAddr, congestion: &str) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Serves one connection after the other, for ever.
+/// Serves one connection after another, forever.
 pub fn serve(listener: &TcpListener, congestion: &str, pool: &Pool) -> io::Result<()> {
     sockopt::set_tcp_congestion(listener, congestion)?;
     loop {
@@ -84,7 +83,7 @@ fn connection(mut socket: TcpStream, pool: &Pool) -> io::Result<std::convert::In
         };
         let (kind, size, slots, operations) = (word(0), word(8), word(16), word(24));
         if !(1..=u64::from(MAX_SIZE)).contains(&size) || !(1..=u64::from(MAX_DEPTH)).contains(&slots) {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a batch beyond the limits"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "a batch that exceeds the limits"));
         }
         let mut ring = Ring::new(pool, size as usize, slots as usize)?;
         match kind {
@@ -106,7 +105,7 @@ fn connection(mut socket: TcpStream, pool: &Pool) -> io::Result<std::convert::In
     }
 }
 
-/// Fills `into`, asking again and again.
+/// Fills `into`, polling the socket.
 fn busy_read(socket: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
     while filled < into.len() {
@@ -120,7 +119,7 @@ fn busy_read(socket: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends all of `from`, trying again and again.
+/// Sends all of `from`, polling the socket.
 fn busy_write(socket: &mut TcpStream, from: &[u8]) -> io::Result<()> {
     let mut sent = 0;
     while sent < from.len() {
@@ -133,7 +132,7 @@ fn busy_write(socket: &mut TcpStream, from: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The side that measures, on a connection of its own.
+/// The measuring side, on a connection of its own.
 pub struct Client {
     socket: TcpStream,
     pool: Pool,
@@ -152,7 +151,8 @@ impl Client {
         self.socket.write_all(&words.map(u64::to_be_bytes).concat())
     }
 
-    /// Bytes per second of writes of `size` bytes out of `slots` buffers, for `time`, until the other side has them all.
+    /// Bytes per second of writes of `size` bytes from `slots` buffers, for `time`, until the other side has received
+    /// all.
     pub fn bandwidth(mut self, size: usize, slots: usize, time: Duration) -> io::Result<f64> {
         let mut ring = Ring::new(&self.pool, size, slots)?;
         let mut warm = Duration::ZERO;
@@ -179,13 +179,16 @@ impl Client {
         self.socket.read_exact(&mut end)?;
         let elapsed = started.elapsed();
         if end != END {
-            return Err(io::Error::new(ErrorKind::InvalidData, "the batch did not end as agreed"));
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the batch did not end with the agreed message",
+            ));
         }
         self.pace.took(operations, elapsed);
         Ok((operations, elapsed))
     }
 
-    /// Round trips of messages of `size` bytes for `time`, both sides busy.
+    /// Round trips of messages of `size` bytes for `time`; both sides poll.
     pub fn round_trips(mut self, size: usize, time: Duration) -> io::Result<Option<Quantiles>> {
         let mut ring = Ring::new(&self.pool, size, 1)?;
         let mut times = Times::default();

@@ -1,6 +1,6 @@
-//! The active side of a measurement: connects, makes batches of operations, takes the time.
+//! The active side of a measurement: connects, runs batches of operations, measures the time.
 //!
-//! Owns: one connection at a time and its buffers. Does not: print.
+//! It owns one connection at a time and its buffers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::verbs::pace::Pace;
 use crate::verbs::patience::{ANSWER_LIMIT, Heard, LOAD_LIMIT, Silent};
 use crate::verbs::times::{Quantiles, Times};
 
-/// Slices of a warm-up by count are cut as if it took so long.
+/// A warm-up by count is cut into slices as if it took this long.
 const LONGEST_WARM_UP: Duration = Duration::from_secs(10);
-/// The most operations of one batch.
+/// Most operations in one batch.
 const MAX_BATCH: u64 = 1 << 24;
 
-/// Why there is no measurement.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// No connection.
@@ -32,22 +32,22 @@ pub enum MeasureError {
     /// No answer to the connection request.
     #[error("{0}")]
     Unanswered(Silent),
-    /// The server does not take the plan.
+    /// The server rejects the plan.
     #[error("{}", refusal(.0))]
     Refused(Refusal),
-    /// The peer accepted, but it is no server of `weft rdma perf`.
+    /// The peer accepted, but is not a `weft rdma perf` server.
     #[error(
-        "the peer accepts connections, but speaks another protocol ({0}): start `weft rdma perf server` there"
+        "the peer accepts connections, but uses another protocol ({0}): start `weft rdma perf server` there"
     )]
     Foreign(Malformed),
-    /// The connection or a piece of work failed.
+    /// The connection or a work request failed.
     #[error("{0}")]
     End(#[from] EndError),
-    /// The peer sent something that is no message of the protocol.
-    #[error("the peer broke the protocol: {0}")]
+    /// The peer's message is not part of the protocol.
+    #[error("the peer violated the protocol: {0}")]
     Malformed(#[from] Malformed),
     /// CPU time could not be read.
-    #[error("CPU time of this process: {0}")]
+    #[error("cannot read the CPU time of this process: {0}")]
     Cpu(std::io::Error),
 }
 
@@ -56,58 +56,58 @@ fn refusal(refusal: &Refusal) -> String {
     match reason {
         Reason::Version => {
             format!(
-                "the server speaks version {version} of the protocol, this is version {VERSION}: use the same Weft on both sides"
+                "the server uses protocol version {version}, this client {VERSION}: use the same Weft on both sides"
             )
         }
         Reason::Limits => {
             format!(
-                "the server refuses this size and depth: at most {max_size} bytes, {max_depth} at a time, 256 MiB in all"
+                "the server rejects this size and depth: at most {max_size} bytes, {max_depth} at a time, 256 MiB in all"
             )
         }
         Reason::Busy => {
-            "the server has no memory left for this: try fewer clients, or a smaller size or depth".into()
+            "the server has not enough memory for this: try fewer clients, or a smaller size or depth".into()
         }
-        Reason::Malformed | Reason::Other(_) => "the server refuses the plan".into(),
+        Reason::Malformed | Reason::Other(_) => "the server rejects the plan".into(),
     }
 }
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
-    /// About so long.
+    /// About this long.
     Time(Duration),
-    /// So many operations.
+    /// This many operations.
     Count(u64),
 }
 
-/// What a measurement showed.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The plan.
     pub plan: Plan,
     /// Operations counted.
     pub operations: u64,
-    /// Operations whose bytes were wrong; only a checked run finds any.
+    /// Operations with wrong bytes; only a checked run finds any.
     pub mismatches: u64,
     /// Time of all batches.
     pub elapsed: Duration,
     /// Operations per second of the fastest batch.
     pub peak_rate: f64,
-    /// Round trips (of Reads: operations), latency runs only.
+    /// Round trips (for Reads: operations); latency runs only.
     pub times: Option<Quantiles>,
-    /// CPU time of this process in the batches.
+    /// CPU time of this process during the batches.
     pub client_cpu: Duration,
-    /// CPU time of the server's process in the batches.
+    /// CPU time of the server's process during the batches.
     pub server_cpu: Duration,
 }
 
 impl Measured {
-    /// Payload bytes in all, both ways together.
+    /// Total payload bytes, both ways together.
     pub fn bytes(&self) -> u64 {
         self.operations * u64::from(self.plan.size) * self.ways()
     }
 
-    /// 2 where the server did the same at the same time.
+    /// 2 if the server did the same at the same time, otherwise 1.
     pub fn ways(&self) -> u64 {
         if self.plan.both_ways { 2 } else { 1 }
     }
@@ -118,7 +118,8 @@ impl Measured {
     }
 }
 
-/// Measures `plan` against the server at `addr`. `stopped` is asked between batches; what was measured until then counts.
+/// Measures `plan` against the server at `addr`. `stopped` is called between batches; a stopped run keeps its
+/// results.
 pub async fn measure(
     provider: &dyn Provider,
     addr: SocketAddr,
@@ -133,7 +134,7 @@ pub async fn measure(
     measured.map_err(EndError::from)?
 }
 
-/// The measurement on a connection that is made.
+/// The measurement on an established connection.
 async fn run(
     end: End,
     plan: Plan,
@@ -183,7 +184,7 @@ async fn run(
     Ok(measured)
 }
 
-/// Connects with a plan and does nothing: the server keeps the connection until it is dropped.
+/// Connects with a plan and does nothing more: the server keeps the connection until it is dropped.
 pub async fn connect_idle(
     provider: &dyn Provider,
     addr: SocketAddr,
@@ -218,7 +219,7 @@ async fn open(
     Ok(end)
 }
 
-/// What one batch showed.
+/// The result of one batch.
 struct Batch {
     elapsed: Duration,
     mismatches: u64,
@@ -230,15 +231,15 @@ struct Client {
     end: End,
     /// The server's slots.
     theirs: Vec<Segment>,
-    /// Our own, which the server writes or reads.
+    /// Our own slots, which the server writes or reads.
     ours: Vec<Segment>,
     slots: Slots,
-    /// The number of the next operation.
+    /// Number of the next operation.
     next: u64,
     times: Times,
     pace: Pace,
     mismatches: u64,
-    /// Our slots, where the server does not know yet that they have new tags.
+    /// Our slots with new tags that the server does not know yet.
     moved: Vec<Place>,
 }
 
@@ -268,7 +269,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Takes note of the server's slots.
+    /// Stores the server's slots.
     fn know(&mut self, places: Vec<Place>) -> Result<(), MeasureError> {
         let wanted = if self.plan.op == Op::Send { 0 } else { usize::from(slots(&self.plan)) };
         if places.len() != wanted {
@@ -297,7 +298,7 @@ impl Client {
 
     fn largest_batch(&self) -> u64 {
         match (self.plan.check, self.plan.op) {
-            // Each slot once, so that every byte is seen.
+            // Each slot once, so that every byte is compared.
             (true, Op::Write) => u64::from(slots(&self.plan)),
             _ => MAX_BATCH,
         }
@@ -319,7 +320,8 @@ impl Client {
                 slots.run(end, plan, theirs, *next..*next + operations, 0).await?
             }
         };
-        // A Read is over when its bytes are here; everything else when the server has it, or has done its part as well.
+        // A Read is complete when its bytes are here; others when the server has the bytes, or has done its part as
+        // well.
         let read_until = rt::now();
         self.end.set_busy(false);
         tell(&self.end, &Message::Finish)?;
@@ -338,7 +340,7 @@ impl Client {
         Ok(Batch { elapsed, mismatches, server_cpu: Duration::from_nanos(cpu_ns) })
     }
 
-    /// The latency run: the next operation begins when the last one is over.
+    /// A latency run: the next operation starts when the previous one has finished.
     async fn one_at_a_time(&mut self, operations: u64, started: Time) -> Result<u64, MeasureError> {
         let (mut mismatches, mut last) = (0, started);
         for n in self.next..self.next + operations {
@@ -373,7 +375,7 @@ impl Client {
         Ok(mismatches)
     }
 
-    /// Sends go out while the server has buffers for them: a message without one would end the connection.
+    /// Sends leave while the server has buffers for them: one without a buffer would end the connection.
     async fn many_sends(&mut self, operations: u64) -> Result<u64, MeasureError> {
         let (mut posted, mut done, mut consumed) = (0, 0, 0);
         while done < operations {
@@ -403,7 +405,7 @@ impl Client {
                 self.end.recv(buf)?;
             }
         }
-        // The rest of the reports; the batch's end is not to be mistaken for one.
+        // The remaining reports, so that the end of the batch is not mistaken for one.
         let every = report_every(&self.plan);
         while consumed < operations / every * every {
             let Message::Consumed { operations } = control::<MeasureError>(&mut self.end).await? else {
@@ -414,7 +416,7 @@ impl Client {
         Ok(0)
     }
 
-    /// What the server wrote here, compared; the next batch tells the server the new tags.
+    /// Compares what the server wrote here; the next batch sends the new tags.
     fn compare_own(&mut self, operations: u64) -> Result<u64, MeasureError> {
         if !self.plan.check || self.ours.is_empty() || self.plan.op == Op::Read {
             return Ok(0);

@@ -1,7 +1,7 @@
-//! What both sides of a measurement do alike: messages of the control protocol, and regions that are compared.
+//! Common parts of both sides of a measurement: messages of the control protocol, comparison of regions, and the
+//! one-sided operations of a bandwidth run, which either side may apply to the other's regions.
 //!
-//! Also the operations of a bandwidth run that are one-sided, which either side may do to the other's regions.
-//! Spec: `wire::perf`. Does not: know whose turn it is; see `client` and `server`.
+//! `wire::perf` defines the protocol; `client` and `server` decide what happens when.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::ops::Range;
@@ -14,13 +14,13 @@ use weft_wire::perf::{Malformed, Message, Op, Place, Plan};
 use super::{pattern, slots};
 use crate::verbs::end::{End, EndError};
 
-/// Operations go round the slots of a plan, of which there is at least one.
+/// Operations cycle through the slots of a plan, of which there is at least one.
 pub(super) fn slot_of(n: u64, slots: usize) -> Result<usize, EndError> {
     let slot = n.checked_rem(slots as u64).ok_or(EndError::Peer("a plan without slots"))?;
     Ok(slot as usize)
 }
 
-/// The one of `all` that operation `n` uses.
+/// The element of `all` for operation `n`.
 pub(super) fn of_operation<T>(all: &[T], n: u64) -> Result<&T, EndError> {
     all.get(slot_of(n, all.len())?).ok_or(EndError::Peer("a plan without slots"))
 }
@@ -33,13 +33,14 @@ pub(super) async fn control<E: From<EndError> + From<Malformed>>(end: &mut End) 
     Ok(message)
 }
 
-/// Tells the peer.
+/// Sends the peer a message.
 pub(super) fn tell(end: &End, message: &Message) -> Result<(), EndError> {
     end.send(message.emit().into())
 }
 
-/// Takes the region of each operation of a batch back, compares it with the pattern of the operation's number (above
-/// `base`), and opens it again under a new tag: nobody may look into registered memory. How many differ.
+/// Invalidates the region of each operation in a batch, compares it with the pattern of the operation's number (above
+/// `base`), and registers it again under a new tag, because registered memory must not be read. Returns how many
+/// differ.
 pub(super) fn compare(
     end: &End,
     regions: &mut [Segment],
@@ -54,24 +55,24 @@ pub(super) fn compare(
         let mut buf = end.take_back(region.stag)?;
         let wrong = !pattern::matches(&buf, base.wrapping_add(n));
         mismatches = mismatches.saturating_add(wrong.into());
-        // What was there must not pass for the next.
+        // Old content must not pass for the next.
         buf.fill(0);
         *region = end.register(buf, access)?;
     }
     Ok(mismatches)
 }
 
-/// A region, as the peer is told of it.
+/// The description of a region for the peer.
 pub(super) fn place(region: &Segment) -> Place {
     Place { stag: region.stag.0, offset: region.offset }
 }
 
-/// `len` bytes at a place that the peer told of.
+/// `len` bytes at a place that the peer has announced.
 pub(super) fn segment(place: Place, len: u32) -> Segment {
     Segment { stag: Stag(place.stag), offset: place.offset, len }
 }
 
-/// Fills a region of slot `slot` for what is done to it: what is read is there, what is written is not yet.
+/// Fills the region of slot `slot`: regions to be read get their content, regions to be written do not.
 pub(super) fn open_slot(
     end: &End,
     plan: &Plan,
@@ -88,16 +89,16 @@ pub(super) fn open_slot(
     end.register(buf, written)
 }
 
-/// Buffers of one-sided operations of a bandwidth run, as many as may be under way.
+/// Buffers for the one-sided operations of a bandwidth run, one per outstanding operation.
 pub(super) struct Slots {
-    /// What is written, where nobody compares it; one per slot.
+    /// The bytes to write if nobody compares them; one per slot.
     sources: Vec<Bytes>,
-    /// Where Reads go, while none is under way.
+    /// Idle destination buffers of Reads.
     sinks: Vec<Buf>,
 }
 
 impl Slots {
-    /// For the operations of `plan`; all of `base` and up is this side's own.
+    /// For the operations of `plan`; numbers from `base` on are this side's.
     pub(super) fn new(end: &End, plan: &Plan, base: u64) -> Result<Slots, EndError> {
         let (mut sources, mut sinks) = (Vec::new(), Vec::new());
         for slot in 0..slots(plan) {
@@ -111,7 +112,7 @@ impl Slots {
         Ok(Slots { sources, sinks })
     }
 
-    /// What is sent or written as operation `n`.
+    /// The bytes to send or write as operation `n`.
     pub(super) fn source(&self, end: &End, plan: &Plan, n: u64) -> Result<Bytes, EndError> {
         if !plan.check {
             return of_operation(&self.sources, n).cloned();
@@ -136,8 +137,8 @@ impl Slots {
         end.post(Work::Read { id: slot as u64, into, from })
     }
 
-    /// The next Read that finished; whether its bytes are those that the peer has in its slot (true where nobody
-    /// compares), which are numbered from `base`.
+    /// The next finished Read; returns whether its bytes match the peer's slot (true without comparison), whose
+    /// numbers start at `base`.
     pub(super) async fn take_read(
         &mut self,
         end: &mut End,
@@ -145,15 +146,15 @@ impl Slots {
         base: u64,
     ) -> Result<bool, EndError> {
         let (slot, Done::Read { buf }) = end.finished().await? else {
-            return Err(EndError::Peer("something else finished than a Read"));
+            return Err(EndError::Peer("something other than a Read finished"));
         };
         let right = !plan.check || pattern::matches(&buf, base.wrapping_add(slot));
         self.sinks.push(buf);
         Ok(right)
     }
 
-    /// Writes or reads the slots `theirs` of the peer, as many at a time as the plan says. `own` numbers what is written,
-    /// `base` what is read. How many operations had wrong bytes.
+    /// Writes or reads the peer's slots `theirs`, as many at a time as the plan says. `own` is the first number of
+    /// written bytes, `base` of read ones. Returns how many operations had wrong bytes.
     pub(super) async fn run(
         &mut self,
         end: &mut End,

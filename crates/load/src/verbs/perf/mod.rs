@@ -1,9 +1,8 @@
-//! Latency and bandwidth of bare verbs between two processes, in the manner of perftest.
+//! Latency and bandwidth of bare verbs between two processes, modelled on perftest.
 //!
-//! What: [`client`] measures, [`server`] is the passive side, [`report`] shows the rows. One connection measures one
-//! plan: an operation of one size, one at a time or so many at a time.
-//! Spec: `wire::perf` draws the control protocol; the columns are those of perftest's ib_{send,write,read}_{lat,bw}.
-//! Owns: the limits of a plan. Does not: choose a provider or connect processors.
+//! [`client`] measures, [`server`] is the passive side, [`report`] shows the rows. One connection measures one plan:
+//! operations of one size, one or several at a time. `wire::perf` defines the control protocol; the columns are those
+//! of perftest's ib_{send,write,read}_{lat,bw}. The limits of a plan are here.
 //!
 //! ```text
 //! client                                server
@@ -18,11 +17,11 @@
 //!                          <----------  Done                      and stops here (latency: at each operation)
 //! ```
 //!
-//! Buffers: operations go round as many slots as are under way at a time, on both sides.
+//! Buffers: operations cycle through as many slots as there are outstanding operations, on both sides.
 //!
-//! A plan for both ways has the server do the same to the regions of the client, between Go and Done.
+//! With a plan for both ways, the server does the same to the client's regions between Go and Done.
 //!
-//! The latency of a Write is that of a Write and an empty Send that tells of it: nobody may look into registered memory.
+//! The latency of a Write includes an empty Send that reports it, because registered memory must not be read.
 
 pub mod client;
 mod exchange;
@@ -36,15 +35,16 @@ use weft_wire::perf::{MAX_MESSAGE, MAX_PLACES};
 
 /// The largest operation.
 pub const MAX_SIZE: u32 = 8 << 20;
-/// Operations at a time.
+/// Most outstanding operations.
 pub const MAX_DEPTH: u16 = 128;
-/// Regions, or receive buffers, of one connection in bytes.
+/// Regions, or receive buffers, of one connection, in bytes.
 pub const MAX_FOOTPRINT: u64 = 256 << 20;
-/// Slots of a checked run at least: each batch fills every slot once, so few of them make short batches.
+/// Least number of slots in a checked run: each batch fills every slot once, so few slots mean short batches.
 const CHECK_SLOTS: u16 = 16;
-/// What the server adds to the numbers of its own operations, so that its bytes differ from the client's.
+/// Offset of the numbers of the server's own operations, so that its bytes differ from the client's.
 const ECHO: u64 = 1 << 63;
-/// Receive buffers beyond those for Sends under way: reports of consumed Sends, and a message at each end of a batch.
+/// Receive buffers besides those for outstanding Sends: for reports of consumed Sends, and for a message at each end
+/// of a batch.
 const CONTROL_RECVS: usize = REPORTS as usize + 4;
 /// Reports of consumed Sends in one window.
 const REPORTS: u64 = 4;
@@ -57,27 +57,27 @@ pub fn allowed(plan: &Plan) -> bool {
         && (1..=MAX_DEPTH).contains(&plan.depth)
         && u64::from(slots(plan)) * u64::from(plan.size) <= MAX_FOOTPRINT
         && (plan.mode != Mode::Latency || plan.depth == 1)
-        // Of two sides that send, neither could tell the other's payload from its reports.
+        // If both sides sent, neither could tell the other's payload from its reports.
         && (!plan.both_ways || plan.mode == Mode::Bandwidth && plan.op != Op::Send)
 }
 
-/// The largest depth at which operations of `size` bytes keep within the limits.
+/// The largest depth within the limits for operations of `size` bytes.
 pub fn depth_within(size: u32, depth: u16) -> u16 {
     let most = MAX_FOOTPRINT / u64::from(size.max(1));
     depth.min(MAX_DEPTH).min(u16::try_from(most).unwrap_or(MAX_DEPTH)).max(1)
 }
 
-/// Buffers that operations go round.
+/// Number of buffers that operations cycle through.
 fn slots(plan: &Plan) -> u16 {
     if plan.check { plan.depth.max(CHECK_SLOTS) } else { plan.depth }
 }
 
-/// Sends that may be under way before the server says that it consumed them.
+/// Sends that may be outstanding before the server reports that it has consumed them.
 fn window(plan: &Plan) -> u64 {
     u64::from(plan.depth) * 2
 }
 
-/// Sends after which the server says that it consumed them.
+/// Number of Sends after which the server reports that it has consumed them.
 fn report_every(plan: &Plan) -> u64 {
     (window(plan) / REPORTS).max(1)
 }
@@ -94,10 +94,10 @@ enum Side {
     Server,
 }
 
-/// Room of every receive buffer of a side.
+/// Size of every receive buffer of a side.
 fn recv_bytes(plan: &Plan, side: Side) -> usize {
     match (plan.op, plan.mode, side) {
-        // The client sees payload only where it comes back.
+        // The client receives payload only if it is echoed.
         (Op::Send, _, Side::Server) | (Op::Send, Mode::Latency, Side::Client) => {
             MAX_MESSAGE.max(plan.size as usize)
         }
@@ -105,7 +105,7 @@ fn recv_bytes(plan: &Plan, side: Side) -> usize {
     }
 }
 
-/// Receive buffers of a side.
+/// Number of receive buffers of a side.
 fn recvs(plan: &Plan, side: Side) -> usize {
     match (plan.mode, plan.op, side) {
         (Mode::Idle, _, _) => 1,

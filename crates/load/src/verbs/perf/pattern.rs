@@ -1,6 +1,6 @@
-//! Bytes that say which operation they belong to.
+//! Bytes that identify their operation.
 //!
-//! Does not: resist an adversary; it finds bytes that are lost, old, doubled or in the wrong place.
+//! They reveal lost, stale, duplicated and misplaced bytes, but do not resist an adversary.
 
 /// Fills `bytes` with the pattern of operation `n`.
 pub fn fill(bytes: &mut [u8], n: u64) {
@@ -9,12 +9,12 @@ pub fn fill(bytes: &mut [u8], n: u64) {
     }
 }
 
-/// Whether `bytes` are the pattern of operation `n`.
+/// Whether `bytes` match the pattern of operation `n`.
 pub fn matches(bytes: &[u8], n: u64) -> bool {
     (0..).zip(bytes.chunks(8)).all(|(at, chunk)| *chunk == word(n, at)[..chunk.len()])
 }
 
-/// The eight bytes number `at` of operation `n` (splitmix64).
+/// Word `at` (eight bytes) of operation `n` (splitmix64).
 fn word(n: u64, at: u64) -> [u8; 8] {
     let mut z = n
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -43,7 +43,7 @@ mod tests {
         let mut bytes = vec![0; 4096];
         fill(&mut bytes, 5);
         assert!(!matches(&bytes, 6));
-        // Words in the wrong place are found.
+        // Misplaced words are found.
         bytes.copy_within(8..16, 0);
         assert!(!matches(&bytes, 5));
     }

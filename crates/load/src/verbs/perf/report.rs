@@ -1,9 +1,7 @@
-//! Measurements as rows: perftest's columns for a terminal, the same figures for JSON.
+//! Measurements as rows: perftest's columns for a terminal, the same figures as JSON.
 //!
-//! Does not: measure.
-//!
-//! perftest shows half of the round trip as the latency of a Send or a Write, and the whole of a Read; so does this.
-//! Its MB are 2^20 bytes; here they are called what they are.
+//! perftest shows half of the round trip as the latency of a Send or a Write, and the whole one of a Read; so does
+//! this. Its MB are 2^20 bytes, which are called MiB here.
 
 use std::fmt::Write as _;
 
@@ -24,34 +22,34 @@ pub struct Row {
     pub mode: &'static str,
     /// Bytes of an operation.
     pub size: u32,
-    /// Operations at a time, each way.
+    /// Outstanding operations, each way.
     pub queue_depth: u16,
-    /// Whether the server did the same at the same time; what moved is then the sum of both ways.
+    /// Whether the server did the same at the same time; the amounts are then sums of both ways.
     pub bidirectional: bool,
-    /// Operations counted, of the client.
+    /// The client's counted operations.
     pub iterations: u64,
-    /// Of a Send or Write half the round trip, of a Read all of it; latency rows only.
+    /// Half the round trip of a Send or Write, the whole of a Read; latency rows only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Quantiles>,
-    /// Bytes per second in all; bandwidth rows only, as all of the following.
+    /// Total bytes per second; bandwidth rows only, like all that follow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// CPU seconds of the client's process a GiB of payload.
+    /// CPU seconds of the client's process per GiB of payload.
     pub client_cpu_s_per_gib: f64,
-    /// CPU seconds of the server's process a GiB of payload.
+    /// CPU seconds of the server's process per GiB of payload.
     pub server_cpu_s_per_gib: f64,
-    /// Operations with wrong bytes; `None` where nobody compared.
+    /// Operations with wrong bytes; `None` without comparison.
     pub mismatches: Option<u64>,
 }
 
-/// How much moved in a second.
+/// The rates of a bandwidth run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bandwidth {
-    /// Of the fastest batch, a tenth of the run.
+    /// In the fastest batch, a tenth of the run.
     pub peak_bytes_per_s: f64,
-    /// Of the whole run.
+    /// In the whole run.
     pub average_bytes_per_s: f64,
-    /// Operations per second of the whole run.
+    /// Operations per second in the whole run.
     pub messages_per_s: f64,
 }
 
@@ -126,7 +124,7 @@ impl Row {
     }
 }
 
-/// The head of a table of rows of `mode`.
+/// The header of a table of `mode`.
 pub fn header(mode: Mode) -> String {
     let mut line = format!(" {:<10} {:<13}", "#bytes", "#iterations");
     match mode {

@@ -1,6 +1,6 @@
 //! The passive side of a measurement.
 //!
-//! Owns: the regions that the client writes and reads. Does not: measure anything but its own CPU time.
+//! It owns the regions that the client writes and reads, and measures only its own CPU time.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use bytes::Bytes;
@@ -15,24 +15,25 @@ use super::{
 use crate::cpu;
 use crate::verbs::end::{End, EndError};
 
-/// Why serving a measurement ended otherwise than by the client's leaving.
+/// Why serving a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PerfError {
     /// Set-up failed.
     #[error("{0}")]
     Connect(#[from] ConnectError),
-    /// The connection or a piece of work failed.
+    /// The connection or a work request failed.
     #[error("{0}")]
     End(#[from] EndError),
-    /// The peer sent something that is no message of the protocol.
-    #[error("the peer broke the protocol: {0}")]
+    /// The peer's message is not part of the protocol.
+    #[error("the peer violated the protocol: {0}")]
     Malformed(#[from] Malformed),
     /// CPU time could not be read.
-    #[error("CPU time of this process: {0}")]
+    #[error("cannot read the CPU time of this process: {0}")]
     Cpu(std::io::Error),
 }
 
-/// Answers a request whose private data is a plan, and serves it until the client leaves. Batches are counted.
+/// Answers a request whose private data is a plan, and serves it until the client disconnects. Returns the number of
+/// batches.
 pub async fn serve(request: Box<dyn Request>, pool: Pool) -> Result<u64, PerfError> {
     let plan = match Plan::parse(request.private_data()) {
         Ok(plan) if allowed(&plan) => plan,
@@ -68,11 +69,11 @@ struct Server {
     end: End,
     /// The regions of the slots.
     regions: Vec<Segment>,
-    /// Where the client's slots lie, for the way back.
+    /// The client's slots, for the way back.
     theirs: Vec<Segment>,
-    /// What goes back, where nobody compares it.
+    /// The bytes sent back, if nobody compares them.
     echo: Bytes,
-    /// Of a run both ways.
+    /// Buffers of a run both ways.
     own_slots: Option<Slots>,
     batches: u64,
 }
@@ -143,7 +144,7 @@ impl Server {
         }
     }
 
-    /// Takes note of the client's slots, which only a way back needs.
+    /// Stores the client's slots, which only a way back needs.
     fn know(&mut self, places: Vec<Place>) -> Result<(), EndError> {
         let back = if has_way_back(&self.plan) { usize::from(slots(&self.plan)) } else { 0 };
         if places.len() != back {
@@ -153,7 +154,7 @@ impl Server {
         Ok(())
     }
 
-    /// The server's part of a batch; how many messages had wrong bytes.
+    /// The server's part of a batch; returns how many messages had wrong bytes.
     async fn batch(&mut self, operations: u64, first: u64) -> Result<u64, PerfError> {
         let (plan, size) = (self.plan, self.plan.size as usize);
         let mut mismatches = 0u64;
@@ -161,7 +162,7 @@ impl Server {
             (Op::Send, Mode::Bandwidth | Mode::Latency) => {
                 let every = report_every(&plan);
                 for n in 0..operations {
-                    // `run` has seen that the last of a batch is below ECHO.
+                    // `run` has checked that the last number of a batch is below ECHO.
                     let (number, consumed) = (first.wrapping_add(n), n.saturating_add(1));
                     let buf = self.end.message().await?;
                     if buf.len() != size {
@@ -192,7 +193,7 @@ impl Server {
                 }
             }
             (Op::Write | Op::Read, Mode::Bandwidth) => {
-                // One-sided: the server has no part in it, but its own.
+                // One-sided: the server only runs its own operations.
                 if let Some(own) = &mut self.own_slots {
                     let from = ECHO.saturating_add(first);
                     let numbers = from..from.saturating_add(operations);
@@ -205,7 +206,7 @@ impl Server {
         Ok(mismatches)
     }
 
-    /// Takes every slot of the batch back, compares it with what was written last, and opens it again.
+    /// Invalidates every slot of the batch, compares it with what was written last, and registers it again.
     fn compare(&mut self, operations: u64, first: u64) -> Result<(u64, Vec<Place>), PerfError> {
         let batch = first..first.saturating_add(operations);
         let mismatches = compare(&self.end, &mut self.regions, Access::RemoteFill, batch, 0)?;
@@ -221,7 +222,7 @@ impl Server {
         Ok(buf.freeze())
     }
 
-    /// What goes back for operation `n`.
+    /// The bytes sent back for operation `n`.
     fn echo_of(&self, n: u64) -> Result<Bytes, EndError> {
         if self.plan.check { self.bytes_of(ECHO.saturating_add(n)) } else { Ok(self.echo.clone()) }
     }

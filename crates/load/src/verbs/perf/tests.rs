@@ -11,7 +11,7 @@ use super::report::{Row, header};
 use super::*;
 use crate::verbs::server::{Answers, serve};
 
-/// A server of every workload on this core, and where it listens.
+/// A server of every workload on this core, and its address.
 async fn server(provider: &dyn Provider, answers: Answers, pool: &Pool) -> std::net::SocketAddr {
     let listener = provider.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = listener.local_addr();
@@ -38,7 +38,7 @@ async fn run(
     measure(provider, addr, plan, Length::Count(count), pool, &|| false).await
 }
 
-/// Every operation, checked and not, moves what was asked for and nothing wrong.
+/// Every operation, checked and unchecked, moves the requested bytes correctly.
 fn every_plan(make: impl FnOnce(&Pool) -> Rc<dyn Provider>) {
     rt::block_on(async {
         let pool = Pool::new(256 << 20);
@@ -89,7 +89,7 @@ fn a_run_by_time_ends_and_may_be_stopped() {
         let length = Length::Time(Duration::from_millis(20));
         let measured = measure(&*provider, addr, plan, length, &pool, &|| false).await.unwrap();
         assert!(measured.elapsed >= Duration::from_millis(20) && measured.operations > 0);
-        // Asked first in the warm-up, then after each batch.
+        // First called in the warm-up, then after each batch.
         let asked = Cell::new(0);
         let stop = || asked.replace(asked.get() + 1) >= 2;
         let length = Length::Time(Duration::from_secs(3600));

@@ -50,7 +50,7 @@ async fn rounds_of_every_size(mut passive: End, active: End) {
     };
     let (served, traffic) = join!(serve(&mut passive), client);
     assert_eq!(served.unwrap(), 24);
-    // The bytes went by RDMA: read out of the client and written into it, once each.
+    // The bytes travelled by RDMA: read from the client and written back, once each.
     let bytes = 3 * (1 + 2 + 13 + 64 + 100 + 4096 + 65_536 + u64::from(MAX_SIZE));
     assert_eq!((traffic.served, traffic.placed), ((bytes, 24), (bytes, 24)));
 }

@@ -1,4 +1,4 @@
-//! A mount that is kept connected: what a lost connection and a restarted server leave behind.
+//! A mount that reconnects: recovery from a lost connection and from a restarted server.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,17 +17,17 @@ use super::super::{SetAttributes, *};
 use super::{created, emit, fsinfo, mounted};
 use crate::memory::{record, without_rdma};
 
-/// A server behind all connections: a file, what it has answered, and how often it was asked.
+/// A server behind all connections: a file, the replies sent, and the number of requests.
 #[derive(Default)]
 struct World {
-    /// Calls as they came: xid, procedure, all their bytes.
+    /// Calls in order of arrival: xid, procedure, all their bytes.
     seen: RefCell<Vec<(u32, u32, Bytes)>>,
-    /// Answers by xid: a repetition gets the same one.
+    /// Replies by xid: a repetition gets the same one.
     answered: RefCell<std::collections::HashMap<u32, Vec<u8>>>,
     /// CREATEs, WRITEs and REMOVEs that were carried out.
     done: RefCell<Vec<(u32, u64, Bytes)>>,
     verifier: Cell<u8>,
-    /// The connection ends when so many calls more have come; the last is carried out, but not answered.
+    /// The connection ends after this many more calls; the last is carried out but not answered.
     until: Cell<usize>,
     dialed: Cell<usize>,
 }
@@ -121,7 +121,7 @@ fn line(world: &Rc<World>) -> Rc<dyn Channel> {
     Rc::new(Line { world: world.clone(), replies: RefCell::default(), gone: Cell::new(false) })
 }
 
-/// A mount whose connections are made anew.
+/// A mount that dials its connections again.
 async fn mount(world: &Rc<World>, lines: usize) -> Mount {
     let options = Options { credential: Credential::None, pool: Pool::new(0) };
     let mount = Mount::connect(line(world), "/x", options).await.unwrap();
@@ -140,7 +140,7 @@ fn a_call_that_was_not_answered_is_asked_again_in_the_same_words_and_done_once()
         let world = Rc::new(World::default());
         let mount = mount(&world, 1).await;
         world.seen.borrow_mut().clear();
-        // The next call is carried out, and its answer lost.
+        // The next call is carried out, and its reply lost.
         world.until.set(1);
         mount.remove("f").await.unwrap();
         {
@@ -150,7 +150,7 @@ fn a_call_that_was_not_answered_is_asked_again_in_the_same_words_and_done_once()
         }
         assert_eq!(world.done.borrow().len(), 1);
         assert_eq!((mount.connections(), world.dialed.get()), ((1, 1), 1));
-        // What moved on the one that is gone counts.
+        // The traffic of the lost connection counts.
         assert_eq!(mount.traffic().sent, (2, 2));
     })
     .unwrap();
@@ -165,7 +165,7 @@ fn what_a_restarted_server_has_lost_is_written_again_in_order() {
         world.done.borrow_mut().clear();
         file.write(0, Bytes::from_static(b"one")).await.unwrap();
         file.write(1, Bytes::from_static(b"two")).await.unwrap();
-        // It restarts: what it had not made durable is gone, and so is its cache of answers.
+        // The server restarts: uncommitted data and the reply cache are lost.
         world.verifier.set(1);
         world.done.borrow_mut().clear();
         world.answered.borrow_mut().clear();
@@ -174,11 +174,11 @@ fn what_a_restarted_server_has_lost_is_written_again_in_order() {
         file.commit().await.unwrap();
         let done: Vec<_> =
             world.done.borrow().iter().map(|(_, offset, data)| (*offset, data.clone())).collect();
-        // The repetition of the third was answered from the cache. The first two are written again, and because they may
-        // lie on top of the third, so is that.
+        // The repetition of the third was answered from the cache. The first two are written again, and so is the
+        // third, because they may overlap it.
         let expected = [(2, "new"), (0, "one"), (1, "two"), (2, "new")];
         assert_eq!(done, expected.map(|(offset, data)| (offset, Bytes::from_static(data.as_bytes()))));
-        // Once committed nothing is held.
+        // After a commit, nothing is held.
         world.done.borrow_mut().clear();
         world.verifier.set(2);
         file.commit().await.unwrap();
@@ -196,7 +196,7 @@ fn calls_take_turns_on_several_connections() {
             mount.null().await.unwrap();
         }
         assert_eq!((mount.connections(), world.dialed.get()), ((3, 0), 2));
-        // One ends: the others go on, and it is made again.
+        // One connection ends: the others continue, and it is dialled again.
         world.until.set(1);
         for _ in 0..6 {
             mount.null().await.unwrap();

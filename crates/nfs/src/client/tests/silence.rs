@@ -1,4 +1,5 @@
-//! A server that answers late, some calls only, or nothing: how long it is waited for, and what the user is told of that.
+//! A server that answers late, some calls only, or not at all: how long the client waits, and what it reports to the
+//! user.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,15 +22,15 @@ use super::super::{SetAttributes, *};
 use super::{MNT, created, emit, fsinfo, mounted, read_ok, written};
 use crate::memory::{record, without_rdma};
 
-/// After how long which procedure is answered; `None` is never.
+/// The delay of each procedure's reply; `None` is never.
 type Delay = fn(u32) -> Option<Duration>;
 
-/// A connection to it. Answers leave one after the other.
+/// A connection to it. Replies are sent in sequence.
 struct Line {
-    /// Says that its reader waits for memory.
+    /// Reports that its reader waits for memory.
     starved: bool,
     delay: Delay,
-    /// The answers that are under way, each with the moment at which it arrives.
+    /// Replies under way, each with its time of arrival.
     replies: Rc<RefCell<VecDeque<Bytes>>>,
     reader: Rc<RefCell<Option<Waker>>>,
     gone: Cell<bool>,
@@ -93,7 +94,7 @@ fn line(starved: bool, delay: Delay) -> Rc<dyn Channel> {
     Rc::new(Line { starved, delay, replies: Rc::default(), reader: Rc::default(), gone: Cell::new(false) })
 }
 
-/// A mount whose connections are made anew, and are all alike.
+/// A mount whose connections are dialled again; all behave alike.
 async fn mount(delay: Delay) -> Mount {
     mount_of(false, delay).await
 }
@@ -104,7 +105,8 @@ async fn mount_of(starved: bool, delay: Delay) -> Mount {
     mount.keep_connected(Rc::new(move || async move { Ok(line(starved, delay)) }.boxed_local()), 1)
 }
 
-/// Has a wait that ends the story: how many seconds it took. The user was told, and each time of what was left.
+/// Runs a wait that ends the test; returns how many seconds it took. Checks that the user was told of it, each time
+/// with the time left.
 fn waited(story: impl Future<Output = Time>) -> u64 {
     let ((begun, end), waits) = sim::logged(1, async {
         let begun = story.await;
@@ -119,7 +121,7 @@ fn waited(story: impl Future<Output = Time>) -> u64 {
     (end - begun).as_secs()
 }
 
-/// Mounting and making a file.
+/// Mounts and creates a file.
 fn begins(procedure: u32) -> Option<Duration> {
     matches!(procedure, procedure::FSINFO | procedure::CREATE | MNT).then_some(Duration::ZERO)
 }
@@ -181,7 +183,7 @@ fn a_call_that_is_left_unanswered_while_others_are_answered_has_an_end() {
 #[test]
 fn what_comes_slowly_and_in_turn_is_waited_for_however_long_it_takes() {
     Sim::new(1).run(async {
-        // Each READ has all those before it in front of it.
+        // Each READ is answered after all earlier ones.
         thread_local!(static BEFORE: Cell<u32> = const { Cell::new(0) });
         let slow = |procedure| match procedure {
             procedure::READ => {

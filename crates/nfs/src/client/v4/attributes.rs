@@ -1,6 +1,6 @@
-//! Attributes of version 4 as the client shows and takes them for both versions.
+//! Version 4 attributes in the form that the client shows and accepts for both versions.
 //!
-//! Spec: RFC 8881 5.8, 5.9 (owners). An owner that is no number is shown as nobody.
+//! See RFC 8881 5.8 and 5.9 (owners). An owner that is not a number is shown as nobody.
 
 use bytes::Bytes;
 use weft_wire::nfs3::{FileType as Kind, SpecData};
@@ -9,7 +9,7 @@ use weft_wire::xdr::Malformed;
 
 use crate::client::{Attributes as Shown, SetAttributes, SetTime as Set, Time as ShownTime};
 
-/// What is asked for.
+/// The attributes requested.
 pub(super) const WANTED: Bitmap = Bitmap::of(&[
     attr::TYPE,
     attr::SIZE,
@@ -29,7 +29,7 @@ pub(super) const WANTED: Bitmap = Bitmap::of(&[
 
 const NOBODY: u32 = 65_534;
 
-/// As version 3 shows them; `None` where the server could not tell.
+/// Converts to version 3's attributes; `None` for those that the server did not return.
 pub(super) fn shown(fattr: &Fattr) -> Result<Option<Shown>, Malformed> {
     let Attributes { kind, mode, numlinks, size, space_used, rawdev, fsid, fileid, .. } =
         Attributes::parse(fattr)?;
@@ -74,7 +74,7 @@ fn time(time: Option<Time>) -> ShownTime {
     ShownTime { seconds, nseconds }
 }
 
-/// What to change, as version 4 says it.
+/// The attributes to change, in version 4's form.
 pub(super) fn changes(set: &SetAttributes) -> Fattr {
     let text = |number: u32| Text(Bytes::from(number.to_string()));
     let time = |set| match set {

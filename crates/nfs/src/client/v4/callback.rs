@@ -1,21 +1,21 @@
-//! What a server asks of a client that holds nothing that could be recalled.
+//! Answers the callbacks of a server to a client that holds nothing recallable.
 //!
-//! Spec: RFC 8881 20.9 (CB_SEQUENCE), 20.2 (CB_RECALL), RFC 5531 section 9. Owns: nothing: no answer changes anything, so a
-//! question that is asked again gets the same one without being remembered. Does not: hold delegations or layouts.
+//! See RFC 8881 20.9 (CB_SEQUENCE), 20.2 (CB_RECALL) and RFC 5531 section 9. The client holds no delegations or
+//! layouts and no callback changes state, so a repeated callback gets the same reply without a reply cache.
 
 use bytes::Bytes;
 use weft_wire::nfs4::{CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CbOp, CbReplyHead, Status, Text, Xdr};
 use weft_wire::rpc::{Call, NotACall, Reply};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
-/// The program that we name in CREATE_SESSION: the first of those that anybody may take (RFC 5531 8.3).
+/// The callback program that CREATE_SESSION names: the first of the transient range (RFC 5531 8.3).
 pub(crate) const PROGRAM: u32 = 0x4000_0000;
-/// More operations than that are not looked at.
+/// Most operations parsed in one call.
 const MAX_OPS: u32 = 16;
 
-/// The answer to a call; `None` for a reply, and for what is neither.
+/// The reply to a call; `None` for a reply, and for a message that is neither.
 pub(crate) fn answer(message: &Bytes) -> Option<Bytes> {
-    // Most messages are replies: the word behind the xid says so (RFC 5531 section 9).
+    // Most messages are replies; the word after the xid tells (RFC 5531 section 9).
     if message.get(4..8)? != [0; 4] {
         return None;
     }
@@ -51,7 +51,7 @@ pub(crate) fn answer(message: &Bytes) -> Option<Bytes> {
     Some(e.into_bytes())
 }
 
-/// CB_COMPOUND4res: operations in order until one fails, and behind CB_SEQUENCE every one fails.
+/// CB_COMPOUND4res: operations run in order until one fails, and every operation after CB_SEQUENCE fails.
 fn compound(d: &mut Decoder) -> Result<Bytes, Malformed> {
     let (tag, minor, _ident, count) = (Text::parse(d)?, d.u32()?, d.u32()?, d.u32()?);
     let mut results = Encoder::with_capacity(64);
@@ -67,7 +67,7 @@ fn compound(d: &mut Decoder) -> Result<Bytes, Malformed> {
             Ok(CbOp::Sequence(_)) if done > 0 => Status::SEQUENCE_POS,
             Ok(CbOp::Sequence(_)) => Status::OK,
             _ if done == 0 => Status::OP_NOT_IN_SESSION,
-            // We have asked for nothing that these speak of.
+            // These concern requests that we have never made.
             Ok(CbOp::Recall(_) | CbOp::Offload(_)) => Status::BAD_STATEID,
             Ok(CbOp::Getattr(_)) => Status::BADHANDLE,
             Ok(CbOp::NotifyLock(_)) | Err(_) => Status::NOTSUPP,

@@ -1,6 +1,6 @@
-//! A COMPOUND put together, and its results taken apart.
+//! Encodes a COMPOUND and decodes its results.
 //!
-//! Spec: RFC 8881 16.2. Does not: send; know a session.
+//! See RFC 8881 16.2. Sending is in `session`.
 
 use weft_wire::nfs4::{CompoundHead, Op, ReplyHead, Sequence, Status, Text, Xdr};
 use weft_wire::xdr::{Decoder, Encoder, Malformed};
@@ -12,7 +12,7 @@ pub(super) const MINOR: u32 = 1;
 
 /// Appends COMPOUND4args.
 ///
-/// `payload`: the last operation is a WRITE whose content, of so many bytes, travels behind the arguments.
+/// `payload`: the last operation is a WRITE whose content, of this many bytes, travels behind the arguments.
 pub(super) fn emit(sequence: Option<&Sequence>, ops: &[Op], payload: Option<u32>, e: &mut Encoder) {
     let count = ops.len().saturating_add(usize::from(sequence.is_some())) as u32;
     CompoundHead { tag: Text::default(), minor: MINOR, count }.emit(e);
@@ -21,15 +21,15 @@ pub(super) fn emit(sequence: Option<&Sequence>, ops: &[Op], payload: Option<u32>
     }
     ops.iter().for_each(|op| op.emit(e));
     if let Some(len) = payload {
-        // WRITE ends with the length of its content, which was empty until here.
+        // WRITE ends with the length of its content, which was zero until here.
         e.patch_u32(e.len().saturating_sub(4), len);
     }
 }
 
-/// Results, to be read in order.
+/// Results, read in order.
 pub(super) struct Results {
     d: Decoder,
-    /// Of the last operation that was carried out.
+    /// The status of the last operation carried out.
     pub status: Status,
     left: u32,
 }
@@ -43,10 +43,10 @@ impl Results {
         Ok(Results { d, status, left: count })
     }
 
-    /// The status of the next result, which is that of `op`.
+    /// The status of the next result, which must be that of `op`.
     ///
     /// # Errors
-    /// A result of something else; the compound's own failure, where it did not come that far.
+    /// The result belongs to another operation, or the compound failed before `op`.
     pub fn next(&mut self, op: u32) -> Result<Status, Error> {
         self.left = self.left.checked_sub(1).ok_or(Error::Status4(self.status))?;
         if self.d.u32()? != op {
@@ -55,17 +55,17 @@ impl Results {
         Ok(Status::parse(&mut self.d)?)
     }
 
-    /// The next result is that of `op`, which has to have succeeded.
+    /// The next result, which must be a success of `op`.
     pub fn ok<T: Xdr>(&mut self, op: u32) -> Result<T, Error> {
         Ok(T::parse(self.passed(op)?)?)
     }
 
-    /// What follows a status that [`Results::next`] gave.
+    /// Parses what follows a status that [`Results::next`] returned.
     pub fn result<T: Xdr>(&mut self) -> Result<T, Error> {
         Ok(T::parse(&mut self.d)?)
     }
 
-    /// As [`Results::ok`], for a result that is parsed by hand.
+    /// Like [`Results::ok`], for a result that is parsed by hand.
     pub fn passed(&mut self, op: u32) -> Result<&mut Decoder, Error> {
         match self.next(op)? {
             Status::OK => Ok(&mut self.d),

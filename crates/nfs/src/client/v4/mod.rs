@@ -1,10 +1,10 @@
 //! NFS version 4.1: the same mounted export, over a session.
 //!
-//! What: [`Mount`], which has the shape of version 3's. Spec: RFC 8881. Owns: nothing; `session` has what a server keeps of
-//! us. Does not: ask for delegations or layouts, lock, cache.
+//! [`Mount`] has the same methods as version 3's. See RFC 8881. The client does not request delegations or layouts,
+//! lock or cache.
 //!
-//! `slots` says which request may go, `session` that none is carried out twice and that what a restarted server forgot is
-//! taken back, `compound` puts operations together and takes results apart, `opened` is one open file.
+//! `slots` limits the outstanding requests; `session` ensures that none is carried out twice and reclaims what a
+//! restarted server forgot; `compound` encodes operations and decodes results; `opened` is one open file.
 
 mod attributes;
 pub(super) mod callback;

@@ -1,7 +1,7 @@
 //! A mounted export of version 4.1: paths and directories.
 //!
-//! Spec: RFC 8881 7.7 (one tree of all exports), 18.4, 18.13, 18.23, 18.25, 18.26, 18.30. Owns: the root's handle.
-//! Does not: follow symbolic links; a path is walked name by name below the root, most of it in one compound.
+//! See RFC 8881 7.7 (one tree of all exports), 18.4, 18.13, 18.23, 18.25, 18.26 and 18.30. Symbolic links are not
+//! followed; a path is walked name by name below the root, most of it in one compound.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,17 +24,17 @@ use crate::client::listing::Listed;
 use crate::client::rpc::{Cargo, Rpc};
 use crate::client::{Attributes, Entry, Error, File, Options, SetAttributes};
 
-/// Longest name that is sent.
+/// Longest name sent.
 const MAX_NAME: usize = 1024;
-/// Names that are walked in one compound.
+/// Names walked in one compound.
 const MAX_WALK: usize = 8;
-/// Largest piece of a directory that is asked for.
+/// Most bytes of a directory requested at once.
 const MAX_LISTING_BYTES: u32 = 64 << 10;
 /// RPC header and SEQUENCE around a listing or a link's target.
 const AROUND_BYTES: usize = 512;
 /// Longest target of a link.
 const MAX_TARGET: usize = 4096;
-/// A server that names no lease has this one; it is what most have.
+/// The lease time assumed for a server that reports none; most use it.
 const LEASE: Duration = Duration::from_secs(60);
 
 /// A mounted export. Cloning shares the session.
@@ -42,16 +42,17 @@ const LEASE: Duration = Duration::from_secs(60);
 pub struct Mount {
     pub(super) client: Rc<Client>,
     root: Handle,
-    /// Ends with the last clone.
+    /// Renews the lease; ends with the last clone.
     _keeper: Rc<rt::Task<()>>,
 }
 
 impl Mount {
-    /// Mounts `path` ("/NAME", or a folder below it) over a channel that answers NFS. With `again`, so many connections
-    /// carry the session (at most [`MAX_LINES`](crate::client::MAX_LINES)), and one that is lost is made again.
+    /// Mounts `path` ("/NAME", or a folder below it) over a channel that answers NFS. With `again`, this many
+    /// connections carry the session (at most [`MAX_LINES`](crate::client::MAX_LINES)), and a lost one is dialled
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Rpc`] or [`Error::Status4`] with MINOR_VERS_MISMATCH: the server does not speak version 4.1.
+    /// [`Error::Rpc`], or [`Error::Status4`] with MINOR_VERS_MISMATCH: the server does not support version 4.1.
     pub async fn connect(
         channel: Rc<dyn Channel>,
         path: &str,
@@ -85,27 +86,27 @@ impl Mount {
         Ok(Mount { client, root, _keeper: Rc::new(keeper) })
     }
 
-    /// What moved on all connections.
+    /// Traffic of all connections.
     pub fn traffic(&self) -> Traffic {
         self.client.lines.traffic()
     }
 
-    /// How many connections there are, and how many were lost.
+    /// The number of open connections, and how many were lost.
     pub fn connections(&self) -> (usize, u32) {
         self.client.lines.count()
     }
 
-    /// How often the session was made anew because the server had forgotten it.
+    /// How often the session was created again because the server had forgotten it.
     pub fn recovered(&self) -> u32 {
         self.client.recovered()
     }
 
-    /// The channel that carries it: for traffic counters and names of transports.
+    /// The channel that carries the mount, for traffic counters and transport names.
     pub fn channel(&self) -> Rc<dyn Channel> {
         self.client.lines.channel()
     }
 
-    /// Closes files that are still open, has the server forget us, and ends all connections.
+    /// Closes files that are still open, makes the server forget this client, and ends all connections.
     pub async fn end(&self) -> Result<(), Error> {
         let ended = self.client.end().await;
         self.client.lines.close();
@@ -122,18 +123,18 @@ impl Mount {
         self.client.sizes.get().1
     }
 
-    /// Nothing but SEQUENCE, there and back.
+    /// Sends a lone SEQUENCE and waits for the reply.
     pub async fn null(&self) -> Result<(), Error> {
         self.client.run(Vec::new, Keep::No, None, Cargo::default()).await.map(drop)
     }
 
-    /// Operations that lead to a path.
+    /// The operations that walk to a path.
     async fn walk(&self, path: &str) -> Result<Vec<Op>, Error> {
         let mut place = Place { from: Op::Putfh(self.root), names: names(path)? };
         place.walk(&self.client).await
     }
 
-    /// Operations that lead to the directory of a path's last name, and that name.
+    /// The operations that walk to the directory of a path's last name, and that name.
     async fn place(&self, path: &str) -> Result<(Vec<Op>, Text), Error> {
         let mut names = names(path)?;
         let name = names.pop().ok_or(Error::BadPath)?;
@@ -141,14 +142,14 @@ impl Mount {
         Ok((place.walk(&self.client).await?, name))
     }
 
-    /// Asks for operations behind the way to a place; the results behind those of the way.
+    /// Sends `ops` after the operations of `walk`; returns the results after those of the walk.
     async fn ask(&self, walk: &[Op], ops: &[Op], keep: Keep, cargo: Cargo) -> Result<Results, Error> {
         let mut results = self.client.run(|| [walk, ops].concat(), keep, None, cargo).await?;
         skip(&mut results, walk)?;
         Ok(results)
     }
 
-    /// Attributes of a path.
+    /// The attributes of a path.
     pub async fn stat(&self, path: &str) -> Result<Attributes, Error> {
         let walk = self.walk(path).await?;
         let mut results = self.ask(&walk, &[Op::Getattr(WANTED)], Keep::No, Cargo::default()).await?;
@@ -156,7 +157,7 @@ impl Mount {
         Ok(shown(&fattr)?.ok_or(Malformed("attributes without a type"))?)
     }
 
-    /// Changes attributes of a path.
+    /// Changes the attributes of a path.
     pub async fn setattr(&self, path: &str, set: &SetAttributes) -> Result<(), Error> {
         let walk = self.walk(path).await?;
         let op = Op::Setattr(Setattr { stateid: Stateid::ANONYMOUS, attributes: changes(set) });
@@ -167,40 +168,41 @@ impl Mount {
         }
     }
 
-    /// Opens an existing file, to read, or to read and write.
+    /// Opens an existing file for reading, or for reading and writing.
     pub async fn open(&self, path: &str, write: bool) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
         let access = if write { share::BOTH } else { share::READ };
         Ok(File::of_v4(Opened::open(&self.client, &dir, name, Sharing { access, deny: 0 }, None).await?))
     }
 
-    /// Opens an existing file to write, and nobody else may until it is closed: see [`Mount::create_alone`].
+    /// Opens an existing file for writing and denies writing to others until it is closed: see
+    /// [`Mount::create_alone`].
     pub async fn open_alone(&self, path: &str) -> Result<File, Error> {
         let (dir, name) = self.place(path).await?;
         let shared = Sharing { access: share::BOTH, deny: share::WRITE };
         Ok(File::of_v4(Opened::open(&self.client, &dir, name, shared, None).await?))
     }
 
-    /// Makes a file, or opens one that exists; `set.size` of 0 truncates it.
+    /// Creates a file, or opens an existing one; `set.size` of 0 truncates it.
     pub async fn create(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         self.create_how(path, 0, CreateHow::Unchecked(changes(&set))).await
     }
 
-    /// The same, and nobody else may open it to write until it is closed (RFC 8881 9.7).
+    /// Like [`Mount::create`], and denies others to open the file for writing until it is closed (RFC 8881 9.7).
     ///
     /// # Errors
-    /// Where somebody has it open to write, or so that others may not: see [`Error::is_in_use`].
+    /// If another client has it open for writing, or denies writing to others: see [`Error::is_in_use`].
     pub async fn create_alone(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         self.create_how(path, share::WRITE, CreateHow::Unchecked(changes(&set))).await
     }
 
-    /// Makes a file that must not exist.
+    /// Creates a file, which must not exist.
     pub async fn create_guarded(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         self.create_how(path, share::WRITE, CreateHow::Guarded(changes(&set))).await
     }
 
-    /// Makes a file that must not exist, unless this very call made it before (RFC 8881 18.16.3, EXCLUSIVE4_1): so also
-    /// where the server restarts over it.
+    /// Creates a file, which must not exist unless an earlier attempt of this call created it (RFC 8881 18.16.3,
+    /// EXCLUSIVE4_1). This holds across a restart of the server.
     pub async fn create_new(&self, path: &str, set: SetAttributes) -> Result<File, Error> {
         let verifier: Verifier = random::bytes()?;
         self.create_how(path, 0, CreateHow::Exclusive41(verifier, changes(&set))).await
@@ -212,12 +214,12 @@ impl Mount {
         Ok(File::of_v4(Opened::open(&self.client, &dir, name, sharing, Some(how)).await?))
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, path: &str, set: SetAttributes) -> Result<(), Error> {
         self.make(path, CreateType::Other(FileType::DIR), &set).await
     }
 
-    /// Makes a symbolic link at `path` to `target`.
+    /// Creates a symbolic link at `path` to `target`.
     pub async fn symlink(&self, path: &str, target: &str) -> Result<(), Error> {
         let target = LinkText(Bytes::copy_from_slice(target.as_bytes()));
         self.make(path, CreateType::Link(target), &SetAttributes::default()).await
@@ -247,7 +249,7 @@ impl Mount {
         self.unlink(path, true).await
     }
 
-    /// REMOVE takes either (RFC 8881 18.25): what it is, is made sure of on the way, in the same compound.
+    /// REMOVE accepts either type (RFC 8881 18.25), so the same compound verifies the type first.
     async fn unlink(&self, path: &str, directory: bool) -> Result<(), Error> {
         let (dir, name) = self.place(path).await?;
         let kind = Values { kind: Some(FileType::DIR), ..Values::default() }.fattr();
@@ -277,7 +279,7 @@ impl Mount {
         self.ask(&walk, &[op], Keep::Yes, Cargo::default()).await?.passed(opnum::RENAME).map(drop)
     }
 
-    /// A further name for a file.
+    /// Adds a hard link to a file.
     pub async fn link(&self, file: &str, path: &str) -> Result<(), Error> {
         let mut walk = self.walk(file).await?;
         let (dir, name) = self.place(path).await?;
@@ -319,7 +321,7 @@ impl Mount {
     }
 }
 
-/// A place that is still to be walked to.
+/// A starting point, and the names still to be walked from it.
 struct Place {
     /// PUTROOTFH or PUTFH.
     from: Op,
@@ -327,7 +329,7 @@ struct Place {
 }
 
 impl Place {
-    /// The operations that lead there. A long way is walked in pieces first.
+    /// The operations that lead there. The leading part of a long path is walked in compounds of its own first.
     async fn walk(&mut self, client: &Client) -> Result<Vec<Op>, Error> {
         while self.names.len() > MAX_WALK {
             let rest = self.names.split_off(MAX_WALK);
@@ -357,14 +359,14 @@ fn names(path: &str) -> Result<Vec<Text>, Error> {
         .collect()
 }
 
-/// A lease is renewed before it runs out, however little is done (RFC 8881 8.3).
+/// Renews the lease before it expires, even on an idle mount (RFC 8881 8.3).
 async fn keep_alive(client: std::rc::Weak<Client>, lease: Duration) {
     loop {
         rt::sleep(part(lease, 4)).await;
         let Some(client) = client.upgrade() else { return };
         if let Err(e) = client.renew(lease).await {
-            // Whoever uses the mount next is told.
-            tracing::debug!("the lease is not renewed: {e}");
+            // The next user of the mount sees the error.
+            tracing::debug!("lease not renewed: {e}");
         }
     }
 }

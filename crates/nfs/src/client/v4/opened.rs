@@ -1,7 +1,7 @@
-//! An open file of version 4.1: READ, WRITE and COMMIT by its state id, which a restart of the server changes.
+//! An open file of version 4.1: READ, WRITE and COMMIT by its state id, which changes when the server restarts.
 //!
-//! Spec: RFC 8881 18.16 (OPEN), 18.2, 18.22, 18.32, 18.3; 8.4.2 (reclaim). Owns: the state id. Does not: cut long
-//! transfers into pieces or hold what is not committed (`file` does, for all versions).
+//! See RFC 8881 18.16 (OPEN), 18.2, 18.22, 18.32, 18.3 and 8.4.2 (reclaim). An open file owns its state id. `file`
+//! splits long transfers and holds uncommitted data, for all versions.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,19 +21,19 @@ use crate::client::rpc::Cargo;
 use crate::client::{Attributes, Error, SetAttributes};
 use weft_wire::xdr::Malformed;
 
-/// How often a state may be lost under one request.
+/// How often the state may be lost during one request.
 const MAX_REOPENS: u32 = 5;
 
-/// How an open comes back.
+/// How an open is restored.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Back {
-    /// CLAIM_PREVIOUS: the server gives it back before it lets others in.
+    /// CLAIM_PREVIOUS: the server restores it before it admits others.
     Previous,
-    /// CLAIM_FH: an open like any other.
+    /// CLAIM_FH: a new open.
     Anew,
 }
 
-/// What an open may do, and what others may not do meanwhile (RFC 8881 9.7): bits of [`share`].
+/// The access of an open and what it denies to others (RFC 8881 9.7): bits of [`share`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub access: u32,
@@ -47,17 +47,17 @@ pub(crate) struct Opened {
     stateid: Cell<Stateid>,
     sharing: Sharing,
     owner: Opaque,
-    /// The owner's number.
+    /// The open owner's number.
     number: u64,
-    /// One opens it again, the others wait.
+    /// Held by the task that reopens the file; the others wait for it.
     reopening: Mutex<()>,
-    /// Why it could not be opened again.
+    /// Why the file could not be reopened.
     pub lost: Cell<Option<Status>>,
     closed: Cell<bool>,
 }
 
 impl Opened {
-    /// Opens a file by the operations that lead to its directory, and its name.
+    /// Opens a file, given the operations that walk to its directory, and its name.
     pub async fn open(
         client: &Rc<Client>,
         dir: &[Op],
@@ -73,14 +73,14 @@ impl Opened {
                 seqid: 0,
                 access: access | share::WANT_NO_DELEG,
                 deny,
-                // The session says whose (RFC 8881 18.16.3).
+                // The session identifies the client (RFC 8881 18.16.3).
                 owner: Owner { client: 0, owner: owner.clone() },
                 how,
                 claim: Claim::Null(name.clone()),
             })
         };
-        // Without an answer its state id is not known. The same owner gets the same state once more, which is then the
-        // compound's current one (RFC 8881 9.9, 16.2.3.1.2).
+        // Without a reply, the state id is unknown. The same owner gets the same state again, which is then the
+        // compound's current state id (RFC 8881 9.9, 16.2.3.1.2).
         let close = Op::Close(Close { seqid: 0, stateid: Stateid::CURRENT });
         let unanswered = client.unanswered([dir, &[open(None), close]].concat());
         let ops = || [dir, &[open(how.clone()), Op::Getfh]].concat();
@@ -104,7 +104,7 @@ impl Opened {
         Ok(opened)
     }
 
-    /// The operations that bring it back.
+    /// The operations that restore the open.
     pub(super) fn reclaim(&self, back: Back) -> Vec<Op> {
         let claim = match back {
             Back::Previous => Claim::Previous(0),
@@ -120,7 +120,7 @@ impl Opened {
         vec![Op::Putfh(self.handle), Op::Open(open)]
     }
 
-    /// What the server said to that.
+    /// Applies the server's reply to [`Opened::reclaim`].
     pub(super) fn taken(&self, mut results: Results) -> Result<Status, Error> {
         if results.status != Status::OK {
             return Ok(results.status);
@@ -131,8 +131,8 @@ impl Opened {
         Ok(Status::OK)
     }
 
-    /// A request about the file. One whose state the server does not know (a lease that ran out, say) is asked again
-    /// after the file was opened again.
+    /// A request on the file. If the server does not know the state (because the lease expired, say), the file is
+    /// reopened and the request repeated.
     async fn run(
         &self,
         op: impl Fn(Stateid) -> Op,
@@ -159,7 +159,7 @@ impl Opened {
         Err(Error::Status4(Status::BAD_STATEID))
     }
 
-    /// Opens it again, unless somebody has since this state was used.
+    /// Reopens the file, unless another task has since `used` was sent.
     async fn reopen(&self, used: Stateid) -> Result<(), Error> {
         let _alone = self.reopening.lock().await;
         if self.stateid.get() != used || self.closed.get() {
@@ -173,7 +173,7 @@ impl Opened {
         }
     }
 
-    /// One READ; whether the file ends with it.
+    /// Sends one READ; also returns whether it reached the end of the file.
     pub async fn read(&self, offset: u64, count: u32, cargo: Cargo) -> Result<(Bytes, bool), Error> {
         let op = |stateid| Op::Read(Read { stateid, offset, count });
         let mut results = self.run(op, Keep::No, None, cargo).await?;
@@ -182,14 +182,14 @@ impl Opened {
         Ok((data, eof))
     }
 
-    /// One WRITE of so many bytes, which are in the cargo.
+    /// Sends one WRITE of `len` bytes, which are in the cargo.
     pub async fn write(&self, offset: u64, len: u32, stable: Stable, cargo: Cargo) -> Result<WriteOk, Error> {
         let op = |stateid| Op::Write(Write { stateid, offset, stable, data: Bytes::new().into() });
         let mut results = self.run(op, Keep::Yes, Some(len), cargo).await?;
         results.ok(opnum::WRITE)
     }
 
-    /// COMMIT of the whole file.
+    /// Commits the whole file.
     pub async fn commit(&self) -> Result<Verifier, Error> {
         let ops = || vec![Op::Putfh(self.handle), Op::Commit(Commit { offset: 0, count: 0 })];
         let patience = Patience::durable();
@@ -218,7 +218,7 @@ impl Opened {
         if status == Status::OK { Ok(()) } else { Err(Error::Status4(status)) }
     }
 
-    /// The operations that close it.
+    /// The operations that close the file.
     fn closing(&self) -> Vec<Op> {
         vec![Op::Putfh(self.handle), Op::Close(Close { seqid: 0, stateid: self.stateid.get() })]
     }
@@ -252,7 +252,7 @@ impl Drop for Opened {
     }
 }
 
-/// The server does not know the state of an open any more.
+/// Whether the server no longer knows the state of an open.
 fn is_lost(status: Status) -> bool {
     matches!(
         status,
@@ -264,7 +264,7 @@ fn is_lost(status: Status) -> bool {
     )
 }
 
-/// Reads over the results of the operations that lead to a place.
+/// Skips the results of the operations that walk to the file.
 pub(super) fn skip(results: &mut Results, walk: &[Op]) -> Result<(), Error> {
     walk.iter().try_for_each(|op| results.ok::<()>(op.number()))
 }

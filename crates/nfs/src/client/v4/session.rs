@@ -1,11 +1,12 @@
-//! The session: requests in slots, exactly once; and the way back when the server has forgotten it, or everything.
+//! The session: requests in slots, carried out exactly once, and recovery after the server has lost the session or
+//! all its state.
 //!
-//! Spec: RFC 8881 2.10.6 (exactly once), 8.4.2 (restart of the server), 18.35, 18.36, 18.46, 18.51. Owns: the client id, the
-//! session, the list of open files. Does not: reconnect (`lines` does, and sends what was not answered again in the same
-//! words, with the same slot and number: the slot's memory on the server answers it).
+//! See RFC 8881 2.10.6 (exactly once), 8.4.2 (server restart), 18.35, 18.36, 18.46 and 18.51. [`Client`] owns the
+//! client id, the session and the list of open files. `lines` reconnects and repeats unanswered requests byte for
+//! byte, with the same slot and sequence number, so that the server's reply cache answers them.
 //!
-//! Errors: what passes by itself (DELAY, GRACE) is waited for, as long as the server may be away; what a session's end
-//! explains is asked again in the next one, after open files were taken back.
+//! Errors: transient ones (DELAY, GRACE) are waited for, as long as the server may be away. Those caused by the
+//! session's end are repeated in the next session, after open files were reclaimed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -38,33 +39,33 @@ const NFS: Program = Program(weft_wire::nfs4::PROGRAM, weft_wire::nfs4::VERSION)
 const MAX_SLOTS: u32 = 64;
 /// Operations of a compound.
 const MAX_OPERATIONS: u32 = 32;
-/// What is around the payload of a READ or WRITE: headers, SEQUENCE, handles.
+/// What surrounds the payload of a READ or WRITE: headers, SEQUENCE, handles.
 pub(super) const AROUND_BYTES: u32 = 1024;
-/// Longest reply that the server is to keep for a repetition.
+/// Longest reply that the server is asked to cache for repetitions.
 const MAX_KEPT_BYTES: u32 = 4096;
-/// A session that keeps less keeps nothing.
+/// If a session caches less than this, no reply is requested to be cached.
 const MIN_KEPT_BYTES: u32 = 512;
-/// How often a session may be lost while it is made, or while one request is asked.
+/// How often a session may be lost while it is created, or during one request.
 const MAX_LOSSES: u32 = 16;
-/// Files that nobody has any more and that were not closed; from so many on they are closed before the next open.
+/// Abandoned files that were not closed; when there are this many, they are closed before the next open.
 const MAX_FORGOTTEN: usize = 16;
 
-/// What a server keeps of us.
+/// The client's state on a server.
 pub(crate) struct Client {
     pub lines: Lines,
     pub pool: Pool,
     owner: ClientOwner,
-    /// The short name that the server gave, and the number of the next CREATE_SESSION.
+    /// The client id that the server assigned, and the sequence number of the next CREATE_SESSION.
     known: Cell<Option<(u64, u32)>>,
     current: RefCell<Option<Rc<Session>>>,
-    /// One makes the session, the others wait.
+    /// Held by the task that creates the session; the others wait for it.
     making: Mutex<()>,
-    /// Sessions that are of no use to us, and that the server perhaps has still.
+    /// Sessions that we no longer use and that may still exist on the server.
     over: RefCell<Vec<SessionId>>,
-    /// Open files by their owners' numbers, to be taken back.
+    /// Open files by their owners' numbers, for reclaim.
     files: RefCell<BTreeMap<u64, Weak<Opened>>>,
     next_owner: Cell<u64>,
-    /// What closes files that nobody has any more, and that the server perhaps has open.
+    /// Operations that close abandoned files, which the server may still have open.
     forgotten: RefCell<Vec<Vec<Op>>>,
     recovered: Cell<u32>,
     /// Largest READ and WRITE in bytes.
@@ -75,15 +76,15 @@ pub(super) struct Session {
     id: SessionId,
     slots: Rc<Slots>,
     fore: ChannelAttrs,
-    /// When the server last answered: the lease counts from there.
+    /// When the server last replied; the lease counts from there.
     renewed: Cell<Time>,
 }
 
-/// A request that opens or closes a file. One that is not answered, because whoever waited has given up or the connection is
-/// lost, may leave the file open for the server: then it is closed later.
+/// A request that opens or closes a file. If it gets no reply, because the caller gave up or the connection was lost,
+/// the server may have the file open: then it is closed later.
 pub(super) struct Unanswered<'a> {
     client: &'a Client,
-    /// What closes it; nothing once it was answered.
+    /// The operations that close it; empty once the reply has arrived.
     close: Vec<Op>,
 }
 
@@ -101,19 +102,19 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 enum Attempt {
-    /// The results behind SEQUENCE's.
+    /// The results after that of SEQUENCE.
     Done(Results),
-    /// This session is no more, or its slots are out of step.
+    /// The session has ended, or its slots are out of step.
     Over,
 }
 
-/// Whether the server keeps the reply, so that a repetition is answered and not carried out again.
+/// Whether the server caches the reply, so that a repetition is answered and not carried out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     Yes,
-    /// Whatever is asked may be carried out twice.
+    /// The request may be carried out twice.
     No,
 }
 
@@ -121,7 +122,7 @@ impl Client {
     /// A client that no server knows yet.
     pub fn new(lines: Lines, pool: Pool) -> Result<Rc<Client>, Error> {
         let (verifier, id): (Verifier, [u8; 16]) = (random::bytes()?, random::bytes()?);
-        // Every mount is a client of its own: nothing of an earlier run is to be taken over.
+        // Every mount is a client of its own, and takes over nothing from an earlier run.
         let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let owner = ClientOwner { verifier, id: Opaque(Bytes::from(format!("weft {name}"))) };
         Ok(Rc::new(Client {
@@ -140,12 +141,12 @@ impl Client {
         }))
     }
 
-    /// How often a server had forgotten the session.
+    /// How often the server has lost the session.
     pub fn recovered(&self) -> u32 {
         self.recovered.get()
     }
 
-    /// Asks until there is an answer that says something, in whichever session there is then. `ops` are put together for
+    /// Repeats the request until it gets a conclusive reply, in whichever session exists then. `ops` is called for
     /// every attempt, because a new session may have brought new state ids. `payload` as in [`compound::emit`].
     pub(super) async fn run(
         &self,
@@ -157,7 +158,7 @@ impl Client {
         self.run_within(&Patience::new(), ops, keep, payload, cargo).await
     }
 
-    /// The same with a limit that is not the usual one.
+    /// Like [`Client::run`], with another time limit.
     pub(super) async fn run_within(
         &self,
         patience: &Patience,
@@ -185,7 +186,7 @@ impl Client {
                 }
             };
             match results.status {
-                // It was carried out, and its answer is lost: such a request may be carried out again.
+                // It was carried out, and the reply is lost; a request with [`Keep::No`] may be carried out again.
                 Status::RETRY_UNCACHED_REP if keep == Keep::No => {}
                 status @ (Status::DELAY | Status::GRACE) if busy(patience, status).await => {}
                 _ => return Ok(results),
@@ -193,15 +194,15 @@ impl Client {
         }
     }
 
-    /// Our address has changed: the server knows the session there once it is told (RFC 8881 18.34). Whether it worked shows
-    /// at the next request.
+    /// Our address has changed; the server associates the connection with the session once it is told (RFC 8881
+    /// 18.34). The next request shows whether that worked.
     async fn bind(&self, patience: &Patience, session: SessionId) -> Result<(), Error> {
         const FORE: u32 = 1;
         let bind = BindConn { session, direction: FORE, rdma: false };
         self.alone(patience, &Op::BindConnToSession(bind)).await.map(drop)
     }
 
-    /// One request in one slot, however often a busy server has to be asked.
+    /// Sends one request in one slot, as often as a busy server requires.
     #[allow(clippy::too_many_arguments)]
     async fn attempt(
         &self,
@@ -214,7 +215,8 @@ impl Client {
         mut cargo: Cargo,
     ) -> Result<Attempt, Error> {
         if turn.is_doubtful() {
-            // With the number of the request that was given up: whether that was seen or not, this one settles it.
+            // Uses the sequence number of the abandoned request, and so resolves whether the server has seen that
+            // one.
             match self.settled(patience, session, &turn).await? {
                 true => turn.advance(),
                 false => return Ok(Attempt::Over),
@@ -233,7 +235,7 @@ impl Client {
                     let same = (ok.session, ok.sequence, ok.slot)
                         == (sequence.session, sequence.sequence, sequence.slot);
                     if !same {
-                        return Err(Malformed("RFC 8881 18.46: the answer of another slot").into());
+                        return Err(Malformed("RFC 8881 18.46: the reply of another slot").into());
                     }
                     session.renewed.set(rt::now());
                     session.slots.aim(ok.target_highest_slot);
@@ -241,7 +243,7 @@ impl Client {
                     turn.answered();
                     return Ok(Attempt::Done(results));
                 }
-                // The request is being carried out, or the server is busy: the number is not used up.
+                // The request is still running, or the server is busy: the sequence number is not used up.
                 status @ Status::DELAY if busy(patience, status).await => {}
                 Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
                     bound = true;
@@ -252,7 +254,7 @@ impl Client {
                     return Ok(Attempt::Over);
                 }
                 status => {
-                    // One that is still being carried out leaves its slot in doubt.
+                    // A request that is still running leaves its slot in doubt.
                     if status != Status::DELAY {
                         turn.answered();
                     }
@@ -262,7 +264,7 @@ impl Client {
         }
     }
 
-    /// Uses up the number of a request that was given up. False: the session is over.
+    /// Uses up the sequence number of an abandoned request. Returns false if the session has ended.
     async fn settled(&self, patience: &Patience, session: &Session, turn: &Turn) -> Result<bool, Error> {
         let sequence = session.sequence(turn, Keep::No);
         let mut bound = false;
@@ -271,7 +273,8 @@ impl Client {
             let cargo = Cargo { longest_reply: MAX_KEPT_BYTES as usize, ..Cargo::default() };
             let d = self.lines.results(patience, NFS, weft_wire::nfs4::COMPOUND, head, cargo).await?;
             match Results::parse(d)?.next(opnum::SEQUENCE)? {
-                // Fresh, or the answer of the one that was given up; or there was another one with this number.
+                // A first execution, the cached reply of the abandoned request, or proof that another request had
+                // this number.
                 Status::OK | Status::SEQ_FALSE_RETRY | Status::RETRY_UNCACHED_REP => return Ok(true),
                 status @ Status::DELAY if busy(patience, status).await => {}
                 Status::CONN_NOT_BOUND_TO_SESSION if !bound => {
@@ -284,7 +287,7 @@ impl Client {
         }
     }
 
-    /// The session, made if there is none.
+    /// The session, created if necessary.
     async fn session(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         if let Some(session) = self.current.borrow().clone() {
             return Ok(session);
@@ -298,7 +301,7 @@ impl Client {
         Ok(session)
     }
 
-    /// This session is of no more use.
+    /// Gives up this session.
     fn lose(&self, session: &Rc<Session>) {
         session.slots.end();
         let mut current = self.current.borrow_mut();
@@ -309,11 +312,11 @@ impl Client {
         }
     }
 
-    /// RFC 8881 8.4.2, 2.10.10.1: a session, with a new client id where the server does not know ours any more, and then
-    /// with all open files taken back.
+    /// RFC 8881 8.4.2, 2.10.10.1: creates a session, with a new client id if the server no longer knows ours; then
+    /// all open files are reclaimed.
     async fn make(&self, patience: &Patience) -> Result<Rc<Session>, Error> {
         self.end_lost(patience, false).await?;
-        // A server that restarts while files are taken back has forgotten those that were.
+        // A server that restarts during the reclaim has forgotten the files reclaimed so far.
         let mut reclaim = false;
         for _ in 0..MAX_LOSSES {
             let (client, number) = match self.known.get() {
@@ -336,7 +339,7 @@ impl Client {
                 status => return Err(Error::Status4(status)),
             };
             self.known.set(Some((client, number.wrapping_add(1))));
-            // Until it can be used: whoever gives up meanwhile leaves it to the next.
+            // Until it is usable: a caller that gives up meanwhile leaves it to the next one.
             self.over.borrow_mut().push(made.session);
             if made.fore.max_operations < 8 || made.fore.max_requests == 0 {
                 return Err(Malformed("RFC 8881 18.36: a session with too little room").into());
@@ -355,8 +358,8 @@ impl Client {
         Err(Error::Status4(Status::BADSESSION))
     }
 
-    /// Has the server end the sessions that are of no use. Each is kept in mind until that was answered, also by one who gives
-    /// up meanwhile. Who does not insist leaves one that the server still works for, and goes on.
+    /// Makes the server end unused sessions. Each stays on the list until the server has replied, even if the caller
+    /// gives up meanwhile. Without `insists`, a session that is still in use on the server is left there.
     async fn end_lost(&self, patience: &Patience, insists: bool) -> Result<(), Error> {
         let mut bound = None;
         loop {
@@ -365,15 +368,15 @@ impl Client {
                 Status::DELAY if !insists => return Ok(()),
                 status @ Status::DELAY if busy(patience, status).await => continue,
                 status @ Status::DELAY => return Err(Error::Status4(status)),
-                // RFC 8881 18.37.3: by a connection of the session alone, and this may be a new one.
+                // RFC 8881 18.37.3: only a connection bound to the session may do this, and this may be a new one.
                 Status::CONN_NOT_BOUND_TO_SESSION if bound != Some(session) => {
                     bound = Some(session);
                     self.bind(patience, session).await?;
                     continue;
                 }
-                // One that it does not know is what was wanted.
+                // A session that the server does not know has ended already.
                 Status::OK | Status::BADSESSION | Status::DEADSESSION => {}
-                status => tracing::debug!(%status, "a session is left to the server"),
+                status => tracing::debug!(%status, "an unused session stays on the server"),
             }
             self.over.borrow_mut().retain(|lost| *lost != session);
         }
@@ -422,7 +425,7 @@ impl Client {
             max_requests: MAX_SLOTS,
             ..back.clone()
         };
-        // Calls of the server come as messages of their own only where messages are all there is (RFC 8167 is not spoken).
+        // The server can call us in separate messages only on a record transport (RFC 8167 is not supported).
         let flags = if channel.kind() == Kind::Record { session_flag::CONN_BACK_CHAN } else { 0 };
         CreateSession {
             client,
@@ -435,11 +438,11 @@ impl Client {
         }
     }
 
-    /// Takes back the files that are open, says that this is all, and opens anew what could not be taken back. False: the
-    /// session was lost over it.
+    /// Reclaims the open files, sends RECLAIM_COMPLETE, and opens again what could not be reclaimed. Returns false if
+    /// the session was lost meanwhile.
     async fn reclaim(&self, session: &Session) -> Result<bool, Error> {
         let files: Vec<_> = self.files.borrow().values().filter_map(Weak::upgrade).collect();
-        // What was closed for the server by its restart.
+        // The restart has closed these on the server.
         self.forgotten.borrow_mut().clear();
         let mut anew = Vec::new();
         for file in files {
@@ -448,7 +451,7 @@ impl Client {
                 Some(results) => match file.taken(results)? {
                     Status::OK => {}
                     status => {
-                        tracing::debug!(%status, "an open file is not given back");
+                        tracing::debug!(%status, "an open file could not be reclaimed");
                         anew.push(file);
                     }
                 },
@@ -471,7 +474,7 @@ impl Client {
         Ok(true)
     }
 
-    /// A request in a session that is not everybody's yet. `None`: the session is over.
+    /// Sends a request in a session that others cannot use yet. `None`: the session has ended.
     async fn within(&self, session: &Session, ops: &[Op], keep: Keep) -> Result<Option<Results>, Error> {
         let patience = &Patience::new();
         loop {
@@ -488,7 +491,7 @@ impl Client {
         }
     }
 
-    /// A name for an owner of opens, and its number.
+    /// A new open owner's name and number.
     pub fn new_owner(&self) -> (u64, Opaque) {
         let number = self.next_owner.get();
         self.next_owner.set(number.wrapping_add(1));
@@ -499,22 +502,22 @@ impl Client {
         self.files.borrow_mut().insert(number, Rc::downgrade(file));
     }
 
-    /// A file is not open any more.
+    /// Removes a file that is no longer open.
     pub fn leave(&self, number: u64) {
         self.files.borrow_mut().remove(&number);
     }
 
-    /// Has these operations close what nobody has any more, some time.
+    /// Queues operations that close an abandoned file.
     pub fn close_later(&self, close: Vec<Op>) {
         self.forgotten.borrow_mut().push(close);
     }
 
-    /// To be kept until the request that opens or closes a file is answered.
+    /// The guard to hold until a request that opens or closes a file is answered.
     pub(super) fn unanswered(&self, close: Vec<Op>) -> Unanswered<'_> {
         Unanswered { client: self, close }
     }
 
-    /// Closes what nobody has any more, once there is enough of it (or `all`).
+    /// Closes abandoned files if there are enough of them, or if `all` is set.
     pub async fn close_forgotten(&self, all: bool) -> Result<(), Error> {
         if !all && self.forgotten.borrow().len() < MAX_FORGOTTEN {
             return Ok(());
@@ -523,13 +526,13 @@ impl Client {
             let next = self.forgotten.borrow_mut().pop();
             let Some(ops) = next else { return Ok(()) };
             let unanswered = self.unanswered(ops.clone());
-            // What the server does not know is closed.
+            // A file that the server does not know is closed.
             self.run(|| ops.clone(), Keep::Yes, None, Cargo::default()).await?;
             unanswered.answered();
         }
     }
 
-    /// Tells the server that we are still here, when it has not heard of us for half of `lease`.
+    /// Renews the lease if the server has not heard from us for half of `lease`.
     pub async fn renew(&self, lease: Duration) -> Result<(), Error> {
         let idle = match &*self.current.borrow() {
             Some(session) => rt::now().since(session.renewed.get()),
@@ -541,7 +544,7 @@ impl Client {
         self.run(Vec::new, Keep::No, None, Cargo::default()).await.map(drop)
     }
 
-    /// Closes all files, ends the session, and has the server forget us.
+    /// Closes all files, ends the session, and makes the server forget this client.
     pub async fn end(&self) -> Result<(), Error> {
         let open: Vec<_> = self.files.borrow().values().filter_map(Weak::upgrade).collect();
         for file in open {
@@ -550,20 +553,20 @@ impl Client {
         self.close_forgotten(true).await?;
         let session = self.current.borrow_mut().take();
         if let Some(session) = session {
-            // Within itself: whatever connection this goes by is one of the session's then (RFC 8881 18.37.3).
+            // In the session itself, which binds the connection to it (RFC 8881 18.37.3).
             self.within(&session, &[Op::DestroySession(session.id)], Keep::No).await?;
             session.slots.end();
         }
         if let Some((client, _)) = self.known.take() {
             let patience = &Patience::new();
-            // RFC 8881 18.50.3: a client with a session is not forgotten.
+            // RFC 8881 18.50.3: the server does not forget a client that has a session.
             self.end_lost(patience, true).await?;
             self.alone(patience, &Op::DestroyClientid(client)).await?;
         }
         Ok(())
     }
 
-    /// What the session allows of a payload, to read and to write.
+    /// The largest payloads that the session allows, for reading and for writing.
     pub async fn room(&self) -> Result<(usize, usize), Error> {
         let fore = self.session(&Patience::new()).await?.fore.clone();
         let room = |message: u32| message.saturating_sub(AROUND_BYTES).max(1) as usize;
@@ -574,19 +577,19 @@ impl Client {
 
 #[cfg(test)]
 impl Client {
-    /// The session gets out of step with the server, which has it still.
+    /// Brings the session out of step with the server, which keeps it.
     pub fn lose_session(&self) -> SessionId {
         let session = self.current.borrow().clone().unwrap();
         self.lose(&session);
         session.id
     }
 
-    /// Sessions that the server is to end.
+    /// Number of sessions that the server still has to end.
     pub fn lost(&self) -> usize {
         self.over.borrow().len()
     }
 
-    /// Whether the server has this session.
+    /// Whether the server knows this session.
     pub async fn is_known(&self, session: SessionId) -> bool {
         let bind = BindConn { session, direction: 1, rdma: false };
         let bound = self.alone(&Patience::new(), &Op::BindConnToSession(bind)).await;
@@ -594,9 +597,9 @@ impl Client {
     }
 }
 
-/// Waits for a server that has no time now, or was just started; whether it is to be asked again.
+/// Waits for a server that is busy or has just started; returns whether to repeat the request.
 async fn busy(patience: &Patience, status: Status) -> bool {
-    patience.busy(format_args!("the server is busy, or was just started ({status})")).await
+    patience.busy(format_args!("the server is busy, or has just started ({status})")).await
 }
 
 impl Session {
@@ -618,7 +621,8 @@ fn payload_of(channel: &dyn Channel) -> usize {
     limits.placed_payload().unwrap_or(inline).clamp(1, weft_wire::nfs4::MAX_DATA)
 }
 
-/// SEQUENCE says that the session is gone, or that its slots and ours are out of step: then a new one is in step.
+/// Whether SEQUENCE reports that the session is gone or its slots are out of step with ours; a new session is in
+/// step.
 fn ends_session(status: Status) -> bool {
     matches!(
         status,
@@ -632,7 +636,7 @@ fn ends_session(status: Status) -> bool {
     )
 }
 
-/// The `n`th part of a time; `n` is not zero.
+/// One `n`th of a duration; `n` is not zero.
 pub(super) fn part(time: Duration, n: u32) -> Duration {
     time.checked_div(n).unwrap_or(time)
 }

@@ -1,9 +1,10 @@
-//! Slots of a session: so many requests may be outstanding, and each slot counts its own.
+//! Slots of a session: they limit the outstanding requests, and each has its own sequence number.
 //!
-//! Spec: RFC 8881 2.10.6.1, 2.10.6.2. Owns: the numbers, and who waits for a slot. Does not: send.
+//! See RFC 8881 2.10.6.1 and 2.10.6.2. [`Slots`] keeps the sequence numbers and the queue of waiting requests.
 //!
-//! A request that was given up before its answer leaves its slot in doubt: nobody knows whether the server has seen its
-//! number. The next user asks before it uses the slot (see `session`), so that no number is used for two requests.
+//! A request that is abandoned before its reply leaves its slot in doubt: the server may or may not have seen its
+//! sequence number. The next user resolves that before it uses the slot (see `session`), so no number is used for two
+//! requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,22 +21,22 @@ pub(super) struct Slots {
 struct State {
     slots: Vec<Slot>,
     free: BTreeSet<u32>,
-    /// Slots that the server wants used, from 0 on (sr_target_highest_slotid and one).
+    /// Number of slots that the server wants used (sr_target_highest_slotid + 1).
     target: u32,
-    /// Who waits, in order of coming.
+    /// Waiting requests, in order of arrival.
     waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Of the last request that the server has seen.
+    /// Sequence number of the last request that the server has seen.
     sequence: u32,
     doubtful: bool,
 }
 
 impl State {
-    /// Slots are numbered by their place, and there are always as many as at first.
+    /// Sets a slot by its number; the number of slots never changes.
     fn set(&mut self, number: u32, value: Slot) {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             *slot = value;
@@ -55,7 +56,7 @@ impl Slots {
         Rc::new(Slots { state: RefCell::new(state), ended: Cell::new(false) })
     }
 
-    /// The lowest free slot, as soon as there is one; `None` once the session has ended.
+    /// Takes the lowest free slot, waiting for one; `None` once the session has ended.
     pub async fn take(self: &Rc<Slots>) -> Option<Turn> {
         let mut place = Waiting { slots: self, ticket: None };
         poll_fn(|cx| {
@@ -77,14 +78,14 @@ impl Slots {
         .await
     }
 
-    /// The session is no more: nobody gets a slot of it.
+    /// The session has ended: no more slots are given out.
     pub fn end(&self) {
         self.ended.set(true);
         let waiting = std::mem::take(&mut self.state.borrow_mut().waiting);
         waiting.into_values().for_each(Waker::wake);
     }
 
-    /// The server wants only slots up to this one used (RFC 8881 18.46.3); slot 0 always may be.
+    /// The server wants only slots up to this one used (RFC 8881 18.46.3); slot 0 is always allowed.
     pub fn aim(&self, highest: u32) {
         let mut state = self.state.borrow_mut();
         let count = state.slots.len() as u32;
@@ -112,7 +113,8 @@ impl Slots {
     }
 }
 
-/// Somebody who waits. Whoever was woken and goes away instead wakes the next; waking one too many does no harm.
+/// A request that waits for a slot. If it was woken and is dropped instead, it wakes the next; a spurious wake-up
+/// does no harm.
 struct Waiting<'a> {
     slots: &'a Rc<Slots>,
     ticket: Option<u64>,
@@ -129,7 +131,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A slot, for one request. Dropped without [`Turn::answered`], its slot is in doubt.
+/// A slot, taken for one request. Dropping it without [`Turn::answered`] leaves the slot in doubt.
 pub(super) struct Turn {
     slots: Rc<Slots>,
     pub slot: u32,
@@ -141,23 +143,23 @@ impl Turn {
         self.slots.state.borrow().slots.get(self.slot as usize).copied().unwrap_or_default()
     }
 
-    /// The number of the slot's next request.
+    /// The sequence number of the slot's next request.
     pub fn sequence(&self) -> u32 {
         self.state().sequence.wrapping_add(1)
     }
 
-    /// Whether the request before was given up.
+    /// Whether the previous request was abandoned.
     pub fn is_doubtful(&self) -> bool {
         self.state().doubtful
     }
 
-    /// The server has seen the number, whatever it said then.
+    /// The server has seen the sequence number, whatever it replied.
     pub fn advance(&mut self) {
         let next = Slot { sequence: self.sequence(), doubtful: false };
         self.slots.state.borrow_mut().set(self.slot, next);
     }
 
-    /// There is nothing outstanding in the slot.
+    /// Nothing is outstanding in the slot any more.
     pub fn answered(mut self) {
         self.answered = true;
     }

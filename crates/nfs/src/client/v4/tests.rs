@@ -1,4 +1,4 @@
-//! Version 4.1's client against our server, with connections that end at every possible reply. Time is virtual.
+//! The version 4.1 client against our server, with connections that end at every possible reply. Time is virtual.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -59,7 +59,7 @@ impl Wire {
     }
 }
 
-/// An end of it.
+/// One end of a connection.
 struct End {
     wire: Rc<Wire>,
     server: bool,
@@ -127,7 +127,7 @@ impl Channel for End {
             let left = world.until.get();
             world.until.set(left.saturating_sub(1));
             if left == 1 {
-                // It was carried out, and the answer is lost with the connection.
+                // It was carried out, and the reply is lost with the connection.
                 self.wire.cut();
                 return Sending::answered(Ok(()));
             }
@@ -155,7 +155,7 @@ impl Channel for End {
     }
 }
 
-/// A server that can be started again, and how connections to it end.
+/// A server that can be restarted, and when its connections end.
 struct World {
     server: RefCell<Arc<Server>>,
     start: Box<dyn Fn() -> Arc<Server>>,
@@ -163,14 +163,14 @@ struct World {
     pool: Pool,
     /// Replies so far.
     replies: Cell<usize>,
-    /// The connection ends at this reply, counted from now; 0 is never.
+    /// The connection ends at this reply, counted from now; 0 means never.
     until: Cell<usize>,
     dialed: Cell<usize>,
-    /// So many replies more are sent: then the server says nothing any more.
+    /// After this many more replies, the server falls silent.
     speaks: Cell<usize>,
     /// The client's address.
     host: Cell<[u8; 4]>,
-    /// What somebody else does to "f" while the client is away.
+    /// Another client's action on "f" while this client is away.
     meanwhile: RefCell<Option<Rc<super::Mount>>>,
 }
 
@@ -208,7 +208,7 @@ impl World {
         Rc::new(End { wire, server: false })
     }
 
-    /// A mount whose connections are made anew. Somebody else may do something before.
+    /// A mount whose connections are dialled again. Another client may act in between.
     async fn mount(self: &Rc<World>, connections: usize) -> Mount {
         self.try_mount(connections).await.unwrap()
     }
@@ -231,16 +231,16 @@ impl World {
         Mount::connect(self.channel(), "/data", options, Some((dial, connections))).await
     }
 
-    /// A mount of somebody whose connection stays.
+    /// Another client's mount, whose connection stays.
     async fn other(self: &Rc<World>) -> Rc<Mount> {
         let options = Options { credential: Credential::None, pool: Pool::new(16 << 20) };
         Rc::new(Mount::connect(self.channel(), "/data", options, None).await.unwrap())
     }
 
-    /// The server dies and is started again: connections end, and what it kept in memory is gone.
+    /// The server is killed and restarted: connections end, and its memory is lost.
     async fn restart(&self) {
         self.wires.take().iter().for_each(|wire| wire.cut());
-        // One state directory has one owner: those who serve have to have left.
+        // A state directory has one owner, so all serving tasks must have ended.
         while Arc::strong_count(&self.server.borrow()) > 1 {
             rt::yield_now().await;
         }
@@ -261,7 +261,7 @@ fn server(share: Share, lease: Duration, durable: Option<Durable>) -> Arc<Server
     })
 }
 
-/// Overwrites everything that "f" has.
+/// Overwrites all of "f".
 async fn other_writes(mount: &Mount) {
     let Ok(file) = mount.open("f", true).await else { return };
     let size = file.stat().await.unwrap().size as usize;
@@ -273,7 +273,7 @@ async fn other_writes(mount: &Mount) {
 
 const PIECES: [&[u8]; 4] = [b"alpha--", b"bravo--", b"charlie", b"delta--"];
 
-/// Everything that must not be done twice, one behind the other.
+/// All requests that must not be carried out twice, one after the other.
 async fn story(mount: &Mount) -> Result<(), Error> {
     mount.mkdir("dir", SetAttributes::default()).await?;
     let file = mount.create_new("f", SetAttributes::default()).await?;
@@ -289,7 +289,7 @@ async fn story(mount: &Mount) -> Result<(), Error> {
     mount.rmdir("dir").await
 }
 
-/// What is in "f": how much of it somebody else has overwritten, and whether the rest is as it was written.
+/// The content of "f": how much another client has overwritten, and whether the remainder is as written.
 async fn overwritten(mount: &Mount) -> usize {
     let file = mount.open("f", false).await.unwrap();
     let content = file.read(0, 100).await.unwrap();
@@ -299,7 +299,7 @@ async fn overwritten(mount: &Mount) -> usize {
     others
 }
 
-/// The server lets a new address have the session once it is told so by who knows it.
+/// The server accepts a session from a new address once a client proves that it knows it.
 #[test]
 fn a_client_whose_address_changes_keeps_its_session_and_its_files() {
     Sim::new(1).run(async {
@@ -320,7 +320,7 @@ fn a_client_whose_address_changes_keeps_its_session_and_its_files() {
 
 #[test]
 fn a_connection_that_is_cut_at_any_reply_loses_nothing_and_doubles_nothing() {
-    // How many replies the story takes.
+    // The number of replies in the story.
     let replies = Sim::new(1).run(async {
         let world = World::in_memory();
         let mount = world.mount(1).await;
@@ -334,7 +334,7 @@ fn a_connection_that_is_cut_at_any_reply_loses_nothing_and_doubles_nothing() {
         let others = Sim::new(cut as u64).run(async {
             let world = World::in_memory();
             let mount = world.mount(1).await;
-            // A write that were carried out a second time would undo what somebody else has written in between.
+            // A write carried out twice would undo what another client wrote in between.
             let other = world.other().await;
             other.null().await.unwrap();
             *world.meanwhile.borrow_mut() = Some(other.clone());
@@ -347,7 +347,7 @@ fn a_connection_that_is_cut_at_any_reply_loses_nothing_and_doubles_nothing() {
         });
         seen.push(others);
     }
-    // mkdir, OPEN; the four writes; the rest, with the whole file there.
+    // mkdir, OPEN; the four writes; the remaining requests, with the whole file present.
     assert_eq!(seen[..7], [0, 0, 7, 14, 21, 28, 28]);
 }
 
@@ -364,7 +364,8 @@ fn a_server_that_falls_silent_at_any_reply_has_one_limit() {
             (rt::now() - begun).as_secs()
         }));
     }
-    // EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE, the way; mkdir, OPEN, the four writes; COMMIT, which may take long; CLOSE.
+    // EXCHANGE_ID, CREATE_SESSION, RECLAIM_COMPLETE, the walk; mkdir, OPEN, the four writes; COMMIT, which may take
+    // long; CLOSE.
     assert_eq!(seen, [90, 90, 90, 90, 90, 90, 90, 90, 90, 90, 180, 90]);
 }
 
@@ -395,7 +396,7 @@ fn requests_side_by_side_survive_the_end_of_their_connections() {
 
 #[test]
 fn a_session_that_the_server_has_forgotten_is_made_anew_and_files_are_open_again() {
-    // With and without a grace period: then nothing can be taken back, and is opened anew.
+    // With a grace period, and without one: then nothing can be reclaimed, and files are opened again.
     for grace in [LEASE, Duration::ZERO] {
         let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (path, kept) = (folder.path().to_owned(), state.path().to_owned());
@@ -426,7 +427,7 @@ fn a_session_that_is_out_of_step_is_ended_for_the_server_too() {
         let world = World::in_memory();
         let mount = world.mount(1).await;
         let client = &mount.client;
-        // Whoever has it ended gives up before that is answered.
+        // The caller that ends the session gives up before the reply.
         let first = client.lose_session();
         assert!(client.is_known(first).await);
         world.speaks.set(0);
@@ -436,12 +437,12 @@ fn a_session_that_is_out_of_step_is_ended_for_the_server_too() {
         world.speaks.set(usize::MAX);
         mount.mkdir("dir", SetAttributes::default()).await.unwrap();
         assert_eq!((client.lost(), client.is_known(first).await), (0, false));
-        // By a connection that the session has not seen.
+        // On a connection that the session has not seen.
         let second = client.lose_session();
         world.wires.take().iter().for_each(|wire| wire.cut());
         mount.rmdir("dir").await.unwrap();
         assert_eq!((client.lost(), client.is_known(second).await), (0, false));
-        // Before the server forgets the client, which has another one.
+        // Before the server forgets the client, which has another session.
         client.lose_session();
         let client = client.clone();
         mount.end().await.unwrap();
@@ -464,7 +465,7 @@ fn after_a_restart_open_files_are_taken_back_while_others_wait_for_the_grace_per
         let silent = world.mount(1).await;
         let left = silent.create("left", SetAttributes::default()).await.unwrap();
         world.restart().await;
-        // The state comes back at once; a new file has to wait until the one who stays away has missed the period.
+        // State is reclaimed at once; a new file has to wait until the absent client has missed the period.
         let start = rt::now();
         file.write(3, Bytes::from_static(b"two")).await.unwrap();
         assert!(rt::now().since(start) < Duration::from_secs(5), "{:?}", rt::now().since(start));
@@ -504,7 +505,7 @@ fn a_file_that_is_dropped_is_closed_in_the_end() {
         }
         let open = mount.open("f1", false).await.unwrap();
         mount.end().await.unwrap();
-        // The server knows nobody: nothing is left that could be in the way.
+        // The server knows no client, so nothing can conflict.
         drop(open);
         assert!(matches!(mount.null().await, Err(Error::Channel(_))) || mount.connections().0 > 0);
     });
@@ -512,7 +513,7 @@ fn a_file_that_is_dropped_is_closed_in_the_end() {
 
 #[test]
 fn what_is_given_up_is_not_left_open() {
-    // Which request is given up, and whether the server has got it.
+    // The abandoned request, and whether the server received it.
     for (given_up, sent) in
         ["open", "close", "close of a dropped one"].map(|what| [(what, true), (what, false)]).concat()
     {
@@ -568,7 +569,7 @@ fn a_server_that_calls_is_answered_in_the_words_of_one_who_holds_nothing() {
     assert_eq!(call(callback::PROGRAM, 9, 0, &nothing).0.1, Reply::ProgramMismatch { low: 1, high: 1 });
     assert_eq!(call(callback::PROGRAM, 1, 9, &nothing).0.1, Reply::ProcedureUnavailable);
     assert_eq!(call(callback::PROGRAM, 1, CB_COMPOUND, &nothing).0.1, Reply::GarbageArgs);
-    // CB_SEQUENCE, and behind it something that there is no word for here (CB_RECALL_ANY is 8).
+    // CB_SEQUENCE, followed by an operation that is not implemented here (CB_RECALL_ANY is 8).
     let (reply, mut d) = call(callback::PROGRAM, 1, CB_COMPOUND, &|e| {
         [0, 1, 0, 2, 11].iter().for_each(|word| e.u32(*word));
         e.fixed(&[9; 16]);
@@ -579,7 +580,7 @@ fn a_server_that_calls_is_answered_in_the_words_of_one_who_holds_nothing() {
     let session = u32::from_be_bytes([9; 4]);
     let notsupp = Status::NOTSUPP.0;
     assert_eq!(words, [notsupp, 0, 2, 11, 0, session, session, session, session, 3, 0, 0, 0, 8, notsupp]);
-    // A reply is none of its business.
+    // A reply is ignored.
     let mut e = Encoder::default();
     Reply::Success.emit(7, &mut e);
     assert!(callback::answer(&e.into_bytes()).is_none());

@@ -1,4 +1,4 @@
-//! The fuzzers' targets for a few seconds.
+//! Runs the fuzz targets for a few seconds.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn random_scripts_do_no_harm() {
     }
 }
 
-/// Inputs that once did harm.
+/// Inputs that once failed.
 #[test]
 fn the_corpus_does_no_harm() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");

@@ -1,4 +1,4 @@
-//! Calls of version 3, MOUNT and NLM. Spec: RFC 1813. Does not: send them.
+//! Calls of version 3, MOUNT and NLM. See RFC 1813.
 
 use bytes::Bytes;
 use weft_machine::sim::Script;
@@ -8,7 +8,7 @@ use weft_wire::{mount, nlm};
 
 use super::{Asked, Knowledge};
 
-/// GETATTR of this.
+/// GETATTR of this handle.
 pub fn getattr(handle: &Bytes) -> (u32, u32, u32, Bytes) {
     let object = Handle::new(handle).expect("one of ours");
     (PROGRAM, VERSION, procedure::GETATTR, emitted(&GetattrArgs { object }))
@@ -27,7 +27,7 @@ fn handle(known: &Knowledge, script: &mut Script<'_>) -> Handle {
         let at = script.below(bytes.len());
         bytes[at] ^= 1;
     }
-    // Handles of version 4 may be longer.
+    // Version 4 handles may be longer.
     Handle::new(&bytes[..bytes.len().min(MAX_HANDLE)]).expect("short enough")
 }
 
@@ -55,7 +55,7 @@ fn verifier(script: &mut Script<'_>) -> Verifier {
     [script.byte() % 2; 8]
 }
 
-/// A call: what it is, its program, version and procedure, its arguments.
+/// A call: its kind, program, version and procedure, and its arguments.
 pub fn call(known: &Knowledge, script: &mut Script<'_>) -> (Asked, u32, u32, u32, Bytes) {
     match script.byte() % 16 {
         0 => return locking(known, script),
@@ -68,7 +68,7 @@ pub fn call(known: &Knowledge, script: &mut Script<'_>) -> (Asked, u32, u32, u32
         _ => {}
     }
     let which = match script.byte() {
-        // Those that make something more often than the others.
+        // Procedures that create something, more often than the others.
         byte @ 200.. => {
             *script.one_of(&[procedure::CREATE, procedure::WRITE, procedure::LOOKUP]) + u32::from(byte == 255)
         }
@@ -158,7 +158,7 @@ fn write(known: &Knowledge, script: &mut Script<'_>) -> Bytes {
     emitted(&WriteArgs { head, data: Bytes::from(vec![0x11; len]).into() })
 }
 
-/// Locks that do not wait: those that do are answered by a call to a port of the client's, and it has none.
+/// Locks that do not wait: waiting ones are answered by a call to a port of the client, which has none.
 fn locking(known: &Knowledge, script: &mut Script<'_>) -> (Asked, u32, u32, u32, Bytes) {
     use nlm::procedure::{LOCK, TEST, UNLOCK};
     let object = |script: &mut Script<'_>| nlm::Object(super::name(script));
@@ -184,7 +184,7 @@ fn locking(known: &Knowledge, script: &mut Script<'_>) -> (Asked, u32, u32, u32,
     (Asked::Other, nlm::PROGRAM, nlm::VERSION, which, args)
 }
 
-/// Handles that an answer names.
+/// Learns the handles in a reply.
 pub fn learn(which: u32, mut d: Decoder, known: &mut Knowledge) {
     match which {
         procedure::LOOKUP => {

@@ -1,5 +1,5 @@
-//! Compounds of every minor version, and answers to callbacks. Spec: RFC 7530, RFC 8881, RFC 7862, RFC 8276.
-//! Owns: what clients know. Does not: send compounds.
+//! Compounds of every minor version, and replies to callbacks. See RFC 7530, RFC 8881, RFC 7862 and RFC 8276. It
+//! holds what clients have learned.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use weft_wire::xdr::{Decoder, Encoder};
 
 use super::Known;
 
-/// Slots of each session that are used, and one that the server does not give.
+/// Slots used of each session, including one that the server does not grant.
 const SLOTS: usize = 4;
 const OWNERS: [&[u8]; 3] = [b"one", b"two", b"three"];
 const OPERATIONS: u32 = 12;
 
-/// What clients of version 4 have been told.
+/// What version 4 clients have learned.
 #[derive(Default)]
 pub struct Knowledge {
-    /// By number of client; the last one is of minor version 0.
+    /// By index of the client; the last one is of minor version 0.
     pub exchanged: Vec<ExchangeIdOk>,
     pub confirm: Option<Confirm>,
     pub clients: Known<u64>,
@@ -28,15 +28,15 @@ pub struct Knowledge {
     stateids: Known<Stateid>,
     /// The next sequence number of each slot.
     slots: BTreeMap<(SessionId, u32), u32>,
-    /// The next number of each owner of minor version 0.
+    /// The next sequence id of each owner of minor version 0.
     owners: [u32; OWNERS.len()],
     cookies: Known<u64>,
     opens: Known<Opened>,
-    /// What the compound that is being made is about.
+    /// The file that the current compound uses.
     subject: Option<Opened>,
 }
 
-/// A file that somebody has open: state ids mean something in the session of their client, and with their file.
+/// An open file: its state ids are valid in its client's session, with this file.
 #[derive(Clone)]
 struct Opened {
     session: SessionId,
@@ -88,7 +88,7 @@ fn create_session(client: u64, sequence: u32) -> CreateSession {
     }
 }
 
-/// What makes of those who have said their names clients: connection, minor version, operation.
+/// Confirms the clients that have registered: connection, minor version, operation.
 pub fn second_steps(known: &Knowledge) -> Vec<(usize, u32, Op)> {
     let session =
         |(on, ok): (usize, &ExchangeIdOk)| (on, 1, Op::CreateSession(create_session(ok.client, ok.sequence)));
@@ -97,7 +97,7 @@ pub fn second_steps(known: &Knowledge) -> Vec<(usize, u32, Op)> {
     steps
 }
 
-/// What there is to begin with: both sessions have said that they reclaim nothing, and have files open.
+/// The initial state: both sessions have sent RECLAIM_COMPLETE and have files open.
 pub fn third_steps(known: &mut Knowledge, root: &Bytes) -> Vec<(usize, u32, Vec<Op>)> {
     let root = Handle::new(root).expect("one of ours");
     let mut steps = Vec::new();
@@ -129,7 +129,7 @@ pub fn third_steps(known: &mut Knowledge, root: &Bytes) -> Vec<(usize, u32, Vec<
     steps
 }
 
-/// A compound that means something, and its minor version.
+/// A meaningful compound, and its minor version.
 pub fn compound(known: &mut super::Knowledge, script: &mut Script<'_>) -> (u32, Vec<Op>) {
     let minor = *script.one_of(&[0, 1, 2, 2, 2, 2]);
     let mut ops = Vec::new();
@@ -218,7 +218,7 @@ fn client(known: &Knowledge, script: &mut Script<'_>) -> u64 {
 }
 
 fn owner(known: &Knowledge, which: usize, script: &mut Script<'_>) -> Owner {
-    // Sessions know whose they are; the client of minor version 0 is the one that was confirmed.
+    // Sessions identify their client; the client of minor version 0 is the confirmed one.
     let confirmed = known.confirm.as_ref().filter(|_| !script.rarely(8)).map(|confirm| confirm.client);
     Owner {
         client: confirmed.unwrap_or_else(|| client(known, script)),
@@ -226,7 +226,7 @@ fn owner(known: &Knowledge, which: usize, script: &mut Script<'_>) -> Owner {
     }
 }
 
-/// The number of a request by this owner: that which it should have, mostly.
+/// The sequence id of a request by this owner, usually the right one.
 fn number(known: &mut Knowledge, which: usize, minor: u32, script: &mut Script<'_>) -> u32 {
     let next = &mut known.owners[which];
     match script.byte() % 16 {
@@ -453,7 +453,7 @@ fn xattr(script: &mut Script<'_>) -> Op {
     }
 }
 
-/// Clients and sessions come and go.
+/// Operations that create and remove clients and sessions.
 fn administration(known: &Knowledge, script: &mut Script<'_>) -> Op {
     let session = known.sessions.pick(script).unwrap_or_default();
     match script.byte() % 16 {
@@ -526,7 +526,7 @@ fn rest(known: &Knowledge, script: &mut Script<'_>) -> Op {
     }
 }
 
-/// What an answer names. It has a result for each operation up to the first that failed, and that one's status.
+/// Learns from a reply. It has a result for each operation up to the first that failed, and that one's status.
 pub fn learn(ops: &[Op], mut d: Decoder, known: &mut super::Knowledge) {
     let head = ReplyHead::parse(&mut d).expect("a compound's answer");
     if ops.is_empty() || head.count == 0 {
@@ -573,7 +573,7 @@ pub fn learn(ops: &[Op], mut d: Decoder, known: &mut super::Knowledge) {
     d.end().expect("nothing behind the results");
 }
 
-/// A slot whose request was not begun has not moved.
+/// A slot whose request did not start has not advanced.
 fn unlearn(op: &Op, status: Status, known: &mut Knowledge) {
     if let Op::Sequence(args) = op
         && status != Status::DELAY
@@ -584,7 +584,7 @@ fn unlearn(op: &Op, status: Status, known: &mut Knowledge) {
     }
 }
 
-/// One result; `None`: it is not read here, and what follows cannot be.
+/// Parses one result; `None`: it is not parsed here, so what follows cannot be either.
 fn result(op: &Op, d: &mut Decoder, known: &mut super::Knowledge) -> Option<()> {
     fn read<T: Xdr>(d: &mut Decoder) -> T {
         T::parse(d).expect("results that can be read")
@@ -652,7 +652,7 @@ fn result(op: &Op, d: &mut Decoder, known: &mut super::Knowledge) -> Option<()> 
     Some(())
 }
 
-/// An answer to one of the server's calls, mostly as it should be.
+/// A reply to a callback, usually a proper one.
 pub fn answer_callback(call: &Bytes, script: &mut Script<'_>) -> Bytes {
     let mut e = Encoder::default();
     let mut d = Decoder::new(call.clone());

@@ -1,7 +1,7 @@
-//! Calls to a client's own lock manager and status monitor: GRANTED, the `_RES` procedures, NOTIFY, STAT.
+//! Calls to a client's lock manager and status monitor: GRANTED, the `_RES` procedures, NOTIFY, STAT.
 //!
-//! Spec: RFC 1813 6.3 (NLMPROC4_GRANTED and the `_RES` ones), RFC 1833 (where a client listens). Owns: nothing: a
-//! connection is made for each call, as these are rare. Does not: repeat itself for ever.
+//! See RFC 1813 6.3 (NLMPROC4_GRANTED and the `_RES` procedures) and RFC 1833 (finding the client's port). Each call
+//! has a connection of its own, because calls are rare. Retries are limited.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -20,11 +20,11 @@ use crate::client::Error;
 use crate::client::rpc::{Cargo, Program, Rpc};
 use crate::server::outgoing::{Outgoing, Place};
 
-/// How long a call may take, with finding out where to.
+/// How long a call may take, including the query for its port.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a client is told that it has its lock. One that hears of none asks again by itself.
+/// How often GRANTED is sent. A client that receives none repeats its request.
 const ATTEMPTS: u32 = 3;
-/// Messages that are exchanged are short.
+/// All messages exchanged are short.
 const MAX_MESSAGE: usize = 16 << 10;
 
 const NLM: Program = Program(nlm::PROGRAM, nlm::VERSION);
@@ -45,18 +45,18 @@ fn late() -> Error {
     Error::Channel(Arc::new(weft_transport::Error::TimedOut("a call to a client's lock manager")))
 }
 
-/// How a client is reached.
+/// How to reach a client.
 #[derive(Clone)]
 pub(in crate::server) struct Way {
     pub host: IpAddr,
-    /// Where its rpcbind listens: at 111, unless a test plays the client.
+    /// The port of its rpcbind: 111, unless a test acts as the client.
     pub port: u16,
     pub pool: Pool,
-    /// How many calls there may be at a time.
+    /// The limit on concurrent calls.
     pub calls: Outgoing,
 }
 
-/// Asks the host's rpcbind where the program listens, and calls it there. Who calls has a place for that.
+/// Asks the host's rpcbind for the program's port, and calls it there. The caller holds a place for the connection.
 async fn call<R: Xdr>(
     way: &Way,
     _place: &Place,
@@ -79,7 +79,7 @@ async fn call<R: Xdr>(
     rt::timeout(PATIENCE, call).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Tells a client that it has the lock that it waits for; whether it wants it.
+/// Tells a client that its blocked lock is granted; returns whether it still wants the lock.
 pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lock) -> bool {
     let args = TestArgs { cookie, exclusive, lock };
     for attempt in 1..=ATTEMPTS {
@@ -100,16 +100,16 @@ pub(super) async fn granted(way: &Way, cookie: Object, exclusive: bool, lock: Lo
 /// Answers a `_MSG` by its `_RES`.
 pub(super) async fn answer(way: &Way, place: &Place, number: u32, result: &impl Xdr) {
     if let Err(e) = call::<()>(way, place, NLM, number, result).await {
-        tracing::debug!(host = %way.host, number, "an answer did not reach its lock manager: {e}");
+        tracing::debug!(host = %way.host, number, "could not send a reply to a client's lock manager: {e}");
     }
 }
 
-/// Asks a client's status monitor for the number of its state.
+/// Asks a client's status monitor for its state number.
 pub(super) async fn stat(way: &Way, place: &Place, name: &nsm::Name) -> Result<nsm::StatAnswer, Error> {
     call(way, place, NSM, nsm::procedure::STAT, name).await
 }
 
-/// Tells a client's status monitor that we have restarted.
+/// Notifies a client's status monitor that we have restarted.
 pub(in crate::server) async fn notify(way: &Way, change: &nsm::Change) -> Result<(), Error> {
     let place = way.calls.enter_within(way.host, PATIENCE).await.ok_or_else(late)?;
     call(way, &place, NSM, nsm::procedure::NOTIFY, change).await

@@ -1,13 +1,15 @@
-//! NLM version 4: byte-range locks and share modes of NFSv3 clients, in the table where SMB's and NFSv4's stand too.
+//! NLM version 4: byte-range locks and share modes of NFSv3 clients, in the table that also holds those of SMB and
+//! NFSv4.
 //!
-//! Spec: RFC 1813 appendix II. Owns: [`Locking`]: who holds what by which name. Does not: find deadlocks; monitor hosts by
-//! itself (`nsm` hears of those that restart).
+//! See RFC 1813 appendix II. [`Locking`] records the names of lock owners and what they hold. Deadlocks are not
+//! detected; `nsm` hears of hosts that restart.
 //!
-//! Who may speak for a host: its address, over a connection. A datagram proves no address, so one that says that a host has
-//! restarted only makes us ask that host's status monitor, over TCP ([`restarted`]).
+//! A host is represented by its address, over a connection. A datagram proves no address, so a datagram that reports
+//! a restart only makes us ask that host's status monitor over TCP ([`restarted`]).
 //!
-//! A LOCK that has to wait is answered BLOCKED. A task waits in its place, and tells the client by GRANTED. A client that
-//! cannot be told, or that does not want it any more, loses it again: one that still waits asks anew by itself.
+//! A LOCK that has to wait is answered with BLOCKED. A task waits for the lock, and tells the client by GRANTED. If
+//! the client cannot be told, or no longer wants the lock, the lock is released; a client that still waits repeats
+//! its request.
 
 mod callback;
 mod table;
@@ -47,23 +49,23 @@ use table::{OwnerId, Table, Wish};
 const SHARE_READ: u32 = 1;
 const SHARE_WRITE: u32 = 2;
 
-/// What is lacking where a limit of memory is met.
+/// Named in the log when the memory limit is reached.
 const MEMORY: &str = "memory for byte-range locks";
 const NO_ROOM: SetFailed = SetFailed::Refused(Refused::Limit(MEMORY));
 
-/// What the lock manager remembers.
+/// The lock manager's state.
 pub(super) struct Locking {
     table: Arc<Table>,
-    /// Where clients' rpcbind listens.
+    /// The port of clients' rpcbind.
     rpcbind: u16,
     /// Calls to clients.
     calls: Outgoing,
-    /// Questions to clients' status monitors, whether they have restarted.
+    /// Limits the queries to clients' status monitors about restarts.
     questions: Outgoing,
 }
 
 impl Locking {
-    /// Nothing yet; what will be remembered is charged to `budget`.
+    /// An empty state, whose memory is charged to `budget`.
     pub fn new(budget: Budget) -> Locking {
         Locking {
             table: Arc::new(Table::new(budget)),
@@ -73,19 +75,19 @@ impl Locking {
         }
     }
 
-    /// The addresses of hosts that hold something or wait for it.
+    /// The addresses of hosts that hold locks or share modes, or wait for a lock.
     pub fn addresses(&self) -> HashSet<IpAddr> {
         self.table.addresses()
     }
 }
 
-/// How a host is reached, to tell it something.
+/// How to call a host.
 pub(super) fn way(server: &Server, host: IpAddr) -> Way {
     let Locking { rpcbind, calls, .. } = &server.locking;
     Way { host, port: *rpcbind, pool: server.pool.clone(), calls: calls.clone() }
 }
 
-/// Whether a lock outlives this call: who asks by NM_LOCK is not monitored, and is told nothing.
+/// Whether a lock is monitored: a client that uses NM_LOCK is not notified of a restart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Monitored {
     Yes,
@@ -114,18 +116,18 @@ pub(super) async fn answer(
         procedure::SHARE => share(cx, args(d)?).await.emit(&mut body),
         procedure::UNSHARE => unshare(cx, args(d)?).await.emit(&mut body),
         procedure::FREE_ALL => {
-            // Its number of a state is of no use (XNFS, NLM_FREE_ALL): everything goes.
+            // The state number in FREE_ALL means nothing (XNFS, NLM_FREE_ALL): everything is freed.
             let Notify { name, .. } = args(d)?;
             restarted(cx, &name, None).await?;
         }
-        // We grant by GRANTED, whose answer comes as a reply, and nobody grants us anything.
+        // We send GRANTED and receive its result as a reply; nobody grants us locks.
         _ => return Err(Reply::ProcedureUnavailable),
     }
     Ok(Results::new(body, None))
 }
 
-/// Sends the answer of a `_MSG` as a call of its own. To a host that lets too many of them wait there is none: it asks again, as
-/// after any answer that is lost.
+/// Sends the answer to a `_MSG` as a call of its own. A host with too many unfinished calls gets no answer: it
+/// repeats its request, as after a lost answer.
 fn later(cx: &Context<'_>, number: u32, result: impl Xdr + 'static) {
     let Some(host) = cx.peer.ip() else { return };
     let way = way(cx.server, host);
@@ -135,7 +137,7 @@ fn later(cx: &Context<'_>, number: u32, result: impl Xdr + 'static) {
     rt::spawn(async move { callback::answer(&way, &place, number, &result).await }).detach();
 }
 
-/// A request whose file and range are known.
+/// A request whose file and range are resolved.
 struct Asked<'a> {
     node: Node<'a>,
     range: Range,
@@ -156,7 +158,7 @@ impl Asked<'_> {
 
 fn host(cx: &Context<'_>, name: &Object) -> Result<HostId, Status> {
     let addr = cx.peer.ip().ok_or(Status::FAILED)?;
-    // A copy: a slice would keep the receive buffer that the call came in.
+    // A copy, because a slice would keep the call's whole receive buffer in use.
     Ok(HostId { addr, name: bytes::Bytes::copy_from_slice(&name.0) })
 }
 
@@ -164,8 +166,8 @@ fn kept(object: &Object) -> Object {
     Object(bytes::Bytes::copy_from_slice(&object.0))
 }
 
-/// The same for those who give something back. Mode bits keep nobody from that; but other users of a host, from ports of
-/// their own, give back nothing that is root's of that host to give.
+/// The same for requests that release something. Mode bits do not prevent that, but other users of a host, on
+/// unreserved ports, cannot release what root of that host holds.
 async fn named<'a>(cx: &Context<'a>, lock: &Lock) -> Result<Asked<'a>, Status> {
     let node = cx.node(&lock.file).await.map_err(|_| Status::STALE_FH)?;
     if !cx.lets_in(node.share.id) {
@@ -180,14 +182,14 @@ async fn asked<'a>(cx: &Context<'a>, lock: &Lock, exclusive: bool) -> Result<Ask
 }
 
 fn at<'a>(cx: &Context<'a>, lock: &Lock, node: Node<'a>) -> Result<Asked<'a>, Status> {
-    // 0 is to the end, which NFSv4 writes as all ones.
+    // 0 means to the end, which NFSv4 writes as all ones.
     let length = if lock.length == 0 { u64::MAX } else { lock.length };
     let range = Range::to_end(lock.offset, length).ok_or(Status::FBIG)?;
     let owner = OwnerId { share: node.share.id, owner: kept(&lock.owner), svid: lock.svid };
     Ok(Asked { node, range, host: host(cx, &lock.caller)?, owner })
 }
 
-/// The file of a handle, which the caller may at least read or write.
+/// The file of a handle, which the caller must be allowed to read or write.
 async fn file<'a>(
     cx: &Context<'a>,
     handle: &weft_wire::nfs3::Handle,
@@ -203,12 +205,12 @@ async fn file<'a>(
     if attr.kind != NodeKind::File {
         return Err(Status::FAILED);
     }
-    // Whoever opened the file when it could may lock it since: either right will do.
+    // A caller that opened the file while it was permitted may still lock it, so either right is sufficient.
     let either = caller.check_data(&attr, wanted).is_ok() || caller.granted(&attr) & (READ | WRITE) != 0;
     if either { Ok(node) } else { Err(Status::DENIED) }
 }
 
-/// After a restart those come first who had locks before.
+/// In the grace period after a restart, only reclaims are admitted.
 fn in_turn(cx: &Context<'_>, reclaim: bool) -> Result<(), Status> {
     match (reclaim, cx.server.states.grace.lasts(rt::now())) {
         (false, true) => Err(Status::DENIED_GRACE_PERIOD),
@@ -220,7 +222,8 @@ fn in_turn(cx: &Context<'_>, reclaim: bool) -> Result<(), Status> {
 async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
     let outcome = async {
         let asked = asked(cx, &args.lock, args.exclusive).await;
-        // DENIED says whose lock is in the way (RFC 1813 6.3.1): who is kept out is told no such thing.
+        // DENIED names the holder of the conflicting lock (RFC 1813 6.3.1), which callers without access must not
+        // learn.
         let asked =
             asked.map_err(|status| Ok(if status == Status::DENIED { Status::FAILED } else { status }))?;
         if cx.server.states.grace.lasts(rt::now()) {
@@ -228,7 +231,7 @@ async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
         }
         let opens = asked.node.share.vfs.opens();
         let known = cx.server.locking.table.owner(&asked.host, &asked.owner);
-        // An owner that has no locks is nobody's match.
+        // The id of an owner without locks matches nobody.
         let id = known.unwrap_or_else(|| opens.lock_owner());
         match opens.test_range(asked.node.id, id, asked.range, args.exclusive) {
             None => Ok(Status::GRANTED),
@@ -239,7 +242,7 @@ async fn test(cx: &Context<'_>, args: TestArgs) -> TestAnswer {
     TestAnswer { cookie: args.cookie, outcome: outcome.or_else(|other| other) }
 }
 
-/// Whose lock is in the way. Those of SMB and NFSv4 have no words of NLM.
+/// The holder of a conflicting lock. Owners over SMB and NFSv4 have no NLM names.
 fn holder(cx: &Context<'_>, share: ShareId, conflict: &Conflict) -> Holder {
     let words = conflict.owner.and_then(|id| cx.server.locking.table.words(share, id));
     let (owner, svid) = words.unwrap_or_default();
@@ -257,7 +260,7 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
     in_turn(cx, args.reclaim)?;
     let table = &cx.server.locking.table;
     let opens = asked.node.share.vfs.opens();
-    // Who has the file delegated, or caches it by a lease, may have locked it without asking us, or would.
+    // A client with a delegation or lease on the file may have locked it locally, or may be about to.
     opens.clear(asked.node.id, None, Access::Write).await.map_err(|_| Status::FAILED)?;
     let state = Some(args.state).filter(|state| monitored == Monitored::Yes && *state != 0);
     let entered = table
@@ -276,7 +279,7 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
     let wish = asked.wish(&args.lock, args.exclusive);
     match done {
         Ok(()) => {
-            // It may have waited for this, and asks again because it heard nothing.
+            // The client may have waited for this lock, and repeats its request because it heard nothing.
             if let Some(blocked) = table.unblock(&asked.host, &wish, None) {
                 blocked.waiting.abort();
             }
@@ -291,7 +294,7 @@ async fn take(cx: &Context<'_>, args: &LockArgs, monitored: Monitored) -> Result
     }
 }
 
-/// Leaves a task behind that waits for the lock and tells the client.
+/// Spawns a task that waits for the lock and tells the client.
 fn wait(
     server: &Server,
     asked: &Asked<'_>,
@@ -322,23 +325,23 @@ fn wait(
             None => return,
             Some(Ok(cookie)) => callback::granted(&way, cookie, exclusive, lock).await,
             Some(Err(refused)) => {
-                tracing::debug!(host = %host.addr, "a lock that was waited for cannot be had: {refused}");
+                tracing::debug!(host = %host.addr, "a blocked lock cannot be granted: {refused}");
                 false
             }
         };
-        // Whoever asked again meanwhile has it by that answer.
+        // A repeated request has been granted the lock meanwhile.
         if table.unblock(&host, &wish, Some(number)).is_some()
             && !wanted
             && let Err(refused) = give_back(&table, &opens, &host, &owner, node, range)
         {
-            tracing::warn!(host = %host.addr, "a lock that its host does not want stays: {refused}");
+            tracing::warn!(host = %host.addr, "could not release a lock that its host does not want: {refused}");
         }
     };
     rt::spawn(Abortable::new(task, ended).map(drop)).detach();
     Ok(Status::BLOCKED)
 }
 
-/// Unlocks, and forgets an owner that has nothing left. Whether there was room for the pieces that remain.
+/// Unlocks, and forgets an owner that holds nothing more. Returns whether there was memory for the remaining pieces.
 fn give_back(
     table: &Table,
     opens: &Opens,
@@ -387,7 +390,7 @@ async fn unlock(cx: &Context<'_>, args: UnlockArgs) -> Answer {
         let table = &cx.server.locking.table;
         give_back(table, opens, &asked.host, &asked.owner, asked.node.id, asked.range)
             .map_err(|_| Status::DENIED_NOLOCKS)?;
-        // Nothing there to unlock is as good (RFC 1813 6.3.4).
+        // Unlocking a range without locks succeeds (RFC 1813 6.3.4).
         Ok(Status::GRANTED)
     };
     let status = unlocked.await.unwrap_or_else(|status: Status| status);
@@ -409,7 +412,7 @@ async fn share(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
         let allows = Rights { read: !denied.read, write: !denied.write, delete: true };
         let access = rights(*access);
         let opens = node.share.vfs.opens();
-        // `in_turn` has decided whether it may be had in the grace period.
+        // `in_turn` has checked the grace period.
         let opening = Opening { past_grace: true, ..Opening::new(access, allows, opens.key()) };
         let done = cx.server.locking.table.share(
             &host,
@@ -453,12 +456,12 @@ async fn unshare(cx: &Context<'_>, args: ShareArgs) -> ShareAnswer {
     ShareAnswer { cookie: args.cookie, status, sequence: 0 }
 }
 
-/// A host says that it has restarted, by FREE_ALL or NOTIFY: it gives back what it has locked before. `state` is its new
-/// number, if it says one; what it has locked since then, by that number, stays, because NOTIFY is repeated until it is
-/// answered. In shares that do not let callers in from there (`net=`, reserved ports) nothing is given back.
+/// A host reports its restart, by FREE_ALL or NOTIFY, which releases its earlier locks. `state` is its new state
+/// number, if it sent one; locks taken under that number stay, because NOTIFY is repeated until it is answered. In
+/// shares that do not admit callers from there (`net=`, reserved ports), nothing is released.
 ///
-/// A datagram is a reason to ask the host over TCP and no more: whoever claims its address could free its locks. Where it does
-/// not answer, the datagram is not answered either but by an error, so that it is sent again.
+/// A datagram is only a reason to ask the host over TCP, because a forged address could free the locks of another
+/// host. If the host does not answer, the datagram gets an error, so that it is sent again.
 pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32>) -> Result<(), Reply> {
     let Ok(host) = host(cx, name) else { return Ok(()) };
     let table = &cx.server.locking.table;
@@ -472,7 +475,7 @@ pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32
     };
     let is_older = |since: Option<u32>| match (since, state) {
         (Some(since), Some(now)) => now.wrapping_sub(since).cast_signed() > 0,
-        // What it has locked without a number could be of any time.
+        // Locks without a state number could be from any time.
         (None, _) => proven,
         (_, None) => true,
     };
@@ -482,15 +485,15 @@ pub(super) async fn restarted(cx: &Context<'_>, name: &Object, state: Option<u32
     Ok(())
 }
 
-/// The number of a host's state, by its own status monitor.
+/// The state number of a host, queried from its status monitor.
 async fn state_by_tcp(cx: &Context<'_>, host: &HostId) -> Option<u32> {
-    // One question to a host at a time, whoever claims to be it.
+    // One query per host at a time, whoever claims to be it.
     let place = cx.server.locking.questions.enter(host.addr)?;
     let asked = Name { name: super::monitors::name_for(cx.server, host.addr)? };
     match callback::stat(&way(cx.server, host.addr), &place, &asked).await {
         Ok(answer) => Some(answer.state).filter(|state| *state != 0),
         Err(e) => {
-            tracing::debug!(host = %host.addr, "a restart that a datagram tells of was not confirmed: {e}");
+            tracing::debug!(host = %host.addr, "could not confirm a restart that a datagram reported: {e}");
             None
         }
     }

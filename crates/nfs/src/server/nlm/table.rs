@@ -1,17 +1,19 @@
-//! What hosts hold by NLM: names for their lock owners, requests that wait, share modes.
+//! What hosts hold through NLM: the names of their lock owners, blocked requests, share modes.
 //!
-//! Spec: RFC 1813 appendix II. Owns: the names, and the opens that share modes are. Does not: keep ranges; those are in the
+//! See RFC 1813 appendix II. The table owns the names, and the opens that represent share modes. Ranges are in the
 //! table of opens, beside those of SMB and NFSv4.
 //!
-//! A host is an address and the name that it gives itself: one of the two alone would let one host give back what another
-//! one holds. A caller makes as many names as it likes, so memory is counted by where calls come from ([`Source`]), in the
-//! budget of NFSv4's state: whoever takes all that its address may have leaves the others theirs.
+//! A host is identified by its address and the name that it claims: either of the two alone would let one host
+//! release what another one holds. A caller can invent any number of names, so memory is charged to the address from
+//! which calls come ([`Source`]), in the budget of NFSv4's state: an address that uses up its part leaves the others
+//! theirs.
 //!
-//! An owner is forgotten with its last range. While a request to lock is under way ([`Entered`]) it stays, whatever others unlock
-//! or free in between: the request would lock under a name that nobody could unlock by.
+//! An owner is forgotten with its last range. While a LOCK request is running ([`Entered`]), its owner stays,
+//! whatever other requests unlock or free meanwhile: otherwise the request would lock under a name by which nobody
+//! could unlock.
 //!
-//! Locking: one mutex, for short sections. What is decided with the table of opens is decided under it; that table never
-//! asks back.
+//! Locking: one mutex, held for short sections. Decisions that involve the table of opens are made under it; that
+//! table never calls back.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -29,30 +31,30 @@ use weft_wire::nlm::Object;
 use crate::server::file_id::FileId;
 use crate::server::v4::state::Ranges;
 
-/// What a host is charged, its name not counted.
+/// Memory charged for a host, without its name.
 pub(super) const HOST_BYTES: usize = 1024;
-/// A lock owner, its name not counted.
+/// Memory charged for a lock owner, without its name.
 pub(super) const OWNER_BYTES: usize = 1024;
-/// A file where an owner holds ranges, or one with a share mode.
+/// Memory charged for a file in which an owner holds ranges, or for one with a share mode.
 pub(super) const FILE_BYTES: usize = 512;
-/// A request that waits: its task, and the connection by which its client will be told.
+/// Memory charged for a blocked request: its task, and the connection by which its client will be told.
 pub(super) const WAIT_BYTES: usize = 16 << 10;
-/// Lock owners of a host.
+/// Most lock owners of a host.
 pub(super) const MAX_OWNERS: usize = 16_384;
-/// Requests of a host that wait.
+/// Most blocked requests of a host.
 pub(super) const MAX_BLOCKED: usize = 1024;
-/// Share modes of a host.
+/// Most share modes of a host.
 pub(super) const MAX_SHARES: usize = 16_384;
 
-/// A host.
+/// A host that calls the lock manager.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HostId {
     pub addr: IpAddr,
-    /// By its own words.
+    /// The name that it claims.
     pub name: Bytes,
 }
 
-/// Who locks: a process of a host, as the host tells them apart. The store's names are per share.
+/// A lock owner: a process of a host, as the host distinguishes them. The store's ids of lock owners are per share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct OwnerId {
     pub share: ShareId,
@@ -62,31 +64,31 @@ pub(super) struct OwnerId {
 
 struct Owner {
     id: LockOwner,
-    /// The host's state number when it locked last, if it has said so.
+    /// The host's state number at its last LOCK, if it sent one.
     state: Option<u32>,
-    /// Files where it holds ranges, or is about to.
+    /// Files in which it holds ranges or is about to.
     files: HashMap<NodeId, LockedFile>,
     _charge: Charge,
 }
 
-/// A file where an owner holds ranges, waits for one, or has requests under way.
+/// A file in which an owner holds ranges, waits for one, or has running requests.
 struct LockedFile {
     ranges: Arc<Ranges>,
-    /// Requests to lock that are under way: [`Entered`] in number.
+    /// Number of running LOCK requests, each an [`Entered`].
     pending: usize,
 }
 
-/// A request to lock that is under way. Its owner is known until this is dropped, and afterwards if it holds something by then or
-/// waits for it.
+/// A running LOCK request. Its owner stays in the table until this is dropped, and longer if the owner then holds or
+/// awaits a lock.
 pub(super) struct Entered<'a> {
     table: &'a Table,
     host: &'a HostId,
     owner: &'a OwnerId,
     node: NodeId,
     opens: &'a Opens,
-    /// The store's name of the owner.
+    /// The store's id of the owner.
     pub id: LockOwner,
-    /// What its ranges in the file are charged.
+    /// The memory charge for its ranges in the file.
     pub ranges: Arc<Ranges>,
 }
 
@@ -98,7 +100,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A request that waits.
+/// A blocked request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Wish {
     pub owner: OwnerId,
@@ -109,11 +111,11 @@ pub(super) struct Wish {
 }
 
 pub(super) struct Blocked {
-    /// Tells this wait from an earlier one of the same wish.
+    /// Distinguishes this wait from an earlier one for the same lock.
     pub number: u64,
     pub cookie: Object,
     pub waiting: AbortHandle,
-    /// It is locked, and the host has not said yet that it knows.
+    /// The lock is granted, and the host has not acknowledged that yet.
     pub granted: bool,
     _charge: Charge,
 }
@@ -134,12 +136,12 @@ impl Host {
 #[derive(Default)]
 struct Hosts {
     known: HashMap<HostId, Host>,
-    /// Of each owner in `known`, by the store's name for it.
+    /// The NLM names of each owner in `known`, by the store's id.
     words: HashMap<(ShareId, LockOwner), (Object, u32)>,
     next: u64,
 }
 
-/// What a host held, to be given back by whoever took it out of the table.
+/// What a host held; whoever took it out of the table releases it.
 #[derive(Default)]
 pub(super) struct Freed {
     pub ranges: Vec<(FileId, LockOwner)>,
@@ -153,17 +155,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty one, whose hosts are charged to `budget`.
+    /// An empty table, whose memory is charged to `budget`.
     pub fn new(budget: Budget) -> Table {
         Table { hosts: Mutex::default(), budget }
     }
 
-    // Each section leaves the maps whole, also when it panics for want of memory.
+    // Every section leaves the maps consistent, even if it panics because memory runs out.
     fn hosts(&self) -> MutexGuard<'_, Hosts> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An owner is about to lock something in `node`. `state` is the host's state number.
+    /// Enters an owner that is about to lock something in `node`. `state` is the host's state number.
     pub fn enter<'a>(
         &'a self,
         host: &'a HostId,
@@ -181,7 +183,7 @@ impl Table {
                 if known.owners.len() >= MAX_OWNERS {
                     return Err(Full);
                 }
-                // Its words are kept twice.
+                // The owner's name is stored twice.
                 let words = owner.owner.0.len().saturating_mul(2);
                 let _charge = charge(OWNER_BYTES.saturating_add(words))?;
                 let new = Owner { id: opens.lock_owner(), state: None, files: HashMap::new(), _charge };
@@ -206,7 +208,7 @@ impl Table {
         }
     }
 
-    /// One request less is under way.
+    /// One request fewer is running.
     fn ended(&self, host: &HostId, owner: &OwnerId, node: NodeId) {
         let mut hosts = self.hosts();
         let owner = hosts.known.get_mut(host).and_then(|host| host.owners.get_mut(owner));
@@ -215,32 +217,32 @@ impl Table {
         }
     }
 
-    /// What an owner's ranges in a file are charged.
+    /// The memory charge for an owner's ranges in a file.
     pub fn ranges(&self, host: &HostId, owner: &OwnerId, node: NodeId) -> Option<Arc<Ranges>> {
         Some(self.hosts().known.get(host)?.owners.get(owner)?.files.get(&node)?.ranges.clone())
     }
 
-    /// Whether a host holds anything or waits for it.
+    /// Whether a host holds or awaits anything.
     pub fn knows(&self, host: &HostId) -> bool {
         self.hosts().known.contains_key(host)
     }
 
-    /// The addresses of those that do.
+    /// The addresses of hosts that do.
     pub fn addresses(&self) -> HashSet<IpAddr> {
         self.hosts().known.keys().map(|host| host.addr.to_canonical()).collect()
     }
 
-    /// The store's name of an owner, if it has one.
+    /// The store's id of an owner, if it has one.
     pub fn owner(&self, host: &HostId, owner: &OwnerId) -> Option<LockOwner> {
         Some(self.hosts().known.get(host)?.owners.get(owner)?.id)
     }
 
-    /// Whose lock this is: the host's own words.
+    /// The NLM name of a lock's owner.
     pub fn words(&self, share: ShareId, id: LockOwner) -> Option<(Object, u32)> {
         self.hosts().words.get(&(share, id)).cloned()
     }
 
-    /// Forgets that the owner locks in `node`, unless it still does, waits there, or is about to.
+    /// Forgets that the owner locks in `node`, unless it holds or awaits a range there, or is about to lock one.
     pub fn leave(&self, host: &HostId, owner: &OwnerId, node: NodeId, holds: impl FnOnce(LockOwner) -> bool) {
         let hosts = &mut *self.hosts();
         let Some(known) = hosts.known.get_mut(host) else { return };
@@ -259,8 +261,8 @@ impl Table {
         hosts.tidy(host);
     }
 
-    /// Notes that a request waits, by the handle that ends the wait. `None`: it waited already, and keeps to that; its
-    /// cookie is this one from now on.
+    /// Registers a blocked request with the handle that ends its wait. `None`: it is already waiting; that wait
+    /// continues with the new cookie.
     pub fn block(
         &self,
         host: &HostId,
@@ -271,7 +273,7 @@ impl Table {
         let hosts = &mut *self.hosts();
         hosts.next = hosts.next.wrapping_add(1);
         let number = hosts.next;
-        // Whoever waits has entered as an owner.
+        // A blocked request has entered its owner.
         let source = Source::of_ip(host.addr);
         let host = hosts.known.get_mut(host).ok_or(Full)?;
         if let Some(known) = host.blocked.get_mut(wish) {
@@ -287,8 +289,8 @@ impl Table {
         Ok(Some(number))
     }
 
-    /// Lets a request that waits try once more: `attempt` locks what it wishes. Gives the cookie for telling so, `None` when
-    /// nobody waits any more: then nothing is locked, because a CANCEL comes before or after this and not within.
+    /// Lets a blocked request try again: `attempt` takes the lock. Returns the cookie for GRANTED, or `None` if
+    /// nobody waits any more. Then nothing is locked: a CANCEL is processed before or after this, never in between.
     pub fn poll_granted(
         &self,
         host: &HostId,
@@ -307,7 +309,7 @@ impl Table {
         })
     }
 
-    /// The wait is over, however: takes it out. With a number, only if it is that wait.
+    /// The wait has ended, for whatever reason; removes it. With a number, only if it is that wait.
     pub fn unblock(&self, host: &HostId, wish: &Wish, number: Option<u64>) -> Option<Blocked> {
         let mut hosts = self.hosts();
         let known = hosts.known.get_mut(host)?;
@@ -319,7 +321,7 @@ impl Table {
         blocked
     }
 
-    /// Changes or enters the share mode of an owner: `change` is asked where there is one, `new` where there is none.
+    /// Changes or creates the share mode of an owner: calls `change` if there is one, `new` otherwise.
     pub fn share(
         &self,
         host: &HostId,
@@ -346,7 +348,7 @@ impl Table {
         done
     }
 
-    /// Takes a share mode out.
+    /// Removes a share mode.
     pub fn unshare(&self, host: &HostId, file: FileId, owner: &Object) -> Option<Open> {
         let mut hosts = self.hosts();
         let open = hosts.known.get_mut(host)?.shares.remove(&(file, owner.clone()));
@@ -354,8 +356,8 @@ impl Table {
         open.map(|(open, _)| open)
     }
 
-    /// Takes out what a host holds, and ends its waits: in each share of which `goes` says so, by the state number that the
-    /// host had when it locked (share modes have none).
+    /// Removes what a host holds, and ends its waits, in every share for which `goes` returns true, given the host's
+    /// state number at the time of its lock (share modes have none).
     pub fn free(&self, host: &HostId, goes: impl Fn(ShareId, Option<u32>) -> bool) -> Freed {
         let hosts = &mut *self.hosts();
         let mut freed = Freed::default();
@@ -366,7 +368,7 @@ impl Table {
             freed.ranges.extend(
                 known.files.keys().map(|node| (FileId { share: owner.share, node: *node }, known.id)),
             );
-            // What a request that is under way will lock can be given back by this name alone.
+            // A lock that a running request will take can be released by this name alone.
             known.files.retain(|_, file| file.pending > 0);
             gone.insert(owner.clone());
         }

@@ -1,4 +1,4 @@
-//! Hosts that lock, without a network; only a client that is told of its lock listens on loopback.
+//! Hosts that lock, without a network; only a client that receives GRANTED listens on loopback.
 
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -67,7 +67,7 @@ fn owners_of_one_host_and_of_two_keep_each_other_out() {
         assert_eq!(locked(server, HERE, &wish(part(file, 1, 0, 10), true, false)).await, Status::GRANTED);
         assert_eq!(locked(server, HERE, &wish(part(file, 2, 9, 1), false, false)).await, Status::DENIED);
         assert_eq!(locked(server, HERE, &wish(part(file, 2, 10, 0), true, false)).await, Status::GRANTED);
-        // The same words from another host are somebody else's.
+        // The same owner name from another host is another owner.
         assert_eq!(locked(server, THERE, &wish(part(file, 1, 5, 1), true, false)).await, Status::DENIED);
         let holder = tested(server, THERE, part(file, 1, 100, 1), false).await.unwrap_err();
         assert_eq!((holder.svid, holder.owner, holder.exclusive), (2, object("2@box"), true));
@@ -76,7 +76,7 @@ fn owners_of_one_host_and_of_two_keep_each_other_out() {
         assert_eq!(unlocked(server, HERE, part(file, 2, 0, 0)).await, Status::GRANTED);
         assert_eq!(tested(server, THERE, part(file, 1, 0, 0), true).await, Ok(Status::GRANTED));
         assert_eq!(server.locking.table.len(), 0, "nothing is kept of hosts without locks");
-        // What no range can be.
+        // Invalid ranges.
         let beyond = part(file, 1, u64::MAX, 2);
         assert_eq!(locked(server, HERE, &wish(beyond, true, false)).await, Status::FBIG);
         let nowhere = Handle::new(&[1; 40]).unwrap();
@@ -104,13 +104,13 @@ fn locks_of_smb_and_of_version_4_stand_in_the_same_table() {
         opens.try_set_range(node, four, Range::new(20, 5).unwrap(), false).unwrap();
         assert_eq!(locked(server, HERE, &wish(part(file, 1, 20, 1), false, false)).await, Status::GRANTED);
         assert_eq!(locked(server, HERE, &wish(part(file, 1, 24, 1), true, false)).await, Status::DENIED);
-        // And the other way round.
+        // And the reverse.
         assert!(smb.try_lock(Range::new(20, 1).unwrap(), true).is_err());
     })
     .unwrap();
 }
 
-/// A client that is told of its lock: rpcbind and NLM at one port. Notes what it is told, and answers this.
+/// A client that receives GRANTED: rpcbind and NLM on one port. Records what it receives, and returns `answer`.
 async fn client(listener: Listener, answer: Status, told: Rc<RefCell<Vec<TestArgs>>>) {
     let port = listener.local_addr().port();
     loop {
@@ -175,14 +175,14 @@ fn who_waits_is_told_when_it_has_the_lock_and_loses_it_when_it_does_not_want_it(
             );
             let waits = wish(part(file, 2, 5, 1), true, true);
             assert_eq!(locked(server, HERE, &waits).await, Status::BLOCKED);
-            // Asked again before it is there: still one wait.
+            // Requested again before it is granted: still one wait.
             assert_eq!(locked(server, HERE, &waits).await, Status::BLOCKED);
             assert!(told.borrow().is_empty());
             assert_eq!(unlocked(server, THERE, part(file, 1, 0, 10)).await, Status::GRANTED);
             let opens = share.vfs.opens();
             let other = opens.lock_owner();
             let mut seen = false;
-            // The wait is over once the table knows no more of it.
+            // The wait has ended once the table no longer contains it.
             while !seen || server.locking.table.waits() > 0 {
                 seen = !told.borrow().is_empty();
                 rt::yield_now().await;
@@ -264,11 +264,11 @@ fn share_modes_meet_those_of_others() {
         assert_eq!(ask(procedure::SHARE, &share("a", SHARE_READ, SHARE_WRITE)).await, Status::GRANTED);
         assert_eq!(ask(procedure::SHARE, &share("b", SHARE_WRITE, 0)).await, Status::DENIED);
         assert_eq!(ask(procedure::SHARE, &share("b", SHARE_READ, 0)).await, Status::GRANTED);
-        // An open of SMB to write is refused, too.
+        // An SMB open for writing is refused, too.
         let opens = server.shares[0].vfs.opens();
         let writes = Opening::new(Rights::WRITE, Rights::ALL, opens.key());
         assert!(opens.try_open(node, &writes).is_err());
-        // It changes its mind, and then it leaves.
+        // It cancels, and later leaves.
         assert_eq!(ask(procedure::SHARE, &share("a", SHARE_READ, 0)).await, Status::GRANTED);
         assert_eq!(ask(procedure::SHARE, &share("b", SHARE_WRITE, SHARE_READ)).await, Status::DENIED);
         assert_eq!(ask(procedure::UNSHARE, &share("a", SHARE_READ, 0)).await, Status::GRANTED);
@@ -305,7 +305,7 @@ fn after_a_restart_those_come_first_who_had_locks() {
         let theirs = wish(part(file, 9, 50, 1), true, false);
         assert_eq!(locked(&second, THERE, &theirs).await, Status::DENIED_GRACE_PERIOD);
         assert_eq!(locked(&second, HERE, &again).await, Status::GRANTED);
-        // The host says that it has restarted itself: nothing remains to be taken again.
+        // The host reports its own restart: nothing remains to be reclaimed.
         let notify = Notify { name: object("box"), state: 7 };
         call::<()>(&second, HERE, procedure::FREE_ALL, &notify).await;
     })
@@ -319,7 +319,7 @@ fn after_a_restart_those_come_first_who_had_locks() {
     .unwrap();
 }
 
-/// A host that takes connections and says nothing.
+/// A host that accepts connections and never replies.
 #[test]
 fn answers_that_a_host_does_not_take_hold_few_connections() {
     rt::block_on(async {
@@ -334,7 +334,7 @@ fn answers_that_a_host_does_not_take_hold_few_connections() {
     .unwrap();
 }
 
-/// A server with so much memory for the state of clients, whose share takes callers from these ports.
+/// A server with this much memory for clients' state, whose share admits these ports.
 fn server_with(state_memory: usize, ports: Ports) -> Arc<Server> {
     let mut share = Served::new("ram", Vfs::new(Ram::new(16 << 20)));
     share.rules.nfs.ports = Some(ports);
@@ -390,7 +390,7 @@ fn byte_ranges_are_counted_as_what_their_address_holds() {
         }
         assert!(ranges > 100 && server.states.budget.used_bytes() <= MEMORY / 5, "{ranges}");
         assert_eq!(locked(server, THERE, &wish(part(file, 1, 1, 1), true, false)).await, Status::GRANTED);
-        // Who has no room left cannot split a lock, and can give one back.
+        // Without memory, a lock cannot be split but can be released.
         let mut split = Status::GRANTED;
         for at in [5, 15, 25] {
             split = unlocked(server, HERE, part(other, 1, at, 1)).await;
@@ -432,7 +432,7 @@ fn hosts_that_hold_nothing_are_not_remembered_at_the_cost_of_others() {
                 results_of(server, of(1, n), Credential::None, number, &args).await;
             assert_eq!(answer.unwrap().status, Status::GRANTED);
         }
-        // A network whose hosts all hold something has no more of them; another one has its own part.
+        // A network whose hosts all hold something gets no further ones; another network has its own part.
         let mut granted = 0;
         while locked_by(server, of(1, granted), &wish(part(file, 1, granted.into(), 1), true, false)).await
             == Ok(Status::GRANTED)
@@ -480,7 +480,7 @@ fn hosts_are_remembered_for_as_long_as_they_may_have_something_to_take_again() {
             assert_eq!(remembered(server), 2, "they may come");
             let again = LockArgs { reclaim: true, ..wish(part(file, 1, 0, 1), true, false) };
             assert_eq!(locked(server, HERE, &again).await, Status::GRANTED);
-            // Who did not come has nothing; who holds something stays.
+            // Hosts that did not return hold nothing; hosts that hold something stay.
             crate::server::monitors::sweep(server, minutes(2));
             crate::server::monitors::sweep(server, minutes(60));
             assert_eq!(remembered(server), 1);
@@ -502,7 +502,7 @@ fn hosts_are_remembered_for_as_long_as_they_may_have_something_to_take_again() {
     life(&|server, _| assert!(!server.monitors.any_before(), "nobody waits for anybody"));
 }
 
-/// How a host says that it has restarted, and what it is answered.
+/// Sends a restart notification; returns the reply.
 async fn notified(server: &Server, peer: Peer, state: u32) -> Result<(), Reply> {
     let change = nsm::Change { name: object("box"), state };
     let number = (nsm::PROGRAM, nsm::VERSION, nsm::procedure::NOTIFY);
@@ -533,7 +533,7 @@ fn a_restart_that_is_told_late_or_twice_frees_nothing_that_was_locked_since() {
             assert_eq!((held(1).await, held(2).await), (before, after), "{state}");
         }
         assert_eq!(server.locking.table.len(), 0);
-        // FREE_ALL knows no numbers.
+        // FREE_ALL has no state number.
         assert_eq!(locked(server, HERE, &since(1, 9)).await, Status::GRANTED);
         freed(server, here).await.unwrap();
         assert!(!held(1).await);
@@ -541,7 +541,7 @@ fn a_restart_that_is_told_late_or_twice_frees_nothing_that_was_locked_since() {
     .unwrap();
 }
 
-/// A client's rpcbind and status monitor, which goes by this state.
+/// A client's rpcbind and status monitor, with this state number.
 async fn monitor(listener: Listener, state: Rc<Cell<u32>>) {
     let port = listener.local_addr().port();
     loop {
@@ -585,7 +585,7 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
             .unwrap();
         let udp = Peer::Udp(HERE.parse().unwrap());
         let mine = wish(part(file, 1, 0, 0), true, false);
-        // Nobody was seen there: the lock would be whoever's address is claimed.
+        // That address has not connected: the lock would be kept for a claimed address.
         assert_eq!(locked_by(server, udp, &mine).await, Err(Reply::AuthError(AuthStat::TOOWEAK)));
         assert_eq!(locked(server, HERE, &mine).await, Status::GRANTED);
         let held = async || tested(server, THERE, part(file, 9, 0, 1), true).await.is_err();
@@ -597,14 +597,14 @@ fn a_datagram_in_a_hosts_name_frees_its_locks_only_where_the_host_says_the_same(
         }
         freed(server, udp).await.unwrap();
         assert!(held().await);
-        // Its status monitor does not say.
+        // Its status monitor does not answer.
         state.set(0);
         assert_eq!(notified(server, udp, 3).await, Err(Reply::SystemError));
         assert!(held().await);
         state.set(3);
         notified(server, udp, 3).await.unwrap();
         assert!(!held().await);
-        // Of hosts that hold nothing nobody is asked.
+        // No host without locks is queried.
         state.set(0);
         notified(server, udp, 5).await.unwrap();
     })
@@ -694,7 +694,7 @@ fn users_of_a_host_neither_lock_nor_free_in_exports_for_reserved_ports() {
     .unwrap();
 }
 
-/// Whoever writes to the network writes any address, too; that is what `xprtsec=mtls` is for.
+/// Whoever can write to the network can forge any address; `xprtsec=mtls` protects against that.
 #[test]
 fn who_shows_no_certificate_neither_locks_nor_frees_in_exports_that_ask_for_one() {
     let mut share = Served::new("ram", Vfs::new(Ram::new(16 << 20)));

@@ -1,7 +1,7 @@
-//! ACCESS. Spec: RFC 1813 3.3.4.
+//! ACCESS (RFC 1813 3.3.4).
 //!
-//! A server that is not root grants every right that makes sense for the kind of node, and the operation itself finds
-//! out; executing is left to the mode bits, since the client does it without asking again.
+//! A server that is not root grants every right that is meaningful for the type of node, and the operation itself
+//! finds out; execution follows the mode bits, because the client executes without asking again.
 
 use weft_store::Kind;
 use weft_wire::nfs3::{AccessArgs, AccessOk, AttrOnly, Outcome, access};
@@ -35,7 +35,7 @@ pub(in crate::server) async fn access(cx: &Context<'_>, args: AccessArgs) -> Out
             add(WRITE, access::MODIFY | access::EXTEND);
             add(EXECUTE, access::EXECUTE);
         }
-        // Clients open pipes, sockets and devices themselves and have only our word for who may.
+        // Clients open pipes, sockets and devices themselves, so this reply alone decides who may.
         Kind::Special(_) => add(WRITE, access::MODIFY | access::EXTEND),
         Kind::Symlink => {}
     }

@@ -1,6 +1,6 @@
-//! COMMIT. Spec: RFC 1813 3.3.21.
+//! COMMIT (RFC 1813 3.3.21).
 //!
-//! The whole file is made durable whatever range was asked for, which the RFC allows.
+//! Whatever range was requested, the whole file is made durable, which the RFC allows.
 
 use weft_store::Kind;
 use weft_wire::nfs3::{CommitArgs, CommitOk, Outcome, Status, WccOnly};
@@ -18,7 +18,7 @@ pub(in crate::server) async fn commit(cx: &Context<'_>, args: CommitArgs) -> Out
         Err(e) => return failed(status(&e), WccOnly::default()),
     };
     let done = if before.kind == Kind::File {
-        // Any descriptor will do: what is made durable is the file, not what was written by it.
+        // Any descriptor will do, because fsync makes the file durable, not the writes of one descriptor.
         match cx.server.files.open(&node.share.vfs, node.file(), false).await {
             Ok(file) => cx.server.run.commit(&node.share.vfs, &file).await.map_err(|e| status(&e)),
             Err(e) => Err(status(&e)),

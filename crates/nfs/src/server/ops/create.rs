@@ -1,4 +1,4 @@
-//! CREATE. Spec: RFC 1813 3.3.8.
+//! CREATE (RFC 1813 3.3.8).
 
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Exists, Make, SetAttr};
@@ -40,7 +40,7 @@ async fn make(
         Exists::Fail | Exists::Verifier(_) => None,
     };
     let Some(known) = known else { return make_in(cx, dir, name, Make::File, exists, set).await };
-    // An existing file that would be truncated: those who have it open may forbid that, and so may its mode.
+    // Truncating an existing file: its other opens may deny that, and so may its mode.
     if set.size.is_some() {
         cx.caller.check_data(&known, WRITE)?;
         dir.admit(cx, &known, guard::data(WRITE)).await?;

@@ -1,4 +1,4 @@
-//! FSINFO. Spec: RFC 1813 3.3.19.
+//! FSINFO (RFC 1813 3.3.19).
 
 use weft_wire::nfs3::{
     AttrOnly, FSF_CANSETTIME, FSF_HOMOGENEOUS, FSF_LINK, FSF_SYMLINK, FsinfoOk, ObjectArgs, Outcome, Time,
@@ -8,7 +8,7 @@ use super::{failed, failed_at};
 use crate::server::attributes::MAX_FILE_SIZE;
 use crate::server::context::Context;
 
-/// READ and WRITE go best by whole pages.
+/// READ and WRITE perform best in whole pages.
 const MULTIPLE: u32 = 4096;
 
 pub(in crate::server) async fn fsinfo(cx: &Context<'_>, args: ObjectArgs) -> Outcome<FsinfoOk, AttrOnly> {

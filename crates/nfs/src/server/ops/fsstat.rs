@@ -1,4 +1,4 @@
-//! FSSTAT. Spec: RFC 1813 3.3.18.
+//! FSSTAT (RFC 1813 3.3.18).
 
 use weft_wire::nfs3::{AttrOnly, FsstatOk, ObjectArgs, Outcome};
 

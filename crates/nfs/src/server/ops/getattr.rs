@@ -1,4 +1,4 @@
-//! GETATTR. Spec: RFC 1813 3.3.1.
+//! GETATTR (RFC 1813 3.3.1).
 
 use weft_wire::nfs3::{GetattrArgs, GetattrOk, Outcome};
 

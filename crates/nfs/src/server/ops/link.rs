@@ -1,4 +1,4 @@
-//! LINK. Spec: RFC 1813 3.3.15.
+//! LINK (RFC 1813 3.3.15).
 
 use weft_store::Kind;
 use weft_store::opens::{Access, Rights};
@@ -18,7 +18,7 @@ pub(in crate::server) async fn link(cx: &Context<'_>, args: LinkArgs) -> Outcome
             let above = dir.getattr().await?;
             cx.caller.check_make(&above)?;
             dir.admit(cx, &above, guard::making(Kind::File)).await?;
-            // Its holders have it by the names that it has (RFC 8881 10.4).
+            // A delegation covers the names that the file has, so it is recalled (RFC 8881 10.4).
             file.pass(Access::Rename, Rights::NONE).await?;
             dir.vfs().link(file.id, dir.id, &args.link.name.0).await
         };

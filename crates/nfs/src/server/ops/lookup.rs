@@ -1,4 +1,4 @@
-//! LOOKUP. Spec: RFC 1813 3.3.3.
+//! LOOKUP (RFC 1813 3.3.3).
 
 use weft_store::{Error, Kind};
 use weft_wire::nfs3::{AttrOnly, LookupArgs, LookupOk, Outcome};

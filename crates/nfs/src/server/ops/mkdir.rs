@@ -1,4 +1,4 @@
-//! MKDIR. Spec: RFC 1813 3.3.9.
+//! MKDIR (RFC 1813 3.3.9).
 
 use weft_store::Make;
 use weft_wire::nfs3::{CreateOk, MkdirArgs, Outcome, WccOnly};

@@ -1,6 +1,6 @@
-//! MKNOD. Spec: RFC 1813 3.3.11.
+//! MKNOD (RFC 1813 3.3.11).
 //!
-//! A device that a client makes is a way into the host: only root may, where it is not squashed.
+//! A device node made by a client would give access to the host's devices: only unsquashed root may create one.
 
 use weft_store::{Make, Special};
 use weft_wire::nfs3::{CreateOk, FileType, MknodArgs, Node, Outcome, Status, WccOnly};

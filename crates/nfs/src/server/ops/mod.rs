@@ -1,8 +1,7 @@
 //! The procedures of NFS version 3, one file each.
 //!
-//! Spec: RFC 1813 3.3. Does not: parse or emit.
-//!
-//! Every procedure is a plain `async fn` of its arguments; what several need is here.
+//! See RFC 1813 3.3. `dispatch` parses and emits. Every procedure is a plain `async fn` of its arguments; common
+//! parts are here.
 
 mod access;
 mod commit;
@@ -63,7 +62,7 @@ use super::context::{Context, Node};
 use super::file_id::FileId;
 use super::guard;
 
-/// How long a request waits for what others cache.
+/// How long a request waits for others to give back cached state.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Node<'_> {
@@ -71,13 +70,13 @@ impl Node<'_> {
         &self.share.vfs
     }
 
-    /// Attributes. A file whose last name was removed is stale, even while somebody else holds it.
+    /// The attributes. A file whose last name was removed is stale, even while somebody else has it open.
     async fn getattr(&self) -> Result<Attr, Error> {
         let attr = self.vfs().getattr(self.id).await?;
         if attr.kind == Kind::File && attr.nlink == 0 { Err(Error::Stale) } else { Ok(attr) }
     }
 
-    /// post_op_attr: attributes if they can be had.
+    /// post_op_attr: the attributes, if available.
     async fn post(&self) -> PostOpAttr {
         self.getattr().await.ok().map(|attr| self.attributes(&attr))
     }
@@ -94,8 +93,9 @@ impl Node<'_> {
         WccData { before, after: self.post().await }
     }
 
-    /// Asks those who have the node open, by whatever protocol: their share modes, and what they cache. Who does not give
-    /// that back soon makes the client ask again (NFS3ERR_JUKEBOX): it may have no patience for a whole lease.
+    /// Checks the access against other opens of the node, over every protocol: their share modes, and what they
+    /// cache. If a holder does not give back its cached state soon, the client is told to try again
+    /// (NFS3ERR_JUKEBOX): it may not be willing to wait for a whole lease.
     async fn pass(&self, access: Access, rights: Rights) -> Result<(), Error> {
         let opens = self.vfs().opens();
         if let Some(passed) = opens.pass(self.id, access, rights).now_or_never() {
@@ -107,7 +107,7 @@ impl Node<'_> {
         }
     }
 
-    /// The file, for reading or writing this range, which no lock of SMB may be in the way of.
+    /// The file, for reading or writing this range; a conflicting SMB lock is an error.
     async fn open(
         &self,
         cx: &Context<'_>,
@@ -131,14 +131,14 @@ async fn failed_at<T>(node: &Node<'_>, e: &Error) -> Outcome<T, AttrOnly> {
     failed(status(e), AttrOnly { attributes: node.post().await })
 }
 
-/// The directory of a change to one of its names, and how it was before.
+/// The directory in which a name changes, and its attributes before the change.
 async fn begin<'a>(cx: &Context<'a>, dir: &Handle) -> Result<(Node<'a>, Option<WccAttr>), Status> {
     let dir = cx.node(dir).await?;
     let before = dir.before().await;
     Ok((dir, before))
 }
 
-/// The end of CREATE, MKDIR and SYMLINK.
+/// The last part of CREATE, MKDIR and SYMLINK.
 async fn created(
     cx: &Context<'_>,
     dir: &Node<'_>,
@@ -156,7 +156,7 @@ async fn created(
     }
 }
 
-/// MKDIR and SYMLINK: never replaces.
+/// MKDIR and SYMLINK, which never replace.
 async fn make(
     cx: &Context<'_>,
     object: &DirOp,
@@ -175,7 +175,7 @@ async fn make(
     created(cx, &dir, before, made).await
 }
 
-/// A new node, the caller's own.
+/// A new node, owned by the caller.
 async fn make_in(
     cx: &Context<'_>,
     dir: &Node<'_>,
@@ -190,15 +190,15 @@ async fn make_in(
     dir.admit(cx, &attr, guard::making(kind)).await?;
     let set = cx.caller.owned(set, &attr);
     let (made, new, unsettled) = dir.vfs().make(dir.id, name, make, exists, set).await?;
-    // Before it is flushed, which takes time: who may use it is told by what it inherits. And whether or not that can be flushed:
-    // whoever asks again finds it, and makes nothing.
+    // Before the flush, which takes time: the inherited descriptor decides who may use the node. And even if the
+    // flush fails: a repeated request finds the node and creates nothing.
     let handed = if new { dir.hand_down(cx, &attr, &made).await } else { Ok(()) };
     dir.vfs().settle(unsettled).await?;
     handed?;
     Ok(made)
 }
 
-/// Whether the name of a node may go away, and which node it is. Directories have no share modes of their own.
+/// Whether a node's name may be removed, and which node it is. Directories have no share modes of their own.
 async fn removable(cx: &Context<'_>, dir: &Node<'_>, name: &[u8], access: Access) -> Result<NodeId, Error> {
     let attr = dir.vfs().lookup(dir.id, name, false).await?;
     let above = dir.getattr().await?;

@@ -1,11 +1,11 @@
-//! PATHCONF. Spec: RFC 1813 3.3.20.
+//! PATHCONF (RFC 1813 3.3.20).
 
 use weft_wire::nfs3::{AttrOnly, ObjectArgs, Outcome, PathconfOk};
 
 use super::{failed, failed_at};
 use crate::server::context::Context;
 
-/// Hard links of a file, at most: the smallest of the common file systems (ext4).
+/// Most hard links of a file: the smallest limit of the common file systems (ext4).
 const LINK_MAX: u32 = 65_000;
 /// Longest name (NAME_MAX).
 const NAME_MAX: u32 = 255;

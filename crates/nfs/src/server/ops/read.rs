@@ -1,7 +1,7 @@
-//! READ. Spec: RFC 1813 3.3.6.
+//! READ (RFC 1813 3.3.6).
 //!
-//! The data is a range of the open file that nobody has read yet; where it goes is between the call's ticket and the
-//! transport.
+//! The data is a range of the open file that has not been read yet; the call's ticket and the transport decide where
+//! it is placed.
 
 use weft_machine::Payload;
 use weft_store::opens::{Access, Rights};

@@ -1,7 +1,7 @@
-//! READDIR, and what it shares with READDIRPLUS. Spec: RFC 1813 3.3.16.
+//! READDIR, and what it shares with READDIRPLUS (RFC 1813 3.3.16).
 //!
 //! The store does not list "." and "..": they come first here, with cookies 1 and 2, and the store's own cookies are
-//! moved up by two. Cookies of the store stay valid as long as the directory, so the verifier is always zero.
+//! shifted by two. The store's cookies stay valid as long as the directory exists, so the verifier is always zero.
 
 use bytes::Bytes;
 use weft_store::{self as store, Error, Kind};
@@ -16,15 +16,15 @@ use crate::server::context::{Context, Node};
 use crate::server::guard;
 
 pub(super) const VERIFIER: Verifier = [0; 8];
-/// What the store's cookies are moved up by.
+/// The shift of the store's cookies.
 const OWN_COOKIES: u64 = 2;
-/// Entries asked from the store at a time.
+/// Entries requested from the store at a time.
 const MAX_BATCH: usize = 1024;
 
 /// Bytes of a listing without entries: attributes, verifier, the end of the list, eof.
 pub(super) const EMPTY_LISTING: usize = 4 + 84 + 8 + 4 + 4;
 
-/// One name, whichever of the two procedures lists it.
+/// One name, for either procedure.
 pub(super) struct Found {
     pub name: Bytes,
     pub cookie: u64,
@@ -32,22 +32,22 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Bytes of an entry3 with its list word.
+    /// Bytes of an entry3 including its "value follows" word.
     pub fn len(&self) -> usize {
         const AROUND: usize = 4 + 8 + 4 + 8;
         self.name.len().saturating_add(pad(self.name.len())).saturating_add(AROUND)
     }
 }
 
-/// What was found behind a cookie.
+/// The names after a cookie.
 pub(super) struct Names {
     pub found: Vec<Found>,
     pub eof: bool,
-    /// The caller may look a name up here: who may only read the directory learns names, and nothing of what they lead to.
+    /// The caller may look names up here; with read permission alone, it learns names and nothing about their files.
     pub enters: bool,
 }
 
-/// At most `max` names behind `cookie`.
+/// At most `max` names after `cookie`.
 pub(super) async fn names(cx: &Context<'_>, dir: &Node<'_>, cookie: u64, max: usize) -> Result<Names, Error> {
     let mut found = Vec::new();
     let attr = dir.getattr().await?;
@@ -73,7 +73,7 @@ pub(super) async fn names(cx: &Context<'_>, dir: &Node<'_>, cookie: u64, max: us
     Ok(Names { found, eof, enters })
 }
 
-/// Takes names as long as they fit; `Err` when not even the first does.
+/// Takes names as long as they fit; `Err` if even the first does not.
 pub(super) fn fit(names: Names, fits: impl FnMut(&Found) -> bool) -> Result<Names, Status> {
     let Names { mut found, eof, enters } = names;
     let (all, mut fits) = (found.len(), fits);

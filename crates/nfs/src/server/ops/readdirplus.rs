@@ -1,4 +1,4 @@
-//! READDIRPLUS. Spec: RFC 1813 3.3.17.
+//! READDIRPLUS (RFC 1813 3.3.17).
 
 use weft_machine::rt;
 use weft_wire::nfs3::{AttrOnly, EntryPlus, Name, Outcome, ReaddirplusArgs, ReaddirplusOk};
@@ -9,7 +9,7 @@ use crate::server::context::Context;
 use crate::server::file_id::FileId;
 use crate::server::handles::BYTES;
 
-/// What an entryplus3 has beyond an entry3: post_op_attr and post_op_fh3 with our handles.
+/// Bytes of an entryplus3 beyond an entry3: post_op_attr, and post_op_fh3 with our handles.
 const PLUS: usize = 4 + 84 + 4 + 4 + BYTES;
 
 pub(in crate::server) async fn readdirplus(
@@ -26,7 +26,7 @@ pub(in crate::server) async fn readdirplus(
         Ok(names) => names,
         Err(e) => return failed_at(&dir, &e).await,
     };
-    // dircount is a hint about names alone; it never keeps the first entry out.
+    // dircount is a hint that counts names only; it never excludes the first entry.
     let (mut used, mut dir_used) = (EMPTY_LISTING, 0usize);
     let fits = |entry: &Found| {
         let first = dir_used == 0;

@@ -1,4 +1,4 @@
-//! READLINK. Spec: RFC 1813 3.3.5; the target is DDP-eligible (RFC 8267 section 3), so it is a part of its own.
+//! READLINK (RFC 1813 3.3.5). The target is DDP-eligible (RFC 8267 section 3), so it is a part of its own.
 
 use bytes::Bytes;
 use weft_wire::nfs3::{AttrOnly, Outcome, ReadlinkArgs, Status, Xdr};

@@ -1,4 +1,4 @@
-//! REMOVE. Spec: RFC 1813 3.3.12.
+//! REMOVE (RFC 1813 3.3.12).
 
 use weft_store::Error;
 use weft_store::opens::Access;

@@ -1,4 +1,4 @@
-//! RENAME. Spec: RFC 1813 3.3.14. An existing target is replaced.
+//! RENAME (RFC 1813 3.3.14). An existing target is replaced.
 
 use weft_store::Error;
 use weft_store::opens::Access;

@@ -1,4 +1,4 @@
-//! RMDIR. Spec: RFC 1813 3.3.13.
+//! RMDIR (RFC 1813 3.3.13).
 
 use weft_store::Error;
 use weft_store::opens::Access;

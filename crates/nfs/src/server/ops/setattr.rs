@@ -1,4 +1,4 @@
-//! SETATTR. Spec: RFC 1813 3.3.2.
+//! SETATTR (RFC 1813 3.3.2).
 
 use weft_store::access::chmod;
 use weft_store::opens::{Access, Rights};
@@ -46,11 +46,11 @@ async fn change(
     node.admit(cx, before, guard::setting(&set)).await?;
     if let Some(size) = set.size {
         cx.caller.check_data(before, WRITE)?;
-        // What is cut off is gone: in the time after a restart those come first who may have denied that.
+        // Truncation destroys data, so in the grace period clients that may have denied it reclaim first.
         let access = if size < before.size { Access::Overwrite } else { Access::Write };
         node.pass(access, Rights::WRITE).await?;
     } else {
-        // Who caches the attributes gives them back; nobody waits, as they are no data.
+        // Clients that cache the attributes are recalled, without waiting because attributes are not data.
         let _ = node.vfs().opens().recall(node.id, None, Access::Write);
     }
     chmod::set(node.vfs(), before, set).await.map(drop)

@@ -1,4 +1,4 @@
-//! SYMLINK. Spec: RFC 1813 3.3.10. The store never follows links, so a target may be anything.
+//! SYMLINK (RFC 1813 3.3.10). The store never follows links, so a target may be anything.
 
 use weft_store::Make;
 use weft_wire::nfs3::{CreateOk, Outcome, SymlinkArgs, WccOnly};

@@ -1,4 +1,4 @@
-//! WRITE. Spec: RFC 1813 3.3.7.
+//! WRITE (RFC 1813 3.3.7).
 
 use weft_store::opens::{Access, Rights};
 use weft_store::{Attr, Error, Kind};
@@ -30,7 +30,7 @@ pub(in crate::server) async fn write(cx: &Context<'_>, args: WriteArgs) -> Outco
     }
 }
 
-/// `None` when the range lies behind the largest file.
+/// `None` if the range lies beyond the largest file size.
 async fn store(
     cx: &Context<'_>,
     node: &Node<'_>,
@@ -50,7 +50,7 @@ async fn store(
             let file = node.open(cx, before, true, (head.offset, head.count)).await?;
             match cx.put(&file, head.offset, data).await? {
                 None => break file,
-                // Locks and opens may have come while it travelled.
+                // Locks and opens may have been added while the payload travelled.
                 Some(here) => data = here,
             }
         };

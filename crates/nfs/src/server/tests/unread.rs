@@ -7,7 +7,7 @@ use weft_wire::nfs4::{self, Bitmap, Op, Readdir};
 use super::*;
 use crate::server::v4::tests::{call, root};
 
-/// A peer that has sent calls and takes no reply until it is told to.
+/// A peer that has sent calls and reads no reply until it is told to.
 struct Unread {
     calls: RefCell<VecDeque<Bytes>>,
     replies: RefCell<Vec<Outgoing>>,
@@ -28,7 +28,7 @@ impl Unread {
         })
     }
 
-    /// How many calls were not received, and the bytes of the replies.
+    /// The number of calls not received, and the bytes of the replies.
     fn stands(&self) -> (usize, usize) {
         (self.calls.borrow().len(), self.replies.borrow().iter().map(Outgoing::memory_bytes).sum())
     }
@@ -157,7 +157,7 @@ fn a_listing_waits_for_room_and_a_compound_that_has_some_says_that_it_goes_on_la
         let serving = serve(&server, &peer).await;
         // The last call needs no room.
         assert_eq!(peer.replies.borrow().len(), 1);
-        // There is room for one listing in each of the two.
+        // Both have room for one listing.
         drop(taken);
         let rest: Vec<_> = (0..63).map(|_| room.try_alloc(1 << 18)).collect();
         assert!(serving.await.is_ok());
@@ -170,7 +170,7 @@ fn a_listing_waits_for_room_and_a_compound_that_has_some_says_that_it_goes_on_la
     });
 }
 
-/// Others wait for what a call holds, or has been granted, whatever its client does.
+/// Others wait for what a call holds or was granted, whatever its client does.
 #[test]
 fn calls_go_on_while_their_client_reads_nothing() {
     let server = with_long_folder();
@@ -192,7 +192,7 @@ fn calls_go_on_while_their_client_reads_nothing() {
     });
 }
 
-/// How the call, or the compound, ended.
+/// The status of the call or compound.
 fn status(reply: &Outgoing) -> u32 {
     let Part::Bytes(bytes) = &reply.parts[0] else { panic!("{reply:?}") };
     let mut d = Decoder::new(bytes.clone());

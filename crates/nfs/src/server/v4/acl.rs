@@ -1,9 +1,10 @@
-//! Access control lists: security descriptors in the words of NFSv4, and back.
+//! Access control lists: converts between security descriptors and NFSv4 ACLs.
 //!
-//! Spec: RFC 8881 6.2.1 (nfsace4), 6.3.2 (a list of a mode), 6.4.1 (setting one); [MS-DTYP] 2.4.4 to 2.4.6.
-//! Does not: decide (`guard`), keep system lists: an audit or alarm entry is refused, as `aclsupport` says.
+//! See RFC 8881 6.2.1 (nfsace4), 6.3.2 (a list from a mode) and 6.4.1 (setting one), and [MS-DTYP] 2.4.4 to 2.4.6.
+//! `guard` evaluates descriptors. System lists are not kept: audit and alarm entries are refused, as `aclsupport`
+//! announces.
 //!
-//! The bits of masks and of inheritance are the same numbers in both worlds. Who is meant:
+//! The bits of masks and of inheritance have the same values in both. Principals map as follows:
 //!
 //! | NFSv4 | descriptor |
 //! |---|---|
@@ -37,7 +38,7 @@ const WRITES: u32 = mask::WRITE_DATA | mask::APPEND_DATA | mask::WRITE_NAMED_ATT
 const ALWAYS: u32 = mask::READ_ATTRIBUTES | mask::READ_ACL | mask::SYNCHRONIZE;
 const OWNERS: u32 = mask::WRITE_ATTRIBUTES | mask::WRITE_ACL | mask::WRITE_OWNER;
 
-/// The list of a node.
+/// The ACL of a node.
 pub(super) async fn of(node: &Node<'_>, attr: &Attr) -> Result<Acl, Status> {
     let stored = access::stored(&node.share.vfs, attr).await.map_err(|e| status(&e))?;
     Ok(match stored {
@@ -61,13 +62,13 @@ fn of_descriptor(descriptor: &SecurityDescriptor) -> Acl {
     let entries = aces.iter().filter_map(|ace| match ace {
         Ace::Allow { flags, mask, sid } => Some(entry(ace_type::ALLOWED, *flags, *mask, sid)),
         Ace::Deny { flags, mask, sid } => Some(entry(ace_type::DENIED, *flags, *mask, sid)),
-        // Conditions and the like, which decide nothing here either.
+        // Conditional and similar entries, which have no effect here either.
         Ace::Other { .. } => None,
     });
     UpTo(entries.take(weft_wire::nfs4::MAX_ACES).collect())
 }
 
-/// RFC 8881 6.3.2: each class may do what its bits say, and no more where others may.
+/// RFC 8881 6.3.2: each class has exactly the rights of its mode bits, even where another class has more.
 pub(super) fn of_mode(mode: u32, directory: bool) -> Acl {
     let rights = |bits: u32| {
         let mut rights = 0;
@@ -95,7 +96,7 @@ fn wire(kind: u32, flags: u32, mask: u32, who: &str) -> Wire {
     Wire { kind, flags, mask, who: Text(Bytes::copy_from_slice(who.as_bytes())) }
 }
 
-/// Who a SID is, and whether that is a group by number.
+/// The NFSv4 name of a SID, and whether it is a group by number.
 fn name(sid: &Sid, of: &SecurityDescriptor) -> (String, bool) {
     match () {
         () if of.owner.as_ref() == Some(sid) => ("OWNER@".into(), false),
@@ -111,7 +112,7 @@ fn name(sid: &Sid, of: &SecurityDescriptor) -> (String, bool) {
     }
 }
 
-/// The opposite; `None` is nobody (NFS4ERR_BADOWNER).
+/// The reverse; `None` if it names nobody (NFS4ERR_BADOWNER).
 fn sid(who: &str, group: bool, owner: &Sid, owning_group: &Sid) -> Option<Sid> {
     Some(match who {
         "OWNER@" => owner.clone(),
@@ -128,7 +129,7 @@ fn sid(who: &str, group: bool, owner: &Sid, owning_group: &Sid) -> Option<Sid> {
     })
 }
 
-/// Whether a list can be kept, whosever it will be.
+/// Whether an ACL can be stored, whoever will own it.
 pub(super) fn check(acl: &Acl) -> Result<(), Status> {
     let nobody = Sid::unix_user(0);
     dacl(acl, &nobody, &nobody).map(drop)
@@ -151,7 +152,7 @@ fn dacl(acl: &Acl, owner: &Sid, group: &Sid) -> Result<Dacl, Status> {
     Ok(Dacl::List(acl.0.iter().map(ace).collect::<Result<_, _>>()?))
 }
 
-/// Refuses whoever may not change who may do what: neither the owner, nor somebody whom the descriptor lets.
+/// Refuses a caller that may not change permissions: neither the owner nor admitted by the descriptor.
 pub(super) async fn check_set(c: &Compound<'_>, node: &Node<'_>, attr: &Attr) -> Result<(), Status> {
     if c.cx.caller.owns(attr) {
         return Ok(());
@@ -165,7 +166,7 @@ pub(super) async fn check_set(c: &Compound<'_>, node: &Node<'_>, attr: &Attr) ->
     }
 }
 
-/// What was just made in `dir` gets what is handed down to it, and then the list that was asked for.
+/// Applies inherited entries to a new node in `dir`, then the requested ACL.
 pub(super) async fn inherit(
     c: &Compound<'_>,
     dir: &Node<'_>,
@@ -177,7 +178,7 @@ pub(super) async fn inherit(
     keep(c, dir, made, acl).await
 }
 
-/// Keeps a list with its node, if there is one; the permissions become those that come closest.
+/// Stores an ACL, if one is given; the mode becomes the closest match.
 pub(super) async fn keep(
     c: &Compound<'_>,
     node: &Node<'_>,

@@ -1,9 +1,9 @@
-//! Attributes: what a node has, in the words of NFSv4, and what a client wants to set.
+//! Attributes of NFSv4: encodes those of a node, and decodes those that a client sets.
 //!
-//! Spec: RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2, RFC 9754. Does not: keep any.
+//! See RFC 7530 5, RFC 8881 5, RFC 7862 12.2, RFC 8276 8.2 and RFC 9754.
 //!
-//! The change attribute is the time of the last change in nanoseconds. Users go by their numbers, as Linux clients
-//! with AUTH_SYS write them.
+//! The change attribute is the time of the last change in nanoseconds. Users are identified by number, as Linux
+//! clients with AUTH_SYS write them.
 
 mod named;
 
@@ -27,12 +27,12 @@ const PERSISTENT: u32 = 0;
 const CHANGE_IS_CTIME: u32 = 4;
 /// FSCHARSET_CAP4_ALLOWS_ONLY_UTF8.
 const ONLY_UTF8: u32 = 2;
-/// What a hard link count can reach: ext4's limit, the lowest among common file systems.
+/// Largest hard link count: ext4's limit, the lowest of the common file systems.
 const MAX_LINKS: u32 = 65_000;
-/// CLONE's ranges on the file systems that can do it.
+/// Block size of CLONE's ranges on the file systems that support it.
 const CLONE_BLOCK: u32 = 4096;
 
-/// Attributes that must be there (RFC 7530 5.6) and those of the others that are, in every minor version.
+/// The mandatory attributes (RFC 7530 5.6) and the optional ones supported in every minor version.
 const IN_ALL: Bitmap = Bitmap::of(&[
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 26, 27, 28, 29, 30, 31,
     33, 34, 35, 36, 37, 41, 42, 43, 44, 45, 47, 48, 50, 51, 52, 53, 54, 55,
@@ -42,15 +42,15 @@ const SINCE_2: Bitmap =
     Bitmap::of(&[attr::CLONE_BLKSIZE, attr::CHANGE_ATTR_TYPE, attr::MODE_UMASK, attr::XATTR_SUPPORT])
         .or_const(DELEGATED)
         .or_const(Bitmap::of(&[attr::OPEN_ARGUMENTS]));
-/// What the holder of a delegation says of the times that it keeps (RFC 9754).
+/// Times that the holder of a delegation maintains and reports (RFC 9754).
 const DELEGATED: Bitmap = Bitmap::of(&[attr::TIME_DELEG_ACCESS, attr::TIME_DELEG_MODIFY]);
-/// Can be set and not be asked for.
+/// Attributes that can be set but not read.
 const WRITE_ONLY: Bitmap =
     Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET, attr::MODE_SET_MASKED, attr::MODE_UMASK])
         .or_const(DELEGATED);
 const SETTABLE: Bitmap =
     Bitmap::of(&[attr::SIZE, attr::ACL, attr::MODE, attr::OWNER, attr::OWNER_GROUP]).or_const(WRITE_ONLY);
-/// The times carry the verifier of an exclusive create (RFC 8881 5.8.1.14).
+/// Attributes available in an exclusive create, whose verifier is stored in the times (RFC 8881 5.8.1.14).
 const EXCLUSIVE: Bitmap =
     Bitmap::of(&[attr::SIZE, attr::ACL, attr::MODE, attr::OWNER, attr::OWNER_GROUP, attr::MODE_UMASK]);
 const SPACE: Bitmap = Bitmap::of(&[
@@ -71,12 +71,12 @@ pub(super) fn supported(minor: u32) -> Bitmap {
     }
 }
 
-/// What GETATTR and READDIR may be asked for: NFS4ERR_INVAL for attributes that can only be set.
+/// Checks what GETATTR and READDIR request: NFS4ERR_INVAL for attributes that can only be set.
 pub(super) fn readable(wanted: Bitmap) -> Result<(), Status> {
     if wanted.and(WRITE_ONLY).is_empty() { Ok(()) } else { Err(Status::INVAL) }
 }
 
-/// Values of `wanted` that are supported, of what is at `place`.
+/// The supported ones of the `wanted` attributes of `place`.
 pub(super) async fn of_place(
     cx: &Compound<'_>,
     place: &Place<'_>,
@@ -103,7 +103,7 @@ pub(super) async fn of_place(
     }
 }
 
-/// The same of a node whose attributes are known.
+/// The same for a node whose attributes are known.
 pub(super) async fn of_node(
     cx: &Compound<'_>,
     node: &Node<'_>,
@@ -130,7 +130,7 @@ pub(super) async fn of_node(
     Ok(values)
 }
 
-/// Without waiting: the caller has asked for the space if anybody wants it.
+/// Without waiting: the caller has queried the free space if it is wanted.
 fn node_values(
     cx: &Compound<'_>,
     node: &Node<'_>,
@@ -175,12 +175,12 @@ fn node_values(
     v
 }
 
-/// The root of a share hangs in the pseudo file system under a number of its own there.
+/// The root of a share has a file number of its own in the pseudo file system.
 fn mounted_on(node: &Node<'_>, known: &Attr) -> u64 {
     if known.node == store::NodeId::ROOT { node.share.id.number().saturating_add(2) } else { known.fileid }
 }
 
-/// Of the pseudo file system's root.
+/// Attributes of the pseudo file system's root.
 fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
     let mut v = common(cx, wanted);
     let born = cx.cx.server.born;
@@ -216,7 +216,7 @@ fn of_root(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
     v
 }
 
-/// What is the same for every node.
+/// Attributes with the same values for every node.
 fn common(cx: &Compound<'_>, wanted: Bitmap) -> Attributes {
     let mut v = Attributes::default();
     let wanted = wanted.and(supported(cx.minor));
@@ -303,7 +303,7 @@ fn number(id: u32) -> Text {
     Text(Bytes::from(id.to_string().into_bytes()))
 }
 
-/// What a client wants to set, and which attributes that are.
+/// The attributes that a client sets, and their bitmap.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub set: SetAttr,
@@ -311,7 +311,7 @@ pub(super) struct Changes {
     pub mask: Bitmap,
 }
 
-/// Reads a fattr4 that is to be set. `creating`: on a new node.
+/// Parses a fattr4 to be set. `creating`: on a new node.
 pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Changes, Status> {
     let Fattr { mask, .. } = fattr;
     if !mask.without(supported(minor)).is_empty() {
@@ -330,7 +330,7 @@ pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Chang
         (Some(mode), ..) => Some(mode),
         (_, Some(pair), _) => Some(pair.mode & !pair.mask),
         (.., Some(pair)) if creating || pair.mask & 0o7777 == 0o7777 => Some(pair.mode & pair.mask),
-        // Reads and changes the mode in two steps: no backend does it in one.
+        // Reads and changes the mode in two steps, because no backend does it in one.
         (.., Some(_)) => return Err(Status::ATTRNOTSUPP),
         _ => None,
     };
@@ -356,13 +356,13 @@ pub(super) fn changes(fattr: &Fattr, minor: u32, creating: bool) -> Result<Chang
     Ok(Changes { set, acl: values.acl, mask: *mask })
 }
 
-/// Whether these can be set by the holder of a delegation alone.
+/// Whether only the holder of a delegation may set these.
 pub(super) fn is_delegated(mask: Bitmap) -> bool {
     !mask.and(DELEGATED).is_empty()
 }
 
-/// Leaves out the times of a delegation that the file has already. Linux says both with each delegation that it gives
-/// back, changed or not; set again they would change the file's change time.
+/// Removes times of a delegation that the file already has. Linux sends both with each delegation that it returns,
+/// changed or not; setting them again would update the file's change time.
 pub(super) fn drop_known(changes: &mut Changes, attr: &Attr) {
     let known = |bit, told: Option<store::SetTime>, now: Timestamp| {
         changes.mask.has(bit) && told == Some(store::SetTime::To(now))
@@ -377,7 +377,7 @@ pub(super) fn drop_known(changes: &mut Changes, attr: &Attr) {
     }
 }
 
-/// A user or group by number; names mean nothing here (NFS4ERR_BADOWNER).
+/// A user or group by number; names are not supported (NFS4ERR_BADOWNER).
 fn id(text: &Text) -> Result<u32, Status> {
     let text = super::names::utf8(text)?;
     if text.is_empty() {
@@ -397,7 +397,7 @@ fn set_time(time: SetTime) -> Result<store::SetTime, Status> {
     }
 }
 
-/// VERIFY and NVERIFY: whether these values are those of the node.
+/// VERIFY and NVERIFY: whether the node has these values.
 pub(super) async fn same(cx: &Compound<'_>, place: &Place<'_>, fattr: &Fattr) -> Result<bool, Status> {
     if !fattr.mask.without(supported(cx.minor)).is_empty() {
         return Err(Status::ATTRNOTSUPP);
@@ -407,6 +407,6 @@ pub(super) async fn same(cx: &Compound<'_>, place: &Place<'_>, fattr: &Fattr) ->
     }
     Attributes::parse(fattr).map_err(|_| Status::BADXDR)?;
     let mine = of_place(cx, place, fattr.mask).await?.fattr();
-    // XDR is canonical: equal values are equal bytes.
+    // XDR is canonical, so equal values have equal bytes.
     Ok(mine.values == fattr.values)
 }

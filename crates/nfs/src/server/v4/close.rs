@@ -1,6 +1,6 @@
-//! What ends with an open: its place in the table of opens, its locks, and perhaps the file's name.
+//! Closing an open: removes its entry in the table of opens, its locks, and perhaps the file's name.
 //!
-//! Spec: RFC 7530 9.10, RFC 8881 9.9. Does not: decide that something ends.
+//! See RFC 7530 9.10 and RFC 8881 9.9.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) async fn close(server: &Server, state: &State) {
                 let mut held = state.held_mut();
                 (held.hold.take().and(held.open.take()), std::mem::take(&mut held.locks))
             };
-            // They have this open, and it would have them for ever.
+            // They refer to this open and would keep it forever.
             drop(locks);
             if let Some(open) = open {
                 close_open(&share.vfs, open).await;
@@ -38,14 +38,14 @@ pub(super) async fn close(server: &Server, state: &State) {
     }
 }
 
-/// Takes an open out of the table, and the file's name away where this was the last one that it waited for.
+/// Removes an open from the table, and the file's name if its deletion waited for this open.
 pub(in crate::server) async fn close_open(vfs: &Vfs, open: Open) {
     if let Some(removal) = open.close() {
         remove(vfs, removal).await;
     }
 }
 
-/// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
+/// Revokes what clients with expired leases hold on this file. Returns whether there was anything.
 pub(in crate::server) async fn clear_lapsed(server: &Server, node: &Node<'_>) -> bool {
     let taken = server.states.take_lapsed(node.file(), weft_machine::rt::now());
     let any = !taken.0.is_empty();
@@ -53,20 +53,20 @@ pub(in crate::server) async fn clear_lapsed(server: &Server, node: &Node<'_>) ->
     any
 }
 
-/// Closes what was taken from clients.
+/// Closes what was revoked from clients.
 pub(super) async fn give_up(server: &Server, taken: Taken) {
     for state in &taken.0 {
         close(server, state).await;
     }
 }
 
-/// Closes what a client has not got after all.
+/// Closes what a client did not receive after all.
 pub(super) async fn give_back(server: &Server, state: Arc<State>) {
     server.states.leave(&state);
     give_up(server, Taken(vec![state])).await;
 }
 
-/// The last close of a file that somebody (SMB) wanted deleted.
+/// The last close of a file that another client (SMB) has marked for deletion.
 async fn remove(vfs: &Vfs, removal: Removal) {
     let removed = async {
         if let Some((base, name)) = vfs.stream_of(removal.node()) {
@@ -78,11 +78,11 @@ async fn remove(vfs: &Vfs, removal: Removal) {
     };
     match removed.await {
         Ok(()) | Err(Error::NotFound | Error::Stale) => {}
-        Err(e) => tracing::warn!("a file that was to be deleted on its last close stays: {e}"),
+        Err(e) => tracing::warn!("could not delete a file on its last close: {e}"),
     }
 }
 
-/// Takes away what clients hold that were silent for long. To be called from time to time.
+/// Revokes the state of clients that have been silent for long. Call this periodically.
 pub(in crate::server) async fn sweep(server: &Server) {
     let taken = server.states.sweep(weft_machine::rt::now());
     give_up(server, taken).await;

@@ -1,7 +1,7 @@
-//! One COMPOUND while it is carried out: where it is, in whose name it speaks, and what it has answered so far.
+//! A COMPOUND while it runs: its current file handle, its identity, and its results so far.
 //!
-//! Spec: RFC 7530 15.2; RFC 8881 16.2, 16.2.3.1.2 (current and saved state id). Owns: the current and the saved file handle.
-//! Does not: choose operations (`dispatch`) or carry them out (`ops`).
+//! See RFC 7530 15.2, RFC 8881 16.2 and 16.2.3.1.2 (current and saved state id). [`Compound`] owns the current and
+//! the saved file handle; `dispatch` chooses the operations and `ops` carries them out.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::server::context::{Context, Node};
 use crate::server::file_id::FileId;
 use crate::server::identity::{Identity, Principal};
 
-/// A compound that is being carried out.
+/// A running compound.
 pub(super) struct Compound<'a> {
-    /// As the share of the current place sees it.
+    /// The context for the share of the current file handle.
     pub cx: &'a Context<'a>,
-    /// As each share with rules sees it, and as none does.
+    /// The context for each share that has rules, and the one without rules.
     pub views: (&'a [(ShareId, Context<'a>)], &'a Context<'a>),
     pub minor: u32,
     pub now: Time,
@@ -38,16 +38,16 @@ pub(super) struct Compound<'a> {
     pub request_bytes: usize,
     /// Operations that the client announced.
     pub announced: u32,
-    /// Number of the operation that is carried out.
+    /// Index of the running operation.
     pub index: u32,
     pub reply: Body,
 }
 
-/// The slot that the compound runs in.
+/// The slot that carries the compound.
 pub(super) struct SlotTurn {
     pub session: Arc<Session>,
     pub slot: u32,
-    /// The reply is to be kept.
+    /// Whether the reply is cached.
     pub keep: bool,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Compound<'a> {
             self.reply.payload(payload);
             return status;
         };
-        // A reply that is kept has its bytes in it.
+        // A cached reply contains its payload bytes.
         let room = turn.session.fore.max_response_cached as usize;
         if payload.len() > room {
             self.reply.payload(payload);
@@ -101,19 +101,19 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// LOCK and LOCKT: somebody else's lock is in the way.
+    /// LOCK and LOCKT: a lock of another owner conflicts.
     pub fn denied(&mut self, number: u32, denied: &weft_wire::nfs4::LockDenied) -> Status {
         let status = self.put::<()>(number, Err(Status::DENIED));
         denied.emit(&mut self.reply.tail);
         status
     }
 
-    /// The current place.
+    /// The current file handle's object.
     pub fn place(&self) -> Result<Place<'a>, Status> {
         self.current.ok_or(Status::NOFILEHANDLE)
     }
 
-    /// The current node; the root of the pseudo file system is none.
+    /// The current node; an error at the root of the pseudo file system.
     pub fn node(&self) -> Result<Node<'a>, Status> {
         match self.place()? {
             Place::Root | Place::Attributes(_) => Err(Status::ISDIR),
@@ -121,13 +121,13 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// Changes the current place; the current state id goes with it (RFC 8881 16.2.3.1.2).
+    /// Changes the current file handle, which clears the current state id (RFC 8881 16.2.3.1.2).
     pub fn go(&mut self, place: Place<'a>) {
         self.stand(place);
         self.stateid = None;
     }
 
-    /// The same without a word about state ids.
+    /// The same, without changing the state id.
     pub fn stand(&mut self, place: Place<'a>) {
         self.current = Some(place);
         let (views, plain) = self.views;
@@ -145,13 +145,13 @@ impl<'a> Compound<'a> {
         Some(Node { share, id: file.node })
     }
 
-    /// Who asks for what clients have; nobody whom no share lets in.
+    /// The caller's identity for access to clients' state; an error if no share admits it.
     pub fn identity(&self) -> Result<Identity, Status> {
         let origin = self.cx.origin()?;
         Ok(Identity { principal: Principal::of(self.credential), origin: *origin })
     }
 
-    /// In whose name it asks.
+    /// The client for which it acts.
     pub fn speaker(&self) -> Result<Speaker<'_>, Status> {
         match &self.turn {
             Some(turn) => Ok(Speaker::Session(&turn.session)),
@@ -159,12 +159,12 @@ impl<'a> Compound<'a> {
         }
     }
 
-    /// Whether it speaks for the client of this lease.
+    /// Whether it acts for the client of this lease.
     pub fn is_of(&self, lease: &Lease) -> bool {
         self.turn.as_ref().is_some_and(|turn| turn.session.lease.client == lease.client)
     }
 
-    /// The client that a request speaks for: that of the session, or the one that it names (minor version 0).
+    /// The client for which a request acts: the session's, or the one that it names (minor version 0).
     pub fn client(&self, named: u64) -> Result<Arc<Client>, Status> {
         let client = self.cx.server.states.client(self.speaker()?, named)?;
         client.lease.renew(self.now);

@@ -1,10 +1,10 @@
-//! Who is granted a delegation, and what others are told of a file whose writer tells nothing.
+//! Grants delegations, and answers GETATTR for a file that is delegated for writing.
 //!
-//! Spec: RFC 8881 10.4, 10.4.3 (attributes of a file that is delegated for writing), 18.16.3, 20.1; RFC 9754.
-//! Does not: recall; the store's table of opens does when somebody is in the way.
+//! See RFC 8881 10.4, 10.4.3 (attributes of a file that is delegated for writing), 18.16.3 and 20.1, and RFC 9754.
+//! The store's table of opens recalls delegations on a conflict.
 //!
-//! A client gets one when it can be called, when nobody else is in the way now, and when nobody was lately: a recall
-//! costs two clients a wait, which more than one open has to earn.
+//! A client gets a delegation if it can be called back, and if the file has no conflicting open now and had none
+//! recently: a recall makes two clients wait, so a delegation must pay off over more than one open.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -25,15 +25,15 @@ use super::place::Place;
 use super::state::{Client, Delegation, Held, Kind, Speaker, State};
 use crate::server::context::Node;
 
-/// How long the writer of a file may take to say what it has made of it, before the delegation is recalled.
+/// How long the writer of a file may take to report its attributes before the delegation is recalled.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is asked of the writer.
+/// The attributes requested from the writer.
 const ASKED: Bitmap = Bitmap::of(&[attr::CHANGE, attr::SIZE]);
 const TIMES: Bitmap = Bitmap::of(&[attr::TIME_DELEG_ACCESS, attr::TIME_DELEG_MODIFY]);
-/// How long an operation that can be told to come again waits for a recall.
+/// How long an operation that can be delayed waits for a recall.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// What an OPEN asks for beside the file: `share_access` with its wishes.
+/// Grants the delegation that an OPEN requests; `wishes` is its `share_access`.
 pub(super) async fn grant(
     c: &Compound<'_>,
     client: &Arc<Client>,
@@ -68,7 +68,7 @@ pub(super) async fn grant(
     }
     let times = c.minor > 1 && wishes & share::WANT_DELEG_TIMESTAMPS != 0;
     let granted = match enter(c, client, node, write, times, open).await {
-        // Somebody reads: then others' reading can be cached at least.
+        // Another client reads the file; a read delegation is still possible.
         Ok(None) if write && !explicit && wishes & share::READ != 0 => {
             enter(c, client, node, false, times, open).await
         }
@@ -88,7 +88,7 @@ fn write_of(state: &State) -> bool {
 }
 
 fn described(state: &State, write: bool, times: bool) -> Granted {
-    // Nobody may open it without asking the server: the client asks for each user once.
+    // No local opens: the client asks the server once for each user.
     let nobody = Ace { kind: 0, flags: 0, mask: 0, who: Text::default() };
     let (stateid, recalled) = (state.stateid(), state.delegation().is_some_and(|right| right.is_recalled()));
     match write {
@@ -97,7 +97,7 @@ fn described(state: &State, write: bool, times: bool) -> Granted {
     }
 }
 
-/// The delegation, if nobody is in the way.
+/// The delegation, unless an open conflicts.
 async fn enter(
     c: &Compound<'_>,
     client: &Arc<Client>,
@@ -123,7 +123,7 @@ async fn enter(
     if got != caching || recalling {
         return Ok(None);
     }
-    // From here on it has to be given back when anything fails.
+    // From here on, any failure must return it.
     let entered = async {
         let known = open.map(|state| (state.held().access, state.held().file.clone()));
         let file = match known {
@@ -155,7 +155,7 @@ async fn enter(
     Ok(None)
 }
 
-/// The delegation that a client opens a file under (CLAIM_DELEGATE_CUR).
+/// The delegation under which a client opens a file (CLAIM_DELEGATE_CUR).
 pub(super) fn claimed(
     c: &Compound<'_>,
     node: &Node<'_>,
@@ -167,8 +167,8 @@ pub(super) fn claimed(
     if access & share::WRITE != 0 && !right.write { Err(Status::INVAL) } else { Ok(()) }
 }
 
-/// Lets an operation through that is done by name or to attributes: whoever caches the file is asked to stop. An
-/// answer within a moment is waited for; then the client is told to come again.
+/// Admits an operation on a name or on attributes after recalling the clients that cache the file. Waits a moment for
+/// their reply; after that, the client is told to try again.
 pub(super) async fn pass(node: &Node<'_>, access: Access, rights: Rights) -> Result<(), Status> {
     let opens = node.share.vfs.opens();
     match rt::timeout(MOMENT, opens.pass(node.id, access, rights)).await {
@@ -177,7 +177,7 @@ pub(super) async fn pass(node: &Node<'_>, access: Access, rights: Rights) -> Res
     }
 }
 
-/// The same for a change of attributes by somebody who may have a delegation himself.
+/// The same for a change of attributes by a client that may itself hold a delegation.
 pub(super) async fn clear(c: &Compound<'_>, node: &Node<'_>, access: Access) -> Result<(), Status> {
     let opens = node.share.vfs.opens();
     let speaks = c.turn.as_ref().map(|turn| Speaker::Session(&turn.session));
@@ -190,7 +190,8 @@ pub(super) async fn clear(c: &Compound<'_>, node: &Node<'_>, access: Access) -> 
     }
 }
 
-/// RFC 8881 10.4.3: puts in what another client has made of the file and has not written yet, if one has it delegated.
+/// RFC 8881 10.4.3: fills in the attributes of a file whose write delegation another client holds, including data
+/// that it has not written back.
 pub(super) async fn as_written(
     c: &Compound<'_>,
     node: &Node<'_>,
@@ -203,14 +204,14 @@ pub(super) async fn as_written(
     }
     let known = ask(c, &state, right).await;
     let Some(told) = known else {
-        // It does not say: then it is asked to give the delegation back.
+        // The writer does not answer, so its delegation is recalled.
         let _ = node.share.vfs.opens().recall(node.id, None, Access::Read);
         return Err(Status::DELAY);
     };
     let Attr { size, .. } = node.attr().await?;
     let mut seen = right.seen.lock().unwrap_or_else(PoisonError::into_inner);
-    // What it said when it was granted is not known, but it was what the file had: a change shows as another size, or as
-    // a change attribute that is not ours.
+    // The values that it started from are unknown, but they were those of the file: a change shows as another size,
+    // or as a change attribute that is not ours.
     let ours = values.change.is_none_or(|change| told.change.is_none_or(|theirs| theirs == change));
     let changed = !ours || told.size.is_some_and(|theirs| theirs != size);
     if changed && seen.told != told {
@@ -234,7 +235,7 @@ pub(super) async fn as_written(
     Ok(())
 }
 
-/// What the writer says (CB_GETATTR); `None` when it says nothing.
+/// The writer's reply to CB_GETATTR; `None` without one.
 async fn ask(c: &Compound<'_>, state: &Arc<State>, right: &Delegation) -> Option<Attributes> {
     let client = c.cx.server.states.holder(&state.lease)?;
     let back = client.back().filter(|back| back.is_up())?;
@@ -251,13 +252,13 @@ async fn ask(c: &Compound<'_>, state: &Arc<State>, right: &Delegation) -> Option
     rt::timeout(PATIENCE, heard).await.ok().flatten()
 }
 
-/// An answer on its way from another core.
+/// A reply on its way from another core.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Slot>>);
 
 #[derive(Default)]
 struct Slot {
-    /// `Some(None)`: there will be none.
+    /// `Some(None)`: there will be no reply.
     answer: Option<Option<Attributes>>,
     waiting: Option<Waker>,
 }

@@ -1,8 +1,9 @@
-//! Calls to a client of minor version 0: over a connection that the server makes to where the client says it listens.
+//! Callbacks to a client of minor version 0, over a connection that the server makes to the address that the client
+//! announces.
 //!
-//! Spec: RFC 7530 3.4 (the callback path), 16.33.5 (where), RFC 5665 5.2.3 (universal addresses). Owns: the connection.
-//! Does not: call any host but the one that the client speaks from: whoever could name another would have the server
-//! connect to anything that it can reach.
+//! See RFC 7530 3.4 (the callback path) and 16.33.5 (the address), and RFC 5665 5.2.3 (universal addresses). Only the
+//! client's own host is called: a client that could name another host would make the server connect to anything
+//! within its reach.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -21,12 +22,12 @@ use super::state::back::Back;
 use crate::server::line::{self, Heard, Line};
 use crate::server::outgoing::Place;
 
-/// How long a client may take to let itself be called.
+/// How long a client may take to answer CB_NULL.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest answer.
+/// Longest reply.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// Where the client listens, when that is its own host, by TCP.
+/// The client's callback address, if it is on the client's own host and uses TCP.
 pub(super) fn address(location: &NetAddr, peer: Peer) -> Option<SocketAddr> {
     if !matches!(&*location.netid.0, b"tcp" | b"tcp6") {
         return None;
@@ -41,7 +42,8 @@ pub(super) fn address(location: &NetAddr, peer: Peer) -> Option<SocketAddr> {
     (same && port != 0).then(|| SocketAddr::new(host, port))
 }
 
-/// Makes the line, as a task of this core. It is the back channel's once the client answers CB_NULL; then `bound`.
+/// Makes the connection, in a task on this core. It becomes the back channel once the client answers CB_NULL; then
+/// calls `bound`.
 pub(super) fn dial(
     back: &Arc<Back>,
     address: SocketAddr,
@@ -50,7 +52,7 @@ pub(super) fn dial(
     bound: impl FnOnce() + Send + 'static,
 ) {
     let (current, ended) = AbortHandle::new_pair();
-    // The one before ends: a client has one line, however often it says where it listens.
+    // The previous connection ends: a client has one, however often it announces its address.
     back.dialled(current);
     let back = back.clone();
     let task = async move {
@@ -89,7 +91,7 @@ async fn carry(
         }
     };
     line.call(null, Box::new(done)).map_err(|_| "the line is full")?;
-    // The client keeps its back channel, not the other way round: when it goes, so does this.
+    // The client keeps its back channel alive, not the reverse: when the client is removed, this ends.
     let back = {
         let weak = Arc::downgrade(&back);
         drop(back);
@@ -111,7 +113,7 @@ async fn carry(
         receiving = None;
         match received {
             Some(message) if line::is_reply(&message.body) => line.deliver(message.body),
-            Some(_) => return Err("the client calls where it is called".to_owned()),
+            Some(_) => return Err("the client is called at the announced address".to_owned()),
             None => return Ok(()),
         }
     }

@@ -1,9 +1,9 @@
-//! From a COMPOUND to its operations, in order until one fails, and back to a reply.
+//! Runs the operations of a COMPOUND in order until one fails, and builds the reply.
 //!
-//! Spec: RFC 7530 1.6.3, 15.2; RFC 8881 16.2, 2.10.6 (sessions). Does not: carry out operations (`ops`), or keep a reply; the
-//! slot of the session does.
+//! See RFC 7530 1.6.3 and 15.2, RFC 8881 16.2 and 2.10.6 (sessions). `ops` carries out operations; the session's slot
+//! caches the reply.
 //!
-//! What one reply can grow to is bounded by the session, or by the channel.
+//! The session, or the channel, bounds the length of a reply.
 
 use bytes::Bytes;
 use weft_machine::{Buf, rt};
@@ -21,18 +21,18 @@ use super::{named, ops};
 use crate::server::context::{Context, Results};
 use crate::server::duplicates::{Asked, MAX_ANSWER};
 
-/// What every reply has room for: the RPC header and the results of small operations.
+/// Space that every reply has: for the RPC header and the results of small operations.
 const SMALL: usize = 1024;
-/// The longest result of an operation that is neither a listing nor payload: an extended attribute's.
+/// The longest result other than a listing or payload: that of an extended attribute.
 const LONGEST_RESULT: usize = 64 << 10;
-/// The longest reply that is kept without being asked for; a slot is charged for as much.
+/// The longest reply cached without a request to do so; a slot is charged this much.
 const MAX_UNASKED: usize = 128;
 
 /// Whether the compound goes on.
 enum Next {
-    /// The operation ended like this; its result is in the reply.
+    /// The operation ended with this status; its result is in the reply.
     Ended(Status),
-    /// The reply of the same request that came earlier, whole.
+    /// The whole cached reply of the same request.
     Replayed(Bytes),
 }
 
@@ -44,10 +44,10 @@ pub(in crate::server) async fn compound(
     body: Encoder,
 ) -> Result<Results, Reply> {
     let head = CompoundHead::parse(&mut d).map_err(|Malformed(why)| {
-        tracing::debug!(why, "a compound does not parse");
+        tracing::debug!(why, "cannot parse a compound");
         Reply::GarbageArgs
     })?;
-    // Sessions have numbers of their own.
+    // Sessions have sequence numbers instead.
     let duplicates = &cx.server.duplicates;
     let mut asked = (head.minor == 0)
         .then(|| Asked::new(duplicates.number(&cx.origin, call), head.tag.0.clone(), d.clone()));
@@ -111,7 +111,7 @@ pub(in crate::server) async fn compound(
     first.patch_u32(start, status.0);
     first.patch_u32(count_at, index);
     if let Some(SlotTurn { session, slot, keep }) = turn {
-        // A SEQUENCE alone costs nothing to keep (RFC 8881 2.10.6.1.3), unless its tag is long.
+        // A lone SEQUENCE costs nothing to cache (RFC 8881 2.10.6.1.3), unless its tag is long.
         let whole = reply.is_one_buffer();
         let short = reply.tail.len().saturating_sub(start) <= MAX_UNASKED;
         let kept = match () {
@@ -129,30 +129,30 @@ pub(in crate::server) async fn compound(
     Ok(reply.into_results().within(room))
 }
 
-/// A compound, and what only the choice of operations needs of it.
+/// A compound, and the state that only the dispatch loop needs.
 struct Run<'a> {
     c: Compound<'a>,
-    /// The operation behind the one that is carried out.
+    /// Index of the operation after the running one.
     next: u32,
-    /// The request, where no slot of a session keeps it from being carried out twice.
+    /// The request in the duplicate cache, if no session slot protects it from being carried out twice.
     asked: Option<Asked>,
-    /// The operation that has ended costs next to nothing, whatever it was asked for.
+    /// The last operation cost next to nothing, whatever its arguments.
     was_short: bool,
-    /// For a reply that becomes long.
+    /// A buffer for a reply that becomes long.
     room: Option<Box<Buf>>,
     /// Longest reply.
     limit: usize,
 }
 
-/// Whether the operation must not be carried out twice, and no owner's number protects it.
+/// Whether the operation is not idempotent and no owner's sequence number protects it.
 fn changes(op: &Op) -> bool {
     matches!(op, Op::Create(_) | Op::Link(_) | Op::Remove(_) | Op::Rename(_) | Op::Setattr(_))
 }
 
 impl Run<'_> {
-    /// The next operation.
+    /// Runs the next operation.
     async fn step(&mut self, d: &mut Decoder) -> Next {
-        // WRITE brings its data itself; the one other operation with payload is short.
+        // WRITE fetches its data itself; the only other operation with payload is short.
         if d.is_distant() && self.peek_op(d) == opnum::CREATE {
             match self.c.cx.fetch().await {
                 Ok(content) => d.arrived(content),
@@ -163,7 +163,7 @@ impl Run<'_> {
             Ok(op) => op,
             Err(NoOp::Illegal) => return self.failed(opnum::ILLEGAL, Status::OP_ILLEGAL),
             Err(NoOp::BadXdr(number, Malformed(why))) => {
-                tracing::debug!(number, why, "arguments do not parse");
+                tracing::debug!(number, why, "cannot parse the arguments");
                 return self.failed(number, Status::BADXDR);
             }
         };
@@ -182,7 +182,7 @@ impl Run<'_> {
         {
             return Next::Replayed(answer);
         }
-        // The way to a READ's or a WRITE's file: no look at the clock for these.
+        // Operations that lead to a READ or WRITE: not worth reading the clock.
         self.was_short = matches!(
             op,
             Op::Sequence(_)
@@ -200,7 +200,7 @@ impl Run<'_> {
                 Ok((ok, None)) => return Next::Ended(self.c.put(number, Ok(ok))),
                 Ok((_, Some(Kept::Reply(reply)))) => return Next::Replayed(reply),
                 Ok((ok, Some(_))) => {
-                    // The second operation says that nothing was kept (RFC 8881 18.46.3).
+                    // The second operation reports that nothing was cached (RFC 8881 18.46.3).
                     self.c.put(number, Ok(ok));
                     self.c.index = self.c.index.saturating_add(1);
                     return self.failed(self.peek_op(d), Status::RETRY_UNCACHED_REP);
@@ -215,17 +215,18 @@ impl Run<'_> {
             },
         };
         if let Some(status) = self.overflow() {
-            // What has grown too long is a listing or data; nothing that changed anything is that long.
+            // A result that became too long is a listing or data; results of operations that change something are
+            // short.
             self.c.reply.take_back(begins);
             return self.failed(number, status);
         }
         Next::Ended(status)
     }
 
-    /// Before the first change: the answer, if the same request has come earlier.
+    /// Before the first change: returns the cached reply, if the same request came earlier.
     async fn begin(&mut self) -> Option<Bytes> {
         let asked = self.asked.as_mut()?;
-        // Nobody waits who holds room: the one that is carried out may wait for that.
+        // Nothing may wait while it holds a buffer, and the next operation may wait for one.
         let room = self.room.take().map(|room| room.capacity());
         let answer = asked.begin(&self.c.cx.server.duplicates).await;
         if let (Some(len), None) = (room, &answer) {
@@ -234,7 +235,7 @@ impl Run<'_> {
         answer
     }
 
-    /// By how much the operation may lengthen a reply that is long already, or becomes so.
+    /// By how much the operation may lengthen a reply that is or becomes long.
     fn may_be_long(&self, op: &Op) -> Option<usize> {
         match op {
             Op::Readdir(args) => {
@@ -245,8 +246,8 @@ impl Run<'_> {
         }
     }
 
-    /// Makes sure that there is room for the reply with so much more. False: others have it, and the client asks for the rest again.
-    /// Nobody waits who holds some, so that two who need more do not wait for each other.
+    /// Makes room for `more` bytes of reply. False: other replies hold the memory, and the client requests the
+    /// remainder later. Never waits while holding a buffer, so that two replies that need more cannot deadlock.
     async fn make_room(&mut self, more: usize) -> bool {
         let len = self.c.reply.results_len().saturating_add(more);
         match &self.room {
@@ -264,7 +265,7 @@ impl Run<'_> {
         d.peek(4).first_chunk().map_or(opnum::ILLEGAL, |word| u32::from_be_bytes(*word))
     }
 
-    /// Whether the reply has become too long, for its kind.
+    /// Whether the reply has exceeded a limit, and which.
     fn overflow(&self) -> Option<Status> {
         let len = self.c.reply.len();
         match &self.c.turn {
@@ -278,7 +279,7 @@ impl Run<'_> {
         }
     }
 
-    /// Appends the result of an operation that failed before it began.
+    /// Appends the result of an operation that failed before it started.
     fn failed(&mut self, number: u32, status: Status) -> Next {
         self.c.reply.tail.u32(number);
         self.c.reply.tail.u32(status.0);
@@ -305,7 +306,8 @@ impl Run<'_> {
             }
             Op::Putfh(handle) => {
                 let result = Place::open(c.cx, &handle).await.and_then(|place| {
-                    // RFC 8881 2.6.3.1.1.8: who asks how to name itself is not told that it does so wrongly.
+                    // RFC 8881 2.6.3.1.1.8: a client that asks for the security flavours is not refused for its own
+                    // flavour.
                     let asks = matches!(next, opnum::SECINFO | opnum::SECINFO_NO_NAME);
                     place.admit(c.cx, asks)?;
                     c.go(place);
@@ -339,13 +341,13 @@ impl Run<'_> {
                 });
                 c.put(n, result)
             }
-            // Whatever else there is takes a box, so that reads and writes do not carry its room about.
+            // All others are boxed, so that the future of reads and writes stays small.
             op => Box::pin(run_other(c, n, op)).await,
         }
     }
 }
 
-/// The operations that are not asked for with every READ and WRITE.
+/// Operations other than those of an ordinary READ or WRITE.
 async fn run_other(c: &mut Compound<'_>, n: u32, op: Op) -> Status {
     macro_rules! run {
         ($result:expr) => {{
@@ -429,7 +431,7 @@ async fn run_other(c: &mut Compound<'_>, n: u32, op: Op) -> Status {
     }
 }
 
-/// Minor version 2, and what is not spoken.
+/// Minor version 2, and unsupported operations.
 async fn run_ranges(c: &mut Compound<'_>, n: u32, op: Op) -> Status {
     macro_rules! run {
         ($result:expr) => {{

@@ -1,7 +1,7 @@
-//! By which right data is read and written: a state id, or none.
+//! Decides by which right data is read or written: a state id, or none.
 //!
-//! Spec: RFC 7530 9.1.4.3, 9.1.6; RFC 8881 8.2.3, 9.1.2 (special state ids, locked).
-//! Does not: transfer. An open's file is at hand; who has no open asks the share modes and uses the cache of open files.
+//! See RFC 7530 9.1.4.3 and 9.1.6, RFC 8881 8.2.3 and 9.1.2 (special state ids, locked). A request with an open uses
+//! the open's file; one without checks share modes and uses the cache of open files.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::server::caller::{READ, WRITE};
 use crate::server::context::Node;
 use crate::server::guard;
 
-/// What is about to be done.
+/// The intended operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
     /// Read this range.
@@ -34,7 +34,7 @@ impl Intent {
     }
 }
 
-/// The state that a state id names on the current node, alive and as it is now. `None`: no state at all.
+/// The live state that a state id names on the current node. `None`: a special state id, which names no state.
 pub(super) fn state(
     c: &Compound<'_>,
     node: &Node<'_>,
@@ -55,7 +55,7 @@ pub(super) fn state(
     Ok(Some(state))
 }
 
-/// The state id that is meant: with sessions one of them stands for the current one (RFC 8881 16.2.3.1.2).
+/// Resolves a state id: with sessions, one special value stands for the current state id (RFC 8881 16.2.3.1.2).
 pub(super) fn actual(c: &Compound<'_>, stateid: &Stateid) -> Result<Stateid, Status> {
     if c.minor > 0 && *stateid == Stateid::CURRENT {
         c.stateid.ok_or(Status::BAD_STATEID)
@@ -64,7 +64,7 @@ pub(super) fn actual(c: &Compound<'_>, stateid: &Stateid) -> Result<Stateid, Sta
     }
 }
 
-/// The open file, when the state id gives the right to it.
+/// The open file, if the state id permits the operation.
 pub(super) async fn file(
     c: &Compound<'_>,
     node: &Node<'_>,
@@ -74,7 +74,7 @@ pub(super) async fn file(
     let Some(state) = state(c, node, stateid)? else { return without_open(c, node, stateid, intent).await };
     let (file, opener) = opened(&state, intent)?;
     if opener != c.cx.caller.uid() {
-        // A state id is no password: whoever else names it may do what the mode bits let them.
+        // A state id is not a secret: another caller that sends it has only the rights of the mode bits.
         let wanted = if intent.writes() { WRITE } else { READ };
         let attr = node.attr().await?;
         c.cx.caller.check_data(&attr, wanted).map_err(|e| status(&e))?;
@@ -83,7 +83,7 @@ pub(super) async fn file(
     Ok(file)
 }
 
-/// The file of an open that is meant for this and not kept from it by locks, and who opened it.
+/// The file of an open that permits the operation and is not blocked by locks, and the user who opened it.
 fn opened(state: &State, intent: Intent) -> Result<(OpenFile, u32), Status> {
     let held = state.held();
     let Some(open) = &held.open else { return Err(Status::BAD_STATEID) };
@@ -100,7 +100,7 @@ fn opened(state: &State, intent: Intent) -> Result<(OpenFile, u32), Status> {
     Ok((held.file.clone(), held.opener))
 }
 
-/// RFC 7530 9.1.4.3: without a state, others' share modes and SMB's locks decide.
+/// RFC 7530 9.1.4.3: without a state, other clients' share modes and SMB's locks decide.
 async fn without_open(
     c: &Compound<'_>,
     node: &Node<'_>,
@@ -122,7 +122,7 @@ async fn without_open(
         Intent::Write(..) => (Access::Write, Rights::WRITE),
         Intent::Read(..) => (Access::Read, Rights::READ),
     };
-    // All ones reads past everything; it is no more than all zeros to a write.
+    // All ones bypass locks for reading; for writing they mean the same as all zeros.
     if intent.writes() || *stateid != Stateid::BYPASS {
         opens.pass(node.id, access, rights).await.map_err(locked)?;
         let (offset, len) = match intent {

@@ -1,8 +1,8 @@
 //! NFS version 4: minor versions 0, 1 and 2.
 //!
-//! What: [`compound`] answers one COMPOUND; one file per operation or family in `ops`.
-//! Spec: RFC 7530, RFC 8881, RFC 7862, RFC 8276. Owns: nothing; what is remembered of clients is in `state`.
-//! Does not: pNFS, SSV, directory delegations (they answer NFS4ERR_NOTSUPP).
+//! [`compound`] answers one COMPOUND; `ops` has one file per operation or family; `state` holds the state of clients.
+//! See RFC 7530, RFC 8881, RFC 7862 and RFC 8276. pNFS, SSV and directory delegations are not supported
+//! (NFS4ERR_NOTSUPP).
 
 mod acl;
 mod attributes;

@@ -1,12 +1,12 @@
-//! Named attributes: files in a directory that a file or directory has beside itself. They are the store's named streams:
-//! what NFS writes here, SMB reads as `file:name`.
+//! Named attributes: files in an attribute directory that belongs to a file or directory. They are the store's named
+//! streams: what NFS writes here, SMB reads as `file:name`.
 //!
-//! Spec: RFC 8881 5.3, 18.17; RFC 7530 5.3, 16.17. Does not: read, write or lock; to those an attribute is a
-//! node like any other.
+//! See RFC 8881 5.3 and 18.17, RFC 7530 5.3 and 16.17. Reading, writing and locking treat an attribute like any other
+//! node.
 //!
-//! The directory is there where something is in it, and for whoever asks for it to be made. Names are found without regard
-//! to case, as SMB finds them. Who may read or write a file's data may read or write what is beside it; mode, owner, times
-//! and list are the file's, and set there.
+//! The directory exists if it has entries, or when a client asks to create it. Names are case-insensitive, as in SMB.
+//! The permission to read or write a file's data extends to its named attributes. Mode, owner, times and ACL are the
+//! file's, and are set there.
 
 use bytes::Bytes;
 use weft_store::opens::{Access, Rights};
@@ -36,7 +36,7 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
         Kind::Symlink | Kind::Special(_) => return Err(Status::NOTSUPP),
     }
     admit(c, &node, if make { WRITE } else { READ }).await?;
-    // That there are none is an answer only where there could be some.
+    // NOENT is the right reply only if the node could have attributes.
     let any = node.share.vfs.list_xattrs(node.id).await.map(drop);
     any.map_err(|e| status(&e))?;
     if !make && !node.share.vfs.has_streams(node.id).await.map_err(|e| status(&e))? {
@@ -46,7 +46,7 @@ pub(super) async fn openattr(c: &mut Compound<'_>, make: bool) -> Result<(), Sta
     Ok(())
 }
 
-/// The attributes of `of`, for somebody who may do this with its data.
+/// The attribute directory of `of`, for a caller with this access to the file's data.
 async fn admit(c: &Compound<'_>, of: &Node<'_>, wanted: u32) -> Result<Attr, Status> {
     let attr = of.attr().await?;
     c.cx.caller.check(&attr, wanted).map_err(|e| status(&e))?;
@@ -54,12 +54,12 @@ async fn admit(c: &Compound<'_>, of: &Node<'_>, wanted: u32) -> Result<Attr, Sta
     Ok(attr)
 }
 
-/// [MS-FSCC] 2.1.5.3: what SMB can name, so that both see the same.
+/// [MS-FSCC] 2.1.5.3: only names that SMB can express, so that both protocols see the same.
 fn spelled(name: &[u8]) -> Result<&[u8], Status> {
     if name.iter().any(|b| matches!(b, b':' | b'\\')) { Err(Status::BADCHAR) } else { Ok(name) }
 }
 
-/// The attribute of this name.
+/// The attribute with this name.
 async fn find(of: &Node<'_>, name: &Text) -> Result<Attr, Status> {
     let bytes = attribute(name)?;
     let found = of.share.vfs.stream(of.id, bytes, false).await;
@@ -72,7 +72,7 @@ pub(super) async fn look_up<'a>(c: &Compound<'a>, of: Node<'a>, name: &Text) -> 
     Ok(Place::Node(Node { id: find(&of, name).await?.node, ..of }))
 }
 
-/// The attribute that an OPEN names. With `make` it is made where there is none, which is told.
+/// The attribute that an OPEN names. With `make` it is created if missing; the result tells whether it was.
 pub(super) async fn open<'a>(
     c: &Compound<'a>,
     of: Node<'a>,
@@ -127,7 +127,7 @@ pub(super) async fn rename(
     Ok(RenameOk { from: info.clone(), to: info })
 }
 
-/// READDIR of the directory, from its `skip`th name on in the order of their bytes. `None` behind the last.
+/// READDIR of the attribute directory, from its `skip`th name on, in byte order. `None` after the last.
 pub(super) async fn list(
     c: &Compound<'_>,
     of: &Node<'_>,
@@ -141,7 +141,7 @@ pub(super) async fn list(
     for (n, entry) in all.into_iter().enumerate().skip(first) {
         let attr = match of.share.vfs.stream(of.id, &entry.name, false).await {
             Ok((attr, _)) => attr,
-            // Gone since it was listed.
+            // Removed since it was listed.
             Err(Error::NotFound) => continue,
             Err(e) => return Err(status(&e)),
         };

@@ -1,10 +1,10 @@
-//! What a component may be, and how errors of the store become nfsstat4.
+//! Checks names, and maps errors of the store to nfsstat4.
 //!
-//! Spec: RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1; names are UTF-8, and those that are not in the file system travel as
-//! [`octets`] has them, as over SMB. (Version 3 carries them as they are.) Does not: normalize.
+//! See RFC 8881 14 and 15.1.7 (names), RFC 7530 12 and 13.1. Names are UTF-8; file names that are not UTF-8 travel in
+//! the encoding of [`octets`], as over SMB. Version 3 carries them unchanged. Names are not normalized.
 //!
-//! Code points that are no characters (Unicode 23.7: U+FFFE, U+FFFF and the like) are not made into names. A file that
-//! another program has named so is listed, found, renamed and removed all the same.
+//! Noncharacters (Unicode 23.7: U+FFFE, U+FFFF and the like) are not accepted in new names. A file that another
+//! program has named so can still be listed, found, renamed and removed.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use weft_store::Error;
 use weft_wire::nfs4::{Status, Text};
 use weft_wire::octets;
 
-/// The longest name that Linux file systems take, in bytes.
+/// The longest name of Linux file systems, in bytes.
 pub(super) const MAX_NAME: usize = 255;
 
-/// A name that can be in a directory, as the store keeps it.
+/// A valid name in a directory, in the store's form.
 pub(super) fn component(name: &Text) -> Result<Cow<'_, [u8]>, Status> {
     let text = well_formed(name)?;
     let bytes = octets::from_text(text).ok_or(Status::BADCHAR)?;
@@ -24,14 +24,14 @@ pub(super) fn component(name: &Text) -> Result<Cow<'_, [u8]>, Status> {
     Ok(bytes)
 }
 
-/// A name that a directory of named attributes can have: those are text.
+/// A valid name of a named attribute, which must be text.
 pub(super) fn attribute(name: &Text) -> Result<&[u8], Status> {
     well_formed(name)?;
     check(&name.0)?;
     Ok(&name.0)
 }
 
-/// A name of the store as it travels.
+/// The wire form of a name of the store.
 pub(super) fn shown(name: &[u8]) -> Text {
     Text(Bytes::copy_from_slice(octets::to_text(name).as_bytes()))
 }
@@ -52,7 +52,7 @@ fn check(bytes: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// A name that nothing here has yet, and something is to get: NFS4ERR_INVAL where it holds what is no character.
+/// A name for something new: NFS4ERR_INVAL if it contains a noncharacter.
 pub(super) fn new_component(name: &Text) -> Result<Cow<'_, [u8]>, Status> {
     let bytes = component(name)?;
     utf8(name)?;
@@ -66,7 +66,7 @@ pub(super) fn new_attribute(name: &Text) -> Result<&[u8], Status> {
     Ok(bytes)
 }
 
-/// Why looking this name up failed: one that could not be made is no name, rather than the name of nothing.
+/// Why looking up this name failed: a name that could not be created is reported as invalid, not as missing.
 pub(super) fn not_found(name: &Text, e: &Error) -> Status {
     match (e, utf8(name)) {
         (Error::NotFound, Err(no_name)) => no_name,
@@ -74,13 +74,13 @@ pub(super) fn not_found(name: &Text, e: &Error) -> Status {
     }
 }
 
-/// NFS4ERR_INVAL for what is not UTF-8, or has something in it that is no character.
+/// NFS4ERR_INVAL for text that is not UTF-8 or contains a noncharacter.
 pub(super) fn utf8(text: &Text) -> Result<&str, Status> {
     let text = well_formed(text)?;
     if text.chars().any(is_noncharacter) { Err(Status::INVAL) } else { Ok(text) }
 }
 
-/// NFS4ERR_INVAL for what is not UTF-8.
+/// NFS4ERR_INVAL for text that is not UTF-8.
 pub(super) fn well_formed(text: &Text) -> Result<&str, Status> {
     std::str::from_utf8(&text.0).map_err(|_| Status::INVAL)
 }
@@ -91,7 +91,7 @@ fn is_noncharacter(c: char) -> bool {
     c & 0xfffe == 0xfffe || (0xfdd0..=0xfdef).contains(&c)
 }
 
-/// The one place where errors of the store become nfsstat4.
+/// Maps errors of the store to nfsstat4; nothing else does.
 pub(super) fn status(e: &Error) -> Status {
     match e {
         Error::NotFound => Status::NOENT,
@@ -107,7 +107,7 @@ pub(super) fn status(e: &Error) -> Status {
         Error::Invalid => Status::INVAL,
         Error::NoSpace => Status::NOSPC,
         Error::TooLarge => Status::FBIG,
-        // Passes when somebody lets go: the client asks again by itself.
+        // Transient: the client repeats the request by itself.
         Error::Limit(_) => Status::DELAY,
         Error::Sharing => Status::FILE_OPEN,
         Error::ReadOnly => Status::ROFS,

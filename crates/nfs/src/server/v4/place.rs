@@ -1,7 +1,7 @@
-//! Where a file handle leads: a node of a share, the named attributes of one, or the pseudo file system's root, whose
-//! directories the shares are.
+//! The object of a file handle: a node of a share, the named attribute directory of a node, or the root of the pseudo
+//! file system, whose entries are the shares.
 //!
-//! Spec: RFC 7530 7.3, RFC 8881 7.3. Does not: change anything; the root is the server's own.
+//! See RFC 7530 7.3 and RFC 8881 7.3. The pseudo root is read-only.
 
 use weft_store::{Attr, Error, Kind, Stable};
 use weft_wire::nfs4::{Handle, Status};
@@ -17,9 +17,9 @@ use crate::server::handles::Named;
 pub(super) enum Place<'a> {
     /// The directory of shares.
     Root,
-    /// Inside a share: a file, a directory, a named attribute.
+    /// A node in a share: a file, a directory or a named attribute.
     Node(Node<'a>),
-    /// The directory of a node's named attributes.
+    /// The named attribute directory of a node.
     Attributes(Node<'a>),
 }
 
@@ -27,7 +27,7 @@ impl<'a> Place<'a> {
     /// PUTFH.
     pub async fn open(cx: &Context<'a>, handle: &Handle) -> Result<Place<'a>, Status> {
         let bytes = weft_wire::nfs3::Handle::new(handle.as_bytes()).ok_or(Status::BADHANDLE)?;
-        // The numbers of version 3's errors mean the same in version 4.
+        // Version 3's error numbers mean the same in version 4.
         let named = cx.server.handles.open(&cx.server.shares, &bytes).await.map_err(|e| Status(e.0))?;
         let node = |FileId { share, node: id }| {
             let share = cx.server.shares.get(share).ok_or(Status::STALE)?;
@@ -40,7 +40,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether the caller may be here. Where it `asks` how to name itself, it may do so in any way.
+    /// Whether the caller may use this object. If it `asks` for the security flavours, any flavour is accepted.
     pub fn admit(&self, cx: &Context<'_>, asks: bool) -> Result<(), Status> {
         let (Place::Node(node) | Place::Attributes(node)) = self else { return Ok(()) };
         match cx.admit(node.share.id) {
@@ -64,8 +64,8 @@ impl<'a> Place<'a> {
         Ok(Handle::new(handle.as_bytes()).expect("ours are short"))
     }
 
-    /// A node inside a share; the root is read-only to whoever wants to change it. A directory of named attributes has
-    /// nothing in it but those, and nothing of its own to change.
+    /// The node, for a change; the pseudo root is read-only. An attribute directory has entries only, and no
+    /// attributes of its own to change.
     pub fn writable(&self) -> Result<Node<'a>, Status> {
         match self {
             Place::Root => Err(Status::ROFS),
@@ -74,7 +74,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// A directory inside a share that a name is to be changed in.
+    /// The node as a directory in which a name is to be changed.
     pub async fn directory(&self) -> Result<(Node<'a>, Attr), Status> {
         let node = self.writable()?;
         let attr = node.attr().await?;
@@ -82,7 +82,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Why data is not to be had of something that is no regular file. Minor version 1 tells more.
+/// The error for data of something other than a regular file. Minor version 1 is more specific.
 pub(super) fn no_file(kind: Kind, minor: u32) -> Status {
     match kind {
         Kind::Dir => Status::ISDIR,
@@ -93,18 +93,19 @@ pub(super) fn no_file(kind: Kind, minor: u32) -> Status {
 }
 
 impl Node<'_> {
-    /// Whether it is a named attribute itself.
+    /// Whether this is a named attribute.
     pub fn is_attribute(&self) -> bool {
         self.share.vfs.stream_of(self.id).is_some()
     }
 
-    /// What its handles are made of, to be asked before a name of it goes; `None` for what has gone already.
+    /// The identity that its handles contain; read this before one of its names is removed. `None` if it is gone
+    /// already.
     pub async fn stable(&self) -> Option<Stable> {
         self.share.vfs.stable(self.id).await.ok()
     }
 
-    /// A name of this went away. Where that was the last one and nobody has it open, its handle is stale from now on, and not
-    /// only what is done with it (RFC 8881 18.19.3).
+    /// A name of this node was removed. If it was the last, and nobody has the node open, its handle is stale from
+    /// now on, not only operations on it (RFC 8881 18.19.3).
     pub async fn unnamed(&self, cx: &Context<'_>, stable: Option<Stable>) {
         let Some(stable) = stable else { return };
         let nameless = match self.share.vfs.getattr(self.id).await {
@@ -116,7 +117,7 @@ impl Node<'_> {
         }
     }
 
-    /// Attributes; NFS4ERR_STALE for what is gone.
+    /// The attributes; NFS4ERR_STALE if the node is gone.
     pub async fn attr(&self) -> Result<Attr, Status> {
         self.share.vfs.getattr(self.id).await.map_err(|e| status(&e))
     }

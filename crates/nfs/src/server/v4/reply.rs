@@ -1,7 +1,7 @@
-//! The reply of a COMPOUND: results in one buffer, cut where payload (READ, READLINK) lies between them, so that the transport
-//! decides where that goes.
+//! The reply of a COMPOUND: results in one buffer, split where payload (READ, READLINK) is inserted, so that the
+//! transport decides where the payload goes.
 //!
-//! Spec: RFC 8881 16.2. Does not: bound its length; the session or the channel does.
+//! See RFC 8881 16.2. The session or the channel bounds its length.
 
 use weft_machine::Payload;
 use weft_transport::{Part, To};
@@ -9,33 +9,33 @@ use weft_wire::xdr::{Encoder, pad};
 
 use crate::server::context::Results;
 
-/// Bytes of an operation's number before its result.
+/// Bytes of the operation number before a result.
 const NUMBER_BYTES: usize = 4;
 
-/// Buffers with payload behind each but the last.
+/// Buffers, each followed by payload except the last.
 #[derive(Default)]
 pub(super) struct Body {
-    /// What has ended, with the payload behind it.
+    /// Finished buffers, each with the payload that follows.
     done: Vec<(Encoder, Payload, To)>,
     pub tail: Encoder,
     /// Bytes in `done`.
     before: usize,
-    /// Of these, without payload.
+    /// The same without payload.
     results_before: usize,
 }
 
 impl Body {
-    /// Behind this header.
+    /// An empty body after this header.
     pub fn new(header: Encoder) -> Body {
         Body { tail: header, ..Body::default() }
     }
 
-    /// Ends a buffer with payload, whose length the buffer ends with.
+    /// Appends payload; the buffer ends with its length.
     pub fn payload(&mut self, payload: Payload) {
         self.end(payload, To::Ticket);
     }
 
-    /// The same with payload that always travels in the message. Its length is put in front.
+    /// Like [`Body::payload`], for payload that always travels inside the message. Writes its length first.
     pub fn inline(&mut self, payload: Payload) {
         self.tail.u32(payload.len() as u32);
         self.end(payload, To::Inline);
@@ -57,17 +57,17 @@ impl Body {
         self.results_before.saturating_add(self.tail.len())
     }
 
-    /// Where in `tail` the next operation's result begins: its status, behind the number.
+    /// Offset in `tail` of the next operation's result: its status, after the number.
     pub fn next_result(&self) -> usize {
         self.tail.len().saturating_add(NUMBER_BYTES)
     }
 
-    /// Its first buffer, which begins with the header.
+    /// The first buffer, which begins with the header.
     pub fn head(&mut self) -> &mut Encoder {
         self.done.first_mut().map_or(&mut self.tail, |(head, ..)| head)
     }
 
-    /// The first `start` bytes, and behind them what was kept of another reply.
+    /// The first `start` bytes, followed by the cached part of another reply.
     pub fn replayed(mut self, start: usize, kept: &[u8]) -> Results {
         let mut head = std::mem::take(self.head());
         head.truncate(start);
@@ -75,17 +75,17 @@ impl Body {
         Results::new(head, None)
     }
 
-    /// Where the next operation's result begins; see [`Body::take_back`].
+    /// The position of the next operation's result; see [`Body::take_back`].
     pub fn mark(&self) -> Mark {
         Mark { parts: self.done.len(), at: self.tail.len() }
     }
 
-    /// Whether it has no payload: it is the one buffer `tail`.
+    /// Whether it has no payload, so that `tail` is all of it.
     pub fn is_one_buffer(&self) -> bool {
         self.done.is_empty()
     }
 
-    /// Takes the result back that was appended since `mark`. The compound ends with that, so lengths are not counted anew.
+    /// Removes the result appended since `mark`. The compound ends then, so the lengths are not recomputed.
     pub fn take_back(&mut self, mark: Mark) {
         if mark.parts < self.done.len() {
             self.tail = self.done.swap_remove(mark.parts).0;
@@ -108,7 +108,7 @@ impl Body {
     }
 }
 
-/// Where in a reply a result begins.
+/// The position of a result in a reply.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     parts: usize,

@@ -1,7 +1,7 @@
-//! ACCESS. Spec: RFC 8881 18.1, RFC 7530 16.1; RFC 8276 8.5 for extended attributes.
+//! ACCESS (RFC 8881 18.1, RFC 7530 16.1; RFC 8276 8.5 for extended attributes).
 //!
-//! A server that is not root grants every right that makes sense for the kind of node, and the operation itself finds
-//! out; executing is left to the mode bits, since the client does it without asking again.
+//! A server that is not root grants every right that is meaningful for the type of node, and the operation itself
+//! finds out; execution follows the mode bits, because the client executes without asking again.
 
 use weft_store::Kind;
 use weft_wire::nfs4::{AccessOk, Status, access as bit};

@@ -1,4 +1,4 @@
-//! SETCLIENTID, SETCLIENTID_CONFIRM, RENEW. Spec: RFC 7530 16.33, 16.34, 16.30.
+//! SETCLIENTID, SETCLIENTID_CONFIRM and RENEW (RFC 7530 16.33, 16.34, 16.30).
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +11,10 @@ use super::super::dial;
 use super::super::state::back::Route;
 use super::super::state::{Back, Callback};
 
-/// `Err(Ok(_))`: who uses the name (NFS4ERR_CLID_INUSE).
+/// `Err(Ok(_))`: the address that uses the name (NFS4ERR_CLID_INUSE).
 pub fn setclientid(c: &Compound<'_>, args: &Setclientid) -> Result<Confirm, Result<NetAddr, Status>> {
     let NetAddr { netid, addr } = &args.callback.location;
-    // Copies: slices would keep the receive buffer that the call came in.
+    // Copies, because slices would keep the call's whole receive buffer in use.
     let copy = |text: &Text| Text(bytes::Bytes::copy_from_slice(&text.0));
     let location = NetAddr { netid: copy(netid), addr: copy(addr) };
     let callback = Callback { program: args.callback.program, ident: args.callback_ident, location };
@@ -28,13 +28,13 @@ pub async fn confirm(c: &Compound<'_>, args: &Confirm) -> Result<(), Status> {
     Ok(())
 }
 
-/// The client has said where it can be called, perhaps anew.
+/// The client has announced its callback address, perhaps a new one.
 fn call_back(c: &Compound<'_>, client: u64) {
     let Ok(client) = c.client(client) else { return };
     let (back, location) = {
         let Some(mut mine) = client.living() else { return };
         let Some(Callback { program, ident, location }) = mine.callback.take() else { return };
-        // RFC 7530 3.4: Linux's clients answer nothing but CB_NULL without a user.
+        // RFC 7530 3.4: Linux clients answer only CB_NULL if the credential names no user.
         let credential = Credential::Sys(AuthSys::new(bytes::Bytes::from_static(b"weft"), 0, 0));
         let route = Route { program, credential, ident, minor: 0 };
         let back = mine.back.get_or_insert_with(|| Back::new(None, 0, route.clone())).clone();
@@ -58,7 +58,7 @@ fn call_back(c: &Compound<'_>, client: u64) {
 
 pub fn renew(c: &Compound<'_>, client: u64) -> Result<(), Status> {
     let client = c.client(client)?;
-    // RFC 7530 16.30.5: it should give back what cannot be recalled.
+    // RFC 7530 16.30.5: the client should return what cannot be recalled.
     let down = || !client.back().is_some_and(|back| back.is_up());
     if client.lease.delegations.load(Ordering::Acquire) != 0 && down() {
         return Err(Status::CB_PATH_DOWN);

@@ -1,7 +1,8 @@
-//! COPY, CLONE, OFFLOAD_CANCEL, OFFLOAD_STATUS. Spec: RFC 7862 15.2, 15.13, 15.8, 15.9; 4.6 for copies on one server.
+//! COPY, CLONE, OFFLOAD_CANCEL and OFFLOAD_STATUS (RFC 7862 15.2, 15.13, 15.8, 15.9; 4.6 for copies within one
+//! server).
 //!
-//! A copy is answered when it is done, or when it has gone on for long enough: then the client asks for the rest. A long
-//! one goes on after its answer, where the client allows that and can be told of its end (CB_OFFLOAD).
+//! COPY is answered when it is complete, or after a limit; then the client requests the remainder. A long one
+//! continues after the reply, if the client allows that and can be notified of its end (CB_OFFLOAD).
 
 use std::sync::Arc;
 
@@ -19,14 +20,14 @@ use super::super::place::Place;
 use super::super::state::{Client, Offload};
 use crate::server::attributes::MAX_FILE_SIZE;
 
-/// Bytes of one COPY: well under the time after which a client asks what became of its call.
+/// Most bytes of one synchronous COPY: it finishes well before a client's RPC timeout.
 const MAX_COPY: u64 = 256 << 20;
 
-/// A shorter copy is answered when it is done.
+/// A shorter copy is synchronous.
 const MIN_OFFLOAD: u64 = 16 << 20;
-/// Between two looks at whether a copy is still wanted.
+/// Bytes copied between two checks for cancellation.
 const STEP: u64 = 16 << 20;
-/// Copies of a client that go on; more are answered when they are done.
+/// Most asynchronous copies of a client; further ones are synchronous.
 const MAX_OFFLOADS: usize = 16;
 
 struct Ends {
@@ -35,7 +36,7 @@ struct Ends {
     count: u64,
 }
 
-/// Both files, and how many bytes there are to copy.
+/// Both files, and the number of bytes to copy.
 async fn ends(
     c: &Compound<'_>,
     (from_stateid, from_offset): (&Stateid, u64),
@@ -64,7 +65,7 @@ async fn ends(
     Ok(Ends { from, to, count })
 }
 
-/// The state id of the saved file: with sessions one of them stands for the saved one.
+/// The state id of the saved file handle: with sessions, one special value stands for the saved state id.
 fn saved(c: &Compound<'_>, stateid: &Stateid) -> Stateid {
     let current = c.minor > 0 && *stateid == Stateid::CURRENT;
     if current { c.saved_stateid.unwrap_or(*stateid) } else { *stateid }
@@ -81,7 +82,7 @@ pub async fn copy(c: &Compound<'_>, args: &Copy) -> Result<CopyOk, Status> {
     if !args.synchronous && count >= MIN_OFFLOAD {
         let client = c.client(0)?;
         let room = client.mine().copies.len() < MAX_OFFLOADS;
-        // It keeps both files open, whoever closes them meanwhile.
+        // The copy keeps both files open, even if they are closed meanwhile.
         let charge = c.cx.server.states.descriptors(&client);
         if room
             && client.back().is_some_and(|back| back.is_up())
@@ -101,7 +102,7 @@ fn response(callback: UpTo<Stateid, 1>, count: u64, verifier: Verifier) -> Write
     WriteResponse { callback, count, committed: Stable::Unstable, verifier }
 }
 
-/// Answers at once; the copy is a task of its own, whose end the client is told.
+/// Replies at once and copies in a task of its own; the client is notified of its end.
 async fn offload(
     c: &Compound<'_>,
     client: &Arc<Client>,
@@ -130,7 +131,7 @@ async fn offload(
         };
         if let Some(back) = client.back() {
             let told = Arc::downgrade(&client);
-            // Until it is told it may ask (OFFLOAD_STATUS).
+            // Until it is notified, the client may ask (OFFLOAD_STATUS).
             back.ask(CbOp::Offload(CbOffload { handle, stateid, end }), move |_| {
                 if let Some(client) = told.upgrade() {
                     client.mine().copies.remove(&stateid.other);
@@ -147,21 +148,21 @@ async fn carry_on(copy: &Offload, ends: &Ends, from: u64, to: u64) -> Status {
     while copy.copied() < ends.count && !copy.is_cancelled() {
         let at = copy.copied();
         let step = STEP.min(ends.count.saturating_sub(at));
-        // `ends` has seen that both end within a file's greatest size.
+        // `ends` has checked that both ranges end within the largest file size.
         let (to, from) = (to.saturating_add(at), from.saturating_add(at));
         match ends.to.copy_from(to, &ends.from, from, step).await {
-            // The source has become shorter.
+            // The source has been truncated.
             Ok(0) => break,
             Ok(count) => copy.add(count),
             Err(e) => return status(&e),
         }
-        // Others on this core have their turn.
+        // Yields to other tasks of this core.
         rt::yield_now().await;
     }
     Status::OK
 }
 
-/// A copy of this client that goes on, or whose end it has not been told.
+/// A copy of this client that is running, or whose end it has not been notified of.
 fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<Option<Arc<Offload>>, Status> {
     let named = io::actual(c, stateid)?;
     Ok(c.client(0)?.mine().copies.get(&named.other).cloned())
@@ -174,7 +175,7 @@ pub async fn clone(c: &Compound<'_>, args: &Clone_) -> Result<(), Status> {
     done.map_err(|e| status(&e))
 }
 
-/// RFC 7862 15.8.3: one that has ended, and that the client has been told of, is as good as none.
+/// RFC 7862 15.8.3: a copy that has ended, and whose client was notified, counts as unknown.
 pub fn offload_cancel(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     c.place()?;
     match find(c, stateid)? {

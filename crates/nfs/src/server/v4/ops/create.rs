@@ -1,6 +1,6 @@
-//! CREATE: everything but regular files. Spec: RFC 8881 18.4, RFC 7530 16.4.
+//! CREATE: every type but regular files (RFC 8881 18.4, RFC 7530 16.4).
 //!
-//! A device that a client makes is a way into the host: only root may, where it is not squashed.
+//! A device node made by a client would give access to the host's devices: only unsquashed root may create one.
 
 use weft_store::{Exists, Kind, Make, Special};
 use weft_wire::nfs4::{ChangeInfo, Create, CreateOk, CreateType, FileType, Status};

@@ -1,4 +1,4 @@
-//! GETATTR. Spec: RFC 8881 18.7, RFC 7530 16.7.
+//! GETATTR (RFC 8881 18.7, RFC 7530 16.7).
 
 use weft_wire::nfs4::{Bitmap, Fattr, Status};
 

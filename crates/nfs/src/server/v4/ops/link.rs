@@ -1,4 +1,4 @@
-//! LINK: a further name in the current directory for the saved file. Spec: RFC 8881 18.9, RFC 7530 16.9.
+//! LINK: adds a hard link to the saved file in the current directory (RFC 8881 18.9, RFC 7530 16.9).
 
 use weft_store::Kind;
 use weft_store::opens::{Access, Rights};

@@ -1,7 +1,7 @@
-//! LOCK, LOCKT, LOCKU, RELEASE_LOCKOWNER. Spec: RFC 8881 18.10 to 18.12; RFC 7530 16.10 to 16.12, 16.37.
+//! LOCK, LOCKT, LOCKU and RELEASE_LOCKOWNER (RFC 8881 18.10 to 18.12; RFC 7530 16.10 to 16.12, 16.37).
 //!
-//! Ranges are kept by the store's table of opens, where those of SMB stand too. No answer waits here: a client that wants
-//! to wait asks again, and with sessions it is told when that makes sense (RFC 8881 20.11).
+//! The store's table of opens holds the ranges, together with those of SMB. No request blocks here: a client that
+//! waits repeats its request, and with sessions it is notified when the lock may be free (RFC 8881 20.11).
 
 use std::sync::Arc;
 
@@ -24,10 +24,10 @@ use super::super::state::{Kind, LockOwner, LockedBy, Ranges, State, Turn, Turned
 use super::open::clear;
 use crate::server::context::Node;
 
-/// Locks of a client that it is told of when they can be had.
+/// Most denied locks of a client for which it is notified.
 const MAX_AWAITED: usize = 256;
 
-/// Why a range was not locked.
+/// Why locking a range failed.
 enum Failed {
     Status(Status),
     Denied(LockDenied),
@@ -55,7 +55,7 @@ pub async fn lock(c: &mut Compound<'_>, n: u32, args: Lock) -> Status {
     }
 }
 
-/// The first lock of an owner under an open: both owners take their turn.
+/// The first lock of an owner under an open, in the sequence of both owners.
 async fn first(
     c: &mut Compound<'_>,
     n: u32,
@@ -110,7 +110,7 @@ async fn first(
                 take(c, node, args, &open, (id, &ranges), &lock_owner.name).await?;
                 let kind = Kind::Lock { owner: lock_owner.clone(), id, open: open.clone(), ranges };
                 let state = c.cx.server.states.enter(open.lease.clone(), node.file(), kind, charge);
-                // First under its open: what is taken from a client that goes is closed with all locks under it.
+                // Entered under its open first: revoking an open closes all locks entered under it.
                 if enter(&open, &state) && client.hold(&state) {
                     Ok(state.stateid())
                 } else {
@@ -120,7 +120,7 @@ async fn first(
             }
         };
         if c.minor == 0 {
-            // Its own number goes on; the answer is kept by the open's owner.
+            // The lock owner's sequence number advances; the open owner caches the reply.
             lock_turn.advance(lock_seqid, result.as_ref().map_or_else(Failed::status, |_| Status::OK));
         }
         result
@@ -133,7 +133,7 @@ async fn first(
     ended
 }
 
-/// Enters locks under their open, unless that was closed meanwhile: it would have them, and they it, for ever.
+/// Enters locks under their open, unless that was closed meanwhile; then the two would keep each other alive forever.
 fn enter(open: &State, locks: &Arc<State>) -> bool {
     let mut held = open.held_mut();
     let is_open = held.open.is_some();
@@ -147,7 +147,7 @@ fn is_of(state: &State, owner: &Arc<LockOwner>) -> bool {
     matches!(&state.kind, Kind::Lock { owner: known, .. } if Arc::ptr_eq(known, owner))
 }
 
-/// An operation on locks that exist, in their owner's turn.
+/// An operation on existing locks, in their owner's sequence.
 async fn in_turn(
     c: &mut Compound<'_>,
     n: u32,
@@ -194,7 +194,7 @@ async fn in_turn(
     ended
 }
 
-/// One more range for a set of locks.
+/// Locks one more range.
 async fn set(c: &Compound<'_>, node: &Node<'_>, args: &Lock, state: &Arc<State>) -> Result<Stateid, Failed> {
     let Kind::Lock { id, open, owner, ranges } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
     take(c, node, args, open, (*id, ranges), &owner.name).await?;
@@ -227,7 +227,7 @@ async fn take(
     let attempt = || match ranges.lock(by, set) {
         Ok(done) => Ok(done),
         Err(Unchanged::Full) => Ok(Err(SetFailed::Refused(Refused::Limit("memory for byte-range locks")))),
-        // Closed, or taken from its client, in the meantime.
+        // Closed or revoked in the meantime.
         Err(Unchanged::Ended) => Err(Status::BAD_STATEID),
     };
     let mut done = attempt()?;
@@ -248,8 +248,8 @@ async fn take(
     }
 }
 
-/// CB_NOTIFY_LOCK for the owner once nothing is in its way any more; one for each file and owner at a time. A client that
-/// hears nothing asks again by itself, so that what cannot be told is no loss.
+/// Sends CB_NOTIFY_LOCK to the owner once the conflict is gone; one at a time for each file and owner. A client that
+/// hears nothing repeats its request, so a lost notification does no harm.
 async fn tell_when_free(
     c: &Compound<'_>,
     node: &Node<'_>,
@@ -292,7 +292,7 @@ fn range(offset: u64, length: u64) -> Result<Range, Status> {
     Range::to_end(offset, length).ok_or(Status::INVAL)
 }
 
-/// Whose lock is in the way. That of an SMB open has nobody's name.
+/// The holder of the conflicting lock. An SMB open has no owner name.
 fn denied(c: &Compound<'_>, node: &Node<'_>, conflict: &Conflict) -> LockDenied {
     let states = &c.cx.server.states;
     let owner = conflict.owner.and_then(|id| states.lock_owner_of(node.share.id, id));
@@ -305,7 +305,7 @@ fn denied(c: &Compound<'_>, node: &Node<'_>, conflict: &Conflict) -> LockDenied 
     LockDenied { offset: conflict.range.offset, length, kind, owner }
 }
 
-/// `Some`: the lock that would be in the way.
+/// `Some`: the conflicting lock.
 pub async fn lockt(c: &Compound<'_>, args: Lockt) -> Result<Option<LockDenied>, Status> {
     let node = c.node()?;
     let client = c.client(args.owner.client)?;
@@ -319,7 +319,7 @@ pub async fn lockt(c: &Compound<'_>, args: Lockt) -> Result<Option<LockDenied>, 
     }
     let opens = node.share.vfs.opens();
     let known = client.mine().lock_owners.get(&args.owner.owner.0).cloned();
-    // An owner that has no locks is nobody's match.
+    // The id of an owner without locks matches nobody.
     let id = known.map_or_else(|| opens.lock_owner(), |owner| owner.id(node.share.id, || opens.lock_owner()));
     let test = || opens.test_range(node.id, id, range, args.kind.exclusive);
     let mut conflict = test();
@@ -336,7 +336,7 @@ pub async fn locku(c: &mut Compound<'_>, n: u32, args: &Locku) -> Status {
         let Kind::Lock { id, ranges, .. } = &state.kind else { return Err(Status::BAD_STATEID.into()) };
         let opens = node.share.vfs.opens();
         let clear = || opens.clear_range(node.id, *id, range);
-        // Splitting a range may need one more than there is room for.
+        // Splitting a range may need memory for one more than the limit allows.
         let cleared = ranges.unlock(LockedBy { opens, node: node.id, owner: *id }, range, clear);
         let cleared = cleared.map_err(|unchanged| match unchanged {
             Unchanged::Full => no_room(Full, c.minor),

@@ -1,6 +1,6 @@
-//! LOOKUP and LOOKUPP. Spec: RFC 8881 18.13, 18.14; RFC 7530 16.13, 16.14.
+//! LOOKUP and LOOKUPP (RFC 8881 18.13, 18.14; RFC 7530 16.13, 16.14).
 //!
-//! Above a share's root lies the root of the pseudo file system, above that nothing.
+//! The parent of a share's root is the root of the pseudo file system, which has no parent.
 
 use weft_store::{Kind, NodeId};
 use weft_wire::nfs4::{Status, Text};
@@ -19,7 +19,7 @@ pub async fn lookup(c: &mut Compound<'_>, name: &Text) -> Result<(), Status> {
     Ok(())
 }
 
-/// What a name in the current directory leads to.
+/// The object with this name in the current directory.
 pub async fn down<'a>(c: &Compound<'a>, name: &Text) -> Result<Place<'a>, Status> {
     let dir = c.place()?;
     let node = match dir {
@@ -49,11 +49,11 @@ pub async fn lookupp(c: &mut Compound<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// The directory above the current one.
+/// The parent of the current directory.
 pub async fn up<'a>(c: &Compound<'a>) -> Result<Place<'a>, Status> {
     let node = match c.place()? {
         Place::Root => return Err(Status::NOENT),
-        // RFC 8881 18.14.3: the directory of attributes lies below what has them.
+        // RFC 8881 18.14.3: the parent of an attribute directory is the object that has the attributes.
         Place::Attributes(of) => return Ok(Place::Node(of)),
         Place::Node(node) => node,
     };

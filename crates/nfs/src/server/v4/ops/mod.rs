@@ -1,8 +1,8 @@
 //! The operations of NFS version 4, one file for each or for a family.
 //!
-//! Spec: RFC 7530 16, RFC 8881 18, RFC 7862 15, RFC 8276 8.4. Does not: parse or emit.
+//! See RFC 7530 16, RFC 8881 18, RFC 7862 15 and RFC 8276 8.4. `dispatch` parses and emits.
 //!
-//! Every operation is a function of the compound and its arguments. No borrow of state is held while it waits.
+//! Every operation is a function of the compound and its arguments. No borrow of state is held across an await.
 
 pub mod access;
 pub mod clientid;

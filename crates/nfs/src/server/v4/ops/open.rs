@@ -1,7 +1,7 @@
-//! OPEN: a file by name or handle, made if need be, in the name of an owner. Spec: RFC 8881 18.16, RFC 7530 16.16.
+//! OPEN: opens a file by name or handle for an owner, creating it if requested (RFC 8881 18.16, RFC 7530 16.16).
 //!
-//! An owner has one state for a file, whatever number of OPENs it came from: access and deny are what they asked for
-//! together. Whether others allow it is decided by the store's table of opens, in which SMB's opens stand too.
+//! An owner has one state per file, however many OPENs it sent; access and deny bits are the union of them. The
+//! store's table of opens, which also has SMB's opens, decides whether they conflict with others.
 
 use std::sync::{Arc, RwLock};
 
@@ -27,7 +27,7 @@ use crate::server::caller::{EXECUTE, READ, WRITE};
 use crate::server::context::Node;
 use crate::server::guard;
 
-/// Where an exclusive create keeps its verifier; the client is told to set them afterwards.
+/// The attributes that hold the verifier of an exclusive create; the client is told to set them afterwards.
 const TIMES: Bitmap = Bitmap::of(&[attr::TIME_ACCESS_SET, attr::TIME_MODIFY_SET]);
 const NO_CHANGE: ChangeInfo = ChangeInfo { atomic: false, before: 0, after: 0 };
 
@@ -47,13 +47,13 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
     let mut turn = owner.turn().await;
     if c.minor == 0 {
         match turn.check(args.seqid, n) {
-            // An owner that has opened nothing yet has nothing to lose by another try, and libnfs counts no OPEN that
-            // met a link: where the link leads it asks under the same number.
+            // An owner that has opened nothing yet cannot be harmed by another attempt, and libnfs does not count an
+            // OPEN that met a symbolic link: it reuses the number for the link's target.
             Ok(Turned::Again(answered)) if owner.is_confirmed() || answered.status == Status::OK => {
                 return c.again(n, answered);
             }
             Ok(Turned::Next) if owner.is_confirmed() || turn.is_new() => {}
-            // RFC 7530 16.18.5: an owner that was never confirmed begins anew.
+            // RFC 7530 16.18.5: an unconfirmed owner starts over.
             _ if !owner.is_confirmed() => forget(c, &client, &mut turn).await,
             Ok(_) => {}
             Err(status) => return c.put::<()>(n, Err(status)),
@@ -69,7 +69,7 @@ pub async fn open(c: &mut Compound<'_>, n: u32, args: Open) -> Status {
     ended
 }
 
-/// Everything of an owner that nobody will confirm.
+/// Removes everything of an owner that will not be confirmed.
 async fn forget(c: &Compound<'_>, client: &Client, turn: &mut Turn) {
     for state in std::mem::take(turn).states() {
         c.cx.server.states.leave(&state);
@@ -94,7 +94,8 @@ async fn carry_out(
         let reads = if access & share::READ != 0 { READ } else { 0 };
         let writes = if access & share::WRITE != 0 || found.truncate.is_some() { WRITE } else { 0 };
         match args.claim {
-            // That it had this open is the client's word. Only the owner may have what the mode bits have taken from him since.
+            // Only the client's word shows that it had this open. If the mode bits no longer permit it, only the
+            // file's owner gets it back.
             Claim::Previous(_) => [reads, writes].into_iter().try_for_each(|wanted| match wanted {
                 0 => Ok(()),
                 wanted => c.cx.caller.check_data(&attr, wanted),
@@ -117,7 +118,7 @@ async fn carry_out(
             flags |= open_flag::MAY_NOTIFY_LOCK;
         }
     } else if let Claim::Previous(_) = args.claim {
-        // RFC 7530 16.18.5: who takes back what it had is not asked to confirm.
+        // RFC 7530 16.18.5: a reclaiming owner is not asked to confirm.
         owner.confirm();
     } else if !owner.is_confirmed() {
         flags |= open_flag::CONFIRM;
@@ -126,9 +127,9 @@ async fn carry_out(
     let stateid = state.stateid();
     c.stateid = Some(stateid);
     let delegation = match args.claim {
-        // It has one.
+        // The client already has one.
         Claim::DelegateCur(..) | Claim::DelegCurFh(_) => Delegation::None,
-        // An owner that is not confirmed yet may never be.
+        // An unconfirmed owner may never confirm.
         _ if flags & open_flag::CONFIRM != 0 => Delegation::None,
         _ => delegations::grant(c, client, &found.node, args.access, Some(&state)).await,
     };
@@ -165,24 +166,24 @@ fn check_grace(c: &Compound<'_>, client: &Client, args: &Open) -> Result<(), Sta
     }
 }
 
-/// The file of an OPEN.
+/// The file that an OPEN found or created.
 struct Found<'a> {
     node: Node<'a>,
     change: ChangeInfo,
     attrset: Bitmap,
-    /// It did not exist: who makes a file may open it, whatever mode it gets.
+    /// Whether the OPEN created it: the creator may open the file, whatever its mode.
     new: bool,
-    /// It existed, and its size is to be set.
+    /// The file existed, and is to be truncated.
     truncate: Option<SetAttr>,
-    /// It is new and will get this mode once it is open: one that forbids its owner to write must not keep the file
-    /// from being opened for writing now.
+    /// The mode of a new file, set after the open, so that a mode without write permission does not prevent this open
+    /// from writing.
     mode: Option<u32>,
-    /// Taken already, if the file may be new.
+    /// Reserved already, if the OPEN may create the file.
     room: Option<Room>,
 }
 
-/// Room for one more open of a client. It is taken before a file is made or a delegation recalled: an OPEN that is refused
-/// for want of room leaves no file behind, which an exclusive create would meet when the client asks again.
+/// A reservation for one more open of a client. It is made before a file is created or a delegation recalled: an OPEN
+/// refused by a limit then leaves no file behind, which would fail an exclusive create when the client repeats it.
 struct Room {
     state: Charge,
     descriptors: Charge,
@@ -192,8 +193,9 @@ impl Room {
     fn take(c: &Compound<'_>, client: &Client) -> Result<Room, Status> {
         let states = &c.cx.server.states;
         states.remember(client)?;
-        // Others give memory back. Of states and descriptors a client has as many as it may, and would ask again until it closes
-        // something, which the program that waits for this OPEN may be the one to do.
+        // Memory is freed by other clients, so it is worth waiting for. States and descriptors are limited per
+        // client, which would retry until it closes something, perhaps from the very program that waits for this
+        // OPEN.
         let too_many = |full| if c.minor == 0 { no_room(full, c.minor) } else { Status::NOSPC };
         if client.mine().states.len() >= states.limits.states {
             return Err(too_many(Full));
@@ -241,7 +243,7 @@ async fn by_handle<'a>(c: &Compound<'a>, args: &Open) -> Result<Found<'a>, Statu
     })
 }
 
-/// RFC 7530 16.16.5, RFC 8881 18.16.3: only regular files are opened.
+/// RFC 7530 16.16.5, RFC 8881 18.16.3: only regular files can be opened.
 fn regular(attr: &Attr, minor: u32) -> Result<(), Status> {
     match attr.kind {
         NodeKind::File => Ok(()),
@@ -320,7 +322,7 @@ async fn by_name<'a>(
         }
         (Some(attr), Some(Exists::Reuse)) => {
             regular(&attr, c.minor)?;
-            // RFC 7530 16.16.5: of a file that exists nothing is set, but that it is emptied.
+            // RFC 7530 16.16.5: an existing file can be truncated; no other attribute is set.
             let size = wish.set.size.filter(|size| *size == 0);
             let mut attrset = Bitmap::EMPTY;
             if size.is_some() {
@@ -341,11 +343,11 @@ async fn by_name<'a>(
             let room = match Room::take(c, client) {
                 Ok(room) => Some(room),
                 Err(status) if known.is_none() => return Err(status),
-                // Nothing will be made, and the owner may have it open already.
+                // Nothing will be created, and the owner may already have the file open.
                 Err(_) => None,
             };
             let set = SetAttr { mode: mode.map_or(wish.set.mode, |mode| Some(mode | 0o600)), ..wish.set };
-            // Somebody else may have made it meanwhile: then the client is told to ask again.
+            // Another client may have created it meanwhile; then the client is told to try again.
             let retry = if exists == Exists::Reuse { Exists::Fail } else { exists };
             let (made, new, unsettled) =
                 vfs.make(dir.id, name, Make::File, retry, set).await.map_err(|e| match e {
@@ -374,7 +376,7 @@ async fn by_name<'a>(
     }
 }
 
-/// A named attribute. Nothing of it is set when it is made but that it is empty: the rest is its file's.
+/// A named attribute. A new one is empty; all other attributes are those of its file.
 async fn by_attribute<'a>(
     c: &Compound<'a>,
     client: &Client,
@@ -386,7 +388,7 @@ async fn by_attribute<'a>(
         None => (false, false, Changes::default()),
         Some(CreateHow::Unchecked(fattr)) => (true, false, changes(fattr, c.minor, true)?),
         Some(CreateHow::Guarded(fattr)) => (true, true, changes(fattr, c.minor, true)?),
-        // There is no place for a verifier.
+        // An attribute has no place for a verifier.
         Some(CreateHow::Exclusive(_) | CreateHow::Exclusive41(..)) => return Err(Status::INVAL),
     };
     let before = change(&of.attr().await?);
@@ -420,12 +422,12 @@ struct Wanted {
     truncates: bool,
 }
 
-/// What an open does, as the store's table says it.
+/// The rights of an open, in the terms of the store's table.
 pub fn rights(access: u32) -> Rights {
     Rights { read: access & share::READ != 0, write: access & share::WRITE != 0, delete: false }
 }
 
-/// What others may do beside an open that denies this. Nobody here keeps a name from going away.
+/// What an open with these deny bits lets others do. NFS cannot deny removal or renaming.
 pub fn sharing(deny: u32) -> Rights {
     Rights { read: deny & share::READ == 0, write: deny & share::WRITE == 0, delete: true }
 }
@@ -435,7 +437,7 @@ pub fn bit(access: u32, deny: u32) -> u16 {
     1u16.checked_shl(deny.saturating_mul(4).saturating_add(access)).unwrap_or(0)
 }
 
-/// The owner's state for the file, new or with more in it.
+/// The owner's state for the file, new or extended.
 async fn acquire(
     c: &Compound<'_>,
     client: &Arc<Client>,
@@ -482,7 +484,7 @@ async fn enter(
     let key = client.key(node.share.id, vfs.opens());
     let opening = Opening {
         overwrites: wanted.truncates,
-        // Whether it may be made in the grace period has been decided: by who asks, and what for.
+        // The caller has checked the grace period.
         past_grace: true,
         ..Opening::new(rights(wanted.access), sharing(wanted.deny), key)
     };
@@ -513,11 +515,11 @@ async fn enter(
     })
 }
 
-/// More for an owner that has the file open already.
+/// Extends an owner's existing open.
 async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted) -> Result<(), Status> {
     let (access, deny, more) = {
         let held = state.held();
-        // RFC 8881 9.7: what it denies it denies itself.
+        // RFC 8881 9.7: its own deny bits apply to the owner too.
         if wanted.access & held.deny != 0 || wanted.deny & held.access != 0 {
             return Err(Status::SHARE_DENIED);
         }
@@ -526,7 +528,7 @@ async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted)
         (access, deny, more != 0)
     };
     if more || wanted.truncates {
-        // It is to others as if it opened the file anew.
+        // For other clients, this counts as a new open.
         let key = state.held().open.as_ref().map(Entry::key).ok_or(Status::BAD_STATEID)?;
         let access = if wanted.truncates { Access::Overwrite } else { Access::OpenToWrite };
         node.share.vfs.opens().recall(node.id, Some(key), access).map_err(refused)?;
@@ -556,7 +558,7 @@ async fn widen(c: &Compound<'_>, node: &Node<'_>, state: &State, wanted: Wanted)
     Ok(())
 }
 
-/// Takes from clients whose lease has run out what they hold on this file. Whether there was any.
+/// Revokes what clients with expired leases hold on this file. Returns whether there was anything.
 pub async fn clear(c: &Compound<'_>, node: &Node<'_>) -> bool {
     let taken = c.cx.server.states.take_lapsed(node.file(), c.now);
     let any = !taken.0.is_empty();
@@ -573,7 +575,7 @@ fn refused(refused: Refused) -> Status {
 }
 
 impl Compound<'_> {
-    /// The answer that an owner got to its last request.
+    /// The reply to the owner's last request.
     pub fn again(&mut self, n: u32, answered: Answered) -> Status {
         let tail = &mut self.reply.tail;
         tail.u32(n);
@@ -587,7 +589,7 @@ impl Compound<'_> {
         answered.status
     }
 
-    /// What was answered just now: the reply behind `at`, where its status lies.
+    /// The reply just made, which starts at `at` with its status.
     pub fn answered(&self, op: u32, status: Status, at: usize) -> Answered {
         let place = match self.current {
             Some(Place::Node(node)) => Some(node.file()),
@@ -596,7 +598,7 @@ impl Compound<'_> {
         Answered { op, status, body: self.reply.tail.copy_from(at.saturating_add(4)), place }
     }
 
-    /// The next request of an owner: its last CLOSE will not be asked again.
+    /// The owner has sent another request, so its last CLOSE will not be repeated.
     pub fn forget_closed(&self, client: &Client, turn: &mut Turn) {
         if let Some(closed) = turn.closed.take().and_then(|closed| closed.upgrade()) {
             self.cx.server.states.leave(&closed);

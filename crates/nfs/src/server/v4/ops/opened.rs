@@ -1,5 +1,5 @@
-//! OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE: what an owner does with an open. Spec: RFC 8881 18.18, 18.2; RFC 7530 16.18,
-//! 16.19, 16.2.
+//! OPEN_CONFIRM, OPEN_DOWNGRADE and CLOSE: an owner's operations on an open (RFC 8881 18.18, 18.2; RFC 7530 16.18,
+//! 16.19, 16.2).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::super::io;
 use super::super::state::{Kind, Owner, State, Turn, Turned};
 use super::open::{bit, rights, sharing};
 
-/// An operation of an open's owner, in its turn.
+/// An operation of an open's owner, in its sequence.
 async fn in_turn(
     c: &mut Compound<'_>,
     n: u32,
@@ -62,7 +62,7 @@ async fn in_turn(
     ended
 }
 
-/// The open that a state id names on the current file, ended or not.
+/// The open with this state id on the current file, closed or not.
 fn find(c: &Compound<'_>, stateid: &Stateid) -> Result<(Arc<State>, Arc<Owner>), Status> {
     let place = c.place()?;
     let state = c.cx.server.states.find(&io::actual(c, stateid)?, c.speaker()?)?;
@@ -102,7 +102,7 @@ pub async fn downgrade(c: &mut Compound<'_>, n: u32, args: &OpenDowngrade) -> St
     .await
 }
 
-/// RFC 8881 18.18.3: what remains must be the union of some of the OPENs. Those that fit into it.
+/// RFC 8881 18.18.3: the remaining access must be the union of some of the OPENs. Returns those that fit.
 fn reduced(asked: u16, access: u32, deny: u32) -> Option<u16> {
     let (mut kept, mut union) = (0, (0, 0));
     for a in 1..=share::BOTH {
@@ -126,7 +126,7 @@ pub async fn close(c: &mut Compound<'_>, n: u32, args: &Close) -> Status {
         close::close(c.cx.server, state).await;
         turn.forget(state);
         if c.minor == 0 {
-            // It is still known by name, so that the CLOSE can be asked again.
+            // The state id stays known, so that the CLOSE can be repeated.
             state.end();
             turn.closed = Some(Arc::downgrade(state));
             return Ok(state.changed());

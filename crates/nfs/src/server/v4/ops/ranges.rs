@@ -1,4 +1,4 @@
-//! ALLOCATE, DEALLOCATE, SEEK, READ_PLUS, IO_ADVISE. Spec: RFC 7862 15.1, 15.4, 15.11, 15.10, 15.5.
+//! ALLOCATE, DEALLOCATE, SEEK, READ_PLUS and IO_ADVISE (RFC 7862 15.1, 15.4, 15.11, 15.10, 15.5).
 
 use weft_machine::Payload;
 use weft_wire::nfs4::{Allocate, Bitmap, IoAdvise, Read, Seek, SeekOk, Status};
@@ -10,7 +10,7 @@ use crate::server::attributes::MAX_FILE_SIZE;
 
 const DATA: u32 = 0;
 const HOLE: u32 = 1;
-/// Pieces of one READ_PLUS; a client asks for the rest.
+/// Most pieces in one READ_PLUS; the client requests the remainder.
 const MAX_PIECES: usize = 16;
 
 fn check(offset: u64, length: u64) -> Result<(), Status> {
@@ -50,7 +50,7 @@ pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
             Some(data) => SeekOk { eof: false, offset: data.start },
             None => SeekOk { eof: true, offset: size },
         },
-        // The end of the file is a hole to whoever looks for one.
+        // A search for a hole finds one at the end of the file.
         _ => match first {
             Some(data) if data.start <= args.offset => SeekOk { eof: data.end >= size, offset: data.end },
             _ => SeekOk { eof: false, offset: args.offset },
@@ -58,7 +58,7 @@ pub async fn seek(c: &Compound<'_>, args: &Seek) -> Result<SeekOk, Status> {
     })
 }
 
-/// A piece of a file: where, how long, and the data unless it is a hole.
+/// A piece of a file: offset, length, and the data unless it is a hole.
 struct Piece {
     offset: u64,
     len: u64,
@@ -124,7 +124,7 @@ async fn pieces(c: &Compound<'_>, args: &Read) -> Result<(bool, Vec<Piece>), Sta
     Ok((end >= size, pieces))
 }
 
-/// Advice is taken and not acted upon, which the empty answer says.
+/// The advice is accepted and ignored, which the empty reply says.
 pub fn io_advise(c: &Compound<'_>, args: &IoAdvise) -> Result<Bitmap, Status> {
     let node = c.node()?;
     io::state(c, &node, &args.stateid)?;

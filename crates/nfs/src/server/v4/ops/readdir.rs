@@ -1,7 +1,7 @@
-//! READDIR. Spec: RFC 8881 18.23, RFC 7530 16.24.
+//! READDIR (RFC 8881 18.23, RFC 7530 16.24).
 //!
-//! "." and ".." are not listed and cookies 0, 1 and 2 are special: the store's own cookies are moved up by two. They
-//! stay valid as long as the directory, so the verifier is always zero.
+//! "." and ".." are not listed, and cookies 0, 1 and 2 are special, so the store's own cookies are shifted by two.
+//! They stay valid as long as the directory exists, so the verifier is always zero.
 
 use weft_machine::rt;
 use weft_store::{Attr, Kind, NodeId};
@@ -20,27 +20,28 @@ use crate::server::guard;
 
 const VERIFIER: Verifier = [0; 8];
 const OWN_COOKIES: u64 = 2;
-/// What who may read a directory and not enter it learns of what is in it: as much as readdir(3) tells.
+/// What a caller with read but no execute permission learns about the entries of a directory: as much as readdir(3)
+/// returns.
 const OF_NAMES: Bitmap = Bitmap::of(&[attr::TYPE, attr::RDATTR_ERROR, attr::FILEID, attr::MOUNTED_ON_FILEID]);
-/// Entries asked from the store at a time.
+/// Entries requested from the store at a time.
 const BATCH: usize = 256;
 /// Verifier, the end of the list, eof.
 const EMPTY: usize = 8 + 4 + 4;
 
-/// A listing that grows as long as it may.
+/// A listing, filled up to its limits.
 struct Page {
     entries: Vec<Entry>,
     left: usize,
-    /// A hint about names alone (RFC 8881 18.23.3); it never keeps the first entry out.
+    /// A hint that counts names only (RFC 8881 18.23.3); it never excludes the first entry.
     names_left: usize,
 }
 
 impl Page {
-    /// `false` when there is no room.
+    /// `false` if there is no space.
     fn add(&mut self, entry: Entry) -> bool {
         // Cookie and length.
         const NAME: usize = 8 + 4;
-        // Whether it follows, at most a bitmap of three words, and a length.
+        // "Value follows", a bitmap of at most three words, and a length.
         const AROUND: usize = 4 + 16 + 4;
         let padded = |len: usize| len.saturating_add(pad(len));
         let name = padded(entry.name.0.len()).saturating_add(NAME);
@@ -99,7 +100,7 @@ pub async fn readdir(c: &Compound<'_>, args: &Readdir) -> Result<ReaddirOk, Stat
     Ok(ReaddirOk { verifier: VERIFIER, entries: page.entries, eof })
 }
 
-/// Whether the directory ends with the page.
+/// Fills the page; returns whether the directory ends with it.
 async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
     let mut behind = args.cookie.saturating_sub(OWN_COOKIES);
     loop {
@@ -124,7 +125,7 @@ async fn list(c: &Compound<'_>, dir: &Node<'_>, args: &Readdir, page: &mut Page)
 async fn list_shares(c: &Compound<'_>, args: &Readdir, page: &mut Page) -> Result<bool, Status> {
     let first = usize::try_from(args.cookie.saturating_sub(OWN_COOKIES)).unwrap_or(usize::MAX);
     for (number, share) in c.cx.server.shares.iter().enumerate().skip(first) {
-        // Who comes from elsewhere learns neither what it is like nor its handle.
+        // A caller whose address is not admitted learns neither the share's attributes nor its handle.
         if c.cx.admit(share.id) == Err(KeptOut::Network) {
             continue;
         }

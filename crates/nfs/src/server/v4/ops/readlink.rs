@@ -1,4 +1,4 @@
-//! READLINK. Spec: RFC 8881 18.24, RFC 7530 16.25. The target is payload (RFC 8267 section 5).
+//! READLINK (RFC 8881 18.24, RFC 7530 16.25). The target is payload (RFC 8267 section 5).
 
 use bytes::Bytes;
 use weft_machine::Payload;

@@ -1,4 +1,4 @@
-//! REMOVE. Spec: RFC 8881 18.25, RFC 7530 16.27. Files that NFS has open live on; SMB's share modes are kept.
+//! REMOVE (RFC 8881 18.25, RFC 7530 16.27). Files that NFS has open live on; SMB's share modes are respected.
 
 use weft_store::{Kind, opens::Access, opens::Rights};
 use weft_wire::nfs4::{ChangeInfo, Status, Text};

@@ -1,4 +1,4 @@
-//! RENAME. Spec: RFC 8881 18.26, RFC 7530 16.28. From the saved to the current directory.
+//! RENAME, from the saved to the current directory (RFC 8881 18.26, RFC 7530 16.28).
 
 use weft_store::{Error, Kind, opens::Access, opens::Rights};
 use weft_wire::nfs4::{ChangeInfo, Rename, RenameOk, Status};
@@ -49,7 +49,7 @@ pub async fn rename(c: &Compound<'_>, args: &Rename) -> Result<RenameOk, Status>
     let replaced = replaced.filter(|attr| attr.node != moved.node);
     let mut lost = None;
     if let Some(target) = &replaced {
-        // RFC 8881 18.26.3: only like replaces like.
+        // RFC 8881 18.26.3: a directory replaces only a directory, and another type only another type.
         if (target.kind == Kind::Dir) != (moved.kind == Kind::Dir) {
             return Err(Status::EXIST);
         }

@@ -1,4 +1,4 @@
-//! SECINFO and SECINFO_NO_NAME. Spec: RFC 8881 18.29, 18.45; RFC 7530 16.31. With sessions both consume the handle.
+//! SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45; RFC 7530 16.31). With sessions, both consume the file handle.
 
 use weft_store::rules::Export;
 use weft_wire::nfs4::{Secinfo, SecinfoOk, Status, Text, UpTo};
@@ -11,7 +11,7 @@ use crate::server::export;
 const CURRENT: u32 = 0;
 const PARENT: u32 = 1;
 
-/// What the export asks; above all exports every flavour will do.
+/// The flavours that the export requires; above the exports, every flavour is accepted.
 fn flavors(c: &Compound<'_>, place: Place<'_>) -> Result<SecinfoOk, Status> {
     place.admit(c.cx, true)?;
     let export = match place {

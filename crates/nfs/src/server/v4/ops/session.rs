@@ -1,4 +1,4 @@
-//! EXCHANGE_ID, CREATE_SESSION, SEQUENCE and their like. Spec: RFC 8881 18.33 to 18.37, 18.46, 18.50, 18.51.
+//! EXCHANGE_ID, CREATE_SESSION, SEQUENCE and related operations (RFC 8881 18.33 to 18.37, 18.46, 18.50, 18.51).
 
 use std::sync::atomic::Ordering;
 
@@ -17,12 +17,12 @@ use super::super::state::back::{Route, credential};
 use super::super::state::session::{Highest, Kept};
 use super::super::state::{Back, Begun, Session};
 
-/// The smallest message that anything can be done with.
+/// The smallest useful message size.
 const MIN_MESSAGE: u32 = 256;
 /// Bytes of SEQUENCE's own result.
 const SEQUENCE_BYTES: usize = 44;
 
-/// RFC 8881 2.10.2.1, 18.46.3: which operations need a session, and which want to be alone.
+/// RFC 8881 2.10.2.1, 18.46.3: the operations that require a session, and those that must be alone in a compound.
 pub fn admit(c: &Compound<'_>, op: &Op) -> Result<(), Status> {
     match op {
         Op::Sequence(_) if c.index > 0 => Err(Status::SEQUENCE_POS),
@@ -43,7 +43,7 @@ pub fn admit(c: &Compound<'_>, op: &Op) -> Result<(), Status> {
     }
 }
 
-/// Takes the slot. `Some`: it is a retry, and this was kept.
+/// Takes the slot. `Some`: the request is a repetition, and this is its cached reply.
 pub fn sequence(
     c: &mut Compound<'_>,
     args: &Sequence,
@@ -104,7 +104,7 @@ pub fn exchange_id(c: &Compound<'_>, args: &ExchangeId) -> Result<ExchangeIdOk, 
     }
     match args.protect {
         ProtectHow::None => {}
-        // It protects by RPCSEC_GSS alone (RFC 8881 2.10.8.3).
+        // Only RPCSEC_GSS provides this protection (RFC 8881 2.10.8.3).
         ProtectHow::MachCred(_) => return Err(Status::INVAL),
         ProtectHow::Ssv => return Err(Status::ENCR_ALG_UNSUPP),
     }
@@ -153,7 +153,7 @@ pub async fn create_session(c: &Compound<'_>, args: &CreateSession) -> Result<Cr
         let ok = CreateSessionOk { session: id, sequence: args.sequence, flags, fore: fore.clone(), back };
         Ok((Session::new(id, lease, fore, channel, charge), ok))
     };
-    // Before the request takes its place in the client's order: one that can never succeed is not to be remembered.
+    // Before the request takes its sequence number: a request that can never succeed is not cached.
     let fore = fore_channel(c, &args.fore)?;
     back_channel(c, &args.back)?;
     let (ok, taken) = server.states.create_session(args, fore, &by, c.now, make)?;
@@ -194,11 +194,11 @@ fn back_channel(c: &Compound<'_>, asked: &ChannelAttrs) -> Result<ChannelAttrs, 
 pub fn destroy_session(c: &Compound<'_>, id: &SessionId) -> Result<(), Status> {
     let own = c.turn.as_ref().is_some_and(|turn| turn.session.id == *id);
     if own && c.index.saturating_add(1) != c.announced {
-        // RFC 8881 18.37.3: its own session only at the end.
+        // RFC 8881 18.37.3: only the last operation may destroy its own session.
         return Err(Status::NOT_ONLY_OP);
     }
     let by = c.identity()?;
-    // RFC 8881 18.37.3: not from a connection that has nothing to do with it.
+    // RFC 8881 18.37.3: the connection must be associated with the session.
     c.cx.server.states.session(id, &by.origin)?;
     if !c.cx.line.is_associated(id) {
         return Err(Status::CONN_NOT_BOUND_TO_SESSION);
@@ -243,20 +243,20 @@ pub fn bind_conn(c: &Compound<'_>, args: &BindConn) -> Result<BindConn, Status> 
 
 pub fn backchannel_ctl(c: &Compound<'_>, args: &BackchannelCtl) -> Result<(), Status> {
     let turn = c.turn.as_ref().ok_or(Status::OP_NOT_IN_SESSION)?;
-    // RFC 8881 18.33.3: there must be one that can be used.
+    // RFC 8881 18.33.3: at least one must be usable.
     let credential = credential(&args.sec.0).ok_or(Status::INVAL)?;
     turn.session.back.change(args.program, credential, 0);
     Ok(())
 }
 
-/// What the client should know of (RFC 8881 18.46.3).
+/// The flags that SEQUENCE reports to the client (RFC 8881 18.46.3).
 fn status_flags(session: &Session) -> u32 {
     let lease = &session.lease;
     let mut flags = 0;
     if lease.revoked.load(Ordering::Acquire) != 0 {
         flags |= sequence_flag::RECALLABLE_STATE_REVOKED;
     }
-    // Whoever holds nothing that could be recalled need not be called.
+    // A client that holds nothing recallable need not be called.
     if lease.delegations.load(Ordering::Acquire) != 0 && !session.back.is_up() {
         flags |= sequence_flag::CB_PATH_DOWN_SESSION | sequence_flag::CB_PATH_DOWN;
     }
@@ -265,7 +265,7 @@ fn status_flags(session: &Session) -> u32 {
 
 pub fn reclaim_complete(c: &Compound<'_>, one_fs: bool) -> Result<(), Status> {
     let client = c.client(0)?;
-    // Users of the host use the session; what it has had before is the client's own to give up.
+    // Other users of the host use the session too; only the client's own user may discard its earlier state.
     if client.by().principal != c.identity()?.principal {
         return Err(Status::WRONG_CRED);
     }

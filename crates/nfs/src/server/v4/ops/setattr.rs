@@ -1,4 +1,4 @@
-//! SETATTR. Spec: RFC 8881 18.30, RFC 7530 16.32. The size is set by the right of a state id, the rest by nobody's.
+//! SETATTR (RFC 8881 18.30, RFC 7530 16.32). Setting the size requires a state id's access; other attributes do not.
 
 use weft_store::access::chmod;
 use weft_store::opens::Access;
@@ -13,7 +13,7 @@ use super::super::io::{self, Intent};
 use super::super::names::status;
 use crate::server::guard;
 
-/// What of a named attribute is its own, and not its file's.
+/// The attribute that belongs to a named attribute itself, not to its file.
 const SIZE: Bitmap = Bitmap::of(&[attr::SIZE]);
 
 /// The status, and which attributes were set: all or none.
@@ -43,7 +43,7 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
         return Ok(Bitmap::EMPTY);
     } else {
         if attributes::is_delegated(changes.mask) {
-            // RFC 9754: only who keeps the times says what they are.
+            // RFC 9754: only the holder of the delegation may set these times.
             let state = io::state(c, &node, &args.stateid)?.ok_or(Status::BAD_STATEID)?;
             state.delegation().filter(|right| right.times).ok_or(Status::INVAL)?;
             attributes::drop_known(&mut changes, &attr);
@@ -57,7 +57,7 @@ async fn set(c: &mut Compound<'_>, args: &Setattr) -> Result<Bitmap, Status> {
         acl::check_set(c, &node, &attr).await?;
     }
     if changes.set != SetAttr::default() {
-        // A list that comes along says what is to be; else the one that there is follows the permissions.
+        // An ACL in the request takes effect; otherwise an existing one follows the mode.
         let done = match changes.acl {
             Some(_) => node.share.vfs.setattr(node.id, changes.set).await,
             None => chmod::set(&node.share.vfs, &attr, changes.set).await,

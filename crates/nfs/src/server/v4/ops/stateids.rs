@@ -1,4 +1,4 @@
-//! TEST_STATEID, FREE_STATEID, DELEGRETURN, WANT_DELEGATION. Spec: RFC 8881 18.48, 18.38, 18.6, 18.49.
+//! TEST_STATEID, FREE_STATEID, DELEGRETURN and WANT_DELEGATION (RFC 8881 18.48, 18.38, 18.6, 18.49).
 
 use weft_store::Kind as NodeKind;
 use weft_wire::nfs4::{DelegClaim, Delegation, Stateid, Status, WantDelegation, share};
@@ -12,7 +12,7 @@ use super::super::state::{Kind, LockedBy};
 use crate::server::caller::{READ, WRITE};
 use crate::server::guard;
 
-/// What a use of the state id would answer.
+/// The status that a use of the state id would return.
 pub fn test(c: &Compound<'_>, stateid: &Stateid) -> Status {
     match c.speaker().and_then(|speaker| c.cx.server.states.current(stateid, speaker)) {
         Ok(_) => Status::OK,
@@ -25,7 +25,7 @@ pub async fn free(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Status> {
     let named = io::actual(c, stateid)?;
     let state = states.find(&named, c.speaker()?)?;
     if let Some(right) = state.delegation() {
-        // RFC 8881 18.38.3: one that the client has lost is acknowledged by this.
+        // RFC 8881 18.38.3: FREE_STATEID acknowledges a revoked state.
         if !right.is_revoked() {
             return Err(Status::LOCKS_HELD);
         }
@@ -57,7 +57,7 @@ pub async fn delegreturn(c: &Compound<'_>, stateid: &Stateid) -> Result<(), Stat
     Ok(())
 }
 
-/// WANT_DELEGATION: what an OPEN would be granted, without one.
+/// WANT_DELEGATION: the delegation that an OPEN would be granted, without an open.
 pub async fn want(c: &Compound<'_>, args: &WantDelegation) -> Result<Delegation, Status> {
     let node = c.node()?;
     let attr = node.attr().await?;

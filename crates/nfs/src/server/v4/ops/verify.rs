@@ -1,4 +1,4 @@
-//! VERIFY and NVERIFY. Spec: RFC 8881 18.31, 18.15; RFC 7530 16.35, 16.15.
+//! VERIFY and NVERIFY (RFC 8881 18.31, 18.15; RFC 7530 16.35, 16.15).
 
 use weft_wire::nfs4::{Fattr, Status};
 

@@ -1,4 +1,4 @@
-//! WRITE and COMMIT. Spec: RFC 8881 18.32, 18.3; RFC 7530 16.36, 16.3.
+//! WRITE and COMMIT (RFC 8881 18.32, 18.3; RFC 7530 16.36, 16.3).
 
 use weft_store::Kind;
 use weft_wire::nfs4::{Commit, Stable, Status, Verifier, Write, WriteOk};
@@ -19,7 +19,7 @@ pub async fn write(c: &Compound<'_>, args: Write) -> Result<WriteOk, Status> {
         offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Status::FBIG)?;
         match c.cx.put(&file, offset, data).await.map_err(|e| status(&e))? {
             None => break file,
-            // Locks may have come while it travelled.
+            // Locks may have been added while the payload travelled.
             Some(here) => data = here,
         }
     };

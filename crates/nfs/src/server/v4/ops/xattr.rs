@@ -1,4 +1,4 @@
-//! GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR. Spec: RFC 8276 8.4. Names are the store's, without "user.".
+//! GETXATTR, SETXATTR, LISTXATTRS and REMOVEXATTR (RFC 8276 8.4). The store's names have no "user." prefix.
 
 use bytes::Bytes;
 use weft_store::{Kind, MAX_XATTR_NAME, OWN_XATTRS, SetXattr};
@@ -71,7 +71,7 @@ pub async fn list(c: &Compound<'_>, args: &Listxattrs) -> Result<ListxattrsOk, S
     let (node, _) = node(c, READ).await?;
     let mut all = node.share.vfs.list_xattrs(node.id).await.map_err(|e| status(&e))?;
     all.retain(|name| !name.starts_with(OWN_XATTRS));
-    // A cookie counts names in the order of their bytes.
+    // A cookie counts names in byte order.
     all.sort();
     let skip = usize::try_from(args.cookie).unwrap_or(usize::MAX);
     if skip > all.len() {

@@ -1,11 +1,11 @@
-//! The back channel of a session, or of a client without sessions: what the server asks of a client.
+//! The back channel of a session, or of a client without sessions: the server's calls to a client.
 //!
-//! What: [`Back`]: questions that wait, slots that they are asked in, lines that carry them.
-//! Spec: RFC 8881 2.10.3.1, 2.10.6.1 (slots work both ways), 20.9 (CB_SEQUENCE); RFC 7530 section 17.
-//! Owns: the questions until they are answered. Does not: connect (`dial`), know what an answer means.
+//! A [`Back`] holds unanswered questions, the slots in which they are asked, and the lines that carry them. See RFC
+//! 8881 2.10.3.1, 2.10.6.1 (slots work in both directions) and 20.9 (CB_SEQUENCE), and RFC 7530 section 17. `dial`
+//! connects; callers interpret the answers.
 //!
-//! A question outlives the line that it was asked on: it is asked again, with the same number, on the next one. It is
-//! given up when the back channel ends.
+//! A question outlives the line on which it was asked: it is asked again on the next line, with the same sequence
+//! number. It is abandoned when the back channel ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,15 +22,15 @@ use weft_wire::xdr::{Decoder, Encoder, Malformed};
 
 use crate::server::line::{Heard, Line};
 
-/// Questions of one client that wait for a slot.
+/// Questions to one client that wait for a slot.
 const MAX_QUESTIONS: usize = 4096;
-/// Questions asked at a time of a client without sessions.
+/// Concurrent questions to a client without sessions.
 const OLD_SLOTS: u32 = 16;
 
-/// A client that takes longer to answer cannot be called: others are told so, and it is.
+/// A client that takes longer to answer counts as unreachable, which others and the client itself are told.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// An answer: the operation's results behind its status, or why there is none.
+/// An answer: the operation's status and results, or why there is none.
 pub type Answer = Result<(Status, Decoder), Unanswered>;
 
 /// Why there is no answer.
@@ -38,22 +38,22 @@ pub type Answer = Result<(Status, Decoder), Unanswered>;
 pub enum Unanswered {
     /// The back channel has ended, or is full.
     Ended,
-    /// The client said something that is no answer.
+    /// The client's reply is malformed.
     Nonsense,
 }
 
-/// What is asked, and who wants to know.
+/// A question, and its callback.
 struct Question {
     op: CbOp,
     done: Box<dyn FnOnce(Answer) + Send>,
 }
 
-/// How the client is called.
+/// How to call the client.
 #[derive(Clone, Debug)]
 pub struct Route {
     pub program: u32,
     pub credential: Credential,
-    /// Minor version 0: comes back with each call.
+    /// Minor version 0: repeated in each call.
     pub ident: u32,
     pub minor: u32,
 }
@@ -70,21 +70,21 @@ struct Inner {
     lines: Vec<Arc<Line>>,
     slots: Vec<Slot>,
     waiting: VecDeque<Question>,
-    /// Ends the connection that the server made to the client (minor version 0).
+    /// Aborts the connection that the server made to the client (minor version 0).
     dialled: Option<AbortHandle>,
     ended: bool,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// Of the last question that was understood.
+    /// Sequence number of the last question that the client processed.
     sequence: u32,
     asked: Option<Question>,
-    /// The question is on a line, since then.
+    /// Since when the question has been on a line.
     on_line: Option<Time>,
 }
 
-/// The first credential that can be used here (RFC 8881 18.36.3).
+/// The first usable one of the offered credentials (RFC 8881 18.36.3).
 pub fn credential(offered: &[CallbackSec]) -> Option<Credential> {
     offered.iter().find_map(|sec| match sec {
         CallbackSec::None => Some(Credential::None),
@@ -94,7 +94,7 @@ pub fn credential(offered: &[CallbackSec]) -> Option<Credential> {
 }
 
 impl Back {
-    /// Of a session with so many slots, or (`None`) of a client without sessions.
+    /// For a session with this many slots, or for a client without sessions (`None`).
     pub fn new(session: Option<SessionId>, slots: u32, route: Route) -> Arc<Back> {
         let slots = if session.is_some() { slots } else { OLD_SLOTS };
         let slots = (0..slots).map(|_| Slot::default()).collect();
@@ -103,12 +103,12 @@ impl Back {
         Arc::new(Back { session, inner: Mutex::new(inner) })
     }
 
-    // Each change leaves the lists whole.
+    // Every change leaves the lists consistent.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the client can be asked, and answers.
+    /// Whether the client can be called, and answers.
     pub fn is_up(&self) -> bool {
         let inner = self.inner();
         let late = |slot: &Slot| slot.on_line.is_some_and(|since| rt::now().since(since) > PATIENCE);
@@ -119,13 +119,13 @@ impl Back {
         self.inner().route.clone()
     }
 
-    /// BACKCHANNEL_CTL, or SETCLIENTID again: called otherwise from now on.
+    /// BACKCHANNEL_CTL, or a repeated SETCLIENTID: the program or credential changes.
     pub fn change(&self, program: u32, credential: Credential, ident: u32) {
         let mut inner = self.inner();
         inner.route = Route { program, credential, ident, minor: inner.route.minor };
     }
 
-    /// One more line. What waits goes by it at once.
+    /// Adds a line. Waiting questions are sent on it at once.
     pub fn bind(self: &Arc<Back>, line: &Arc<Line>) {
         {
             let mut inner = self.inner();
@@ -138,7 +138,7 @@ impl Back {
         self.pump();
     }
 
-    /// A client without sessions names another place: the lines to the old one are of no use.
+    /// A client without sessions has announced another address: lines to the old one are dropped.
     pub fn unbind(&self) {
         let mut inner = self.inner();
         inner.lines.clear();
@@ -147,7 +147,7 @@ impl Back {
         }
     }
 
-    /// The server connects to the client, and this ends that; a connection that it made before ends.
+    /// Registers the handle that aborts the server's connection to the client; a previous connection is aborted.
     pub fn dialled(&self, current: AbortHandle) {
         let mut inner = self.inner();
         if inner.ended {
@@ -158,7 +158,7 @@ impl Back {
         }
     }
 
-    /// Asks.
+    /// Sends a question to the client.
     pub fn ask(self: &Arc<Back>, op: CbOp, done: impl FnOnce(Answer) + Send + 'static) {
         let question = Question { op, done: Box::new(done) };
         let full = {
@@ -176,7 +176,7 @@ impl Back {
         }
     }
 
-    /// The session is destroyed, the client is gone.
+    /// The session was destroyed, or the client is gone.
     pub fn end(&self) {
         let given_up: Vec<Question> = {
             let mut inner = self.inner();
@@ -191,7 +191,7 @@ impl Back {
         given_up.into_iter().for_each(|Question { done, .. }| done(Err(Unanswered::Ended)));
     }
 
-    /// Puts on a line what is on none.
+    /// Puts questions that are on no line on one.
     fn pump(self: &Arc<Back>) {
         let mut inner = self.inner();
         let Inner { route, lines, slots, waiting, .. } = &mut *inner;
@@ -211,7 +211,7 @@ impl Back {
                 cache: false,
                 referring: UpTo::default(),
             });
-            // The last one bound is the one that the client has made last.
+            // The line bound last is the client's latest connection.
             let sent = lines.iter().rev().any(|line| {
                 let back: Weak<Back> = Arc::downgrade(self);
                 let done = move |answer| {
@@ -226,14 +226,14 @@ impl Back {
         }
     }
 
-    /// What became of the question of a slot.
+    /// Handles the outcome of a slot's question.
     fn answered(self: &Arc<Back>, number: u32, heard: Heard) {
         let finished = {
             let mut inner = self.inner();
             let Some(slot) = inner.slots.get_mut(number as usize) else { return };
             slot.on_line = None;
             let answer = match heard {
-                // It is asked again, on another line.
+                // It is asked again on another line.
                 Heard::Ended => None,
                 Heard::Refused => Some(Err(Unanswered::Nonsense)),
                 Heard::Results(mut d) => Some(match parse(&mut d, self.session.is_some()) {
@@ -253,9 +253,9 @@ impl Back {
     }
 }
 
-/// Why an answer is none.
+/// Why a reply is not an answer.
 enum Refusal {
-    /// CB_SEQUENCE failed: the slot is as it was.
+    /// CB_SEQUENCE failed, and the slot is unchanged.
     Sequence,
     Nonsense,
 }
@@ -273,7 +273,7 @@ fn emit(xid: u32, e: &mut Encoder, route: &Route, sequence: Option<CbSequence>, 
     CbCompound { tag: Text::default(), minor, ident, ops: UpTo(ops) }.emit(e);
 }
 
-/// The status of what was asked; its results follow.
+/// The status of the operation; its results follow.
 fn parse(d: &mut Decoder, sessions: bool) -> Result<Status, Refusal> {
     let head = CbReplyHead::parse(d)?;
     if sessions {
@@ -283,7 +283,7 @@ fn parse(d: &mut Decoder, sessions: bool) -> Result<Status, Refusal> {
         if Status::parse(d)? != Status::OK {
             return Err(Refusal::Sequence);
         }
-        // Which slot it was is known by the xid.
+        // The xid identifies the slot.
         d.fixed::<16>()?;
         (0..4).try_for_each(|_| d.u32().map(drop))?;
     }

@@ -1,51 +1,52 @@
-//! How much memory clients can make the server keep by NFSv4 and NLM, all together and from one address.
+//! Limits the memory that NFSv4 and NLM clients can occupy, in total and per address.
 //!
-//! Whatever is kept for a client holds a [`Charge`], which gives its bytes back when it is dropped: client records, sessions
-//! with all replies that their slots may keep, owners, opens, locks with their byte ranges, and delegations; of NLM hosts,
-//! owners, locks that wait, share modes and byte ranges. So nothing can grow past the budget by way of something that nobody
-//! counts.
+//! Everything kept for a client holds a [`Charge`], which returns its bytes when dropped: client records, sessions
+//! with all replies that their slots may cache, owners, opens, locks with their byte ranges, and delegations; for
+//! NLM: hosts, owners, blocked locks, share modes and byte ranges. So nothing can exceed the budget uncounted.
 //!
-//! The budget divides what is free between addresses (see [`weft_machine::budget`]). The sessions of an address that is overdrawn
-//! are asked to use fewer slots, and its idle clients go when others find no room.
+//! Addresses share the free part of the budget (see [`weft_machine::budget`]). Sessions of an address that exceeds
+//! its share are asked to use fewer slots, and its idle clients are removed when others find no memory.
 
 use weft_machine::budget::{Full, Holder};
 use weft_machine::{Budget, Charge};
 use weft_wire::nfs4::{ChannelAttrs, Status};
 
-/// A client record, its lease, its last CREATE_SESSION and its places in tables; its names and addresses come on top.
+/// A client record, its lease, its last CREATE_SESSION and its table entries, without names and addresses.
 pub const CLIENT_BYTES: usize = 2048;
-/// An owner of opens or locks with the last answer (minor version 0), its name not counted.
+/// An owner of opens or locks with its last reply (minor version 0), without its name.
 pub const OWNER_BYTES: usize = 1024;
-/// An open, a set of locks or a delegation, with its places in tables.
+/// An open, a set of locks or a delegation, with its table entries.
 pub const STATE_BYTES: usize = 512;
-/// A byte range of an owner, with the room that lists keep in advance.
+/// A byte range of an owner, including the spare capacity of lists.
 pub const RANGE_BYTES: usize = 128;
-/// A lock that a client is told of when it can be had: the task that waits for it.
+/// A denied lock for which the client will be notified: the task that waits for it.
 pub const AWAITED_BYTES: usize = 2048;
-/// A session without its slots, with its back channel.
+/// A session with its back channel, without slots.
 const SESSION_BYTES: usize = 4096;
-/// A slot without the reply that it keeps.
+/// A slot without its cached reply.
 const SLOT_BYTES: usize = 256;
-/// Under pressure a session gets fewer slots, down to this, before they keep shorter replies.
+/// Under memory pressure, a session gets fewer slots, down to this many, before the cached replies are shortened.
 const FEW_SLOTS: u32 = 8;
-/// Kept replies are not cut shorter than this: enough for an OPEN with attributes, so that what must not be done twice can be
-/// asked for with its reply kept.
+/// Cached replies are not shortened below this: enough for an OPEN with attributes, so that non-idempotent requests
+/// can have their replies cached.
 const SHORT_REPLY: u32 = 2048;
-/// Of descriptors an address may hold as many as it leaves free: one alone gets half, and ten leave an eleventh.
+/// An address may hold as many descriptors as it leaves free: one address alone gets half, and ten addresses leave an
+/// eleventh.
 pub const DESCRIPTOR_SHARE: usize = 1;
-/// Descriptors of an open or a delegation: of the file, and of its node, which has to stay within reach.
+/// Descriptors of an open or a delegation: the file, and its node, which must remain accessible.
 pub const DESCRIPTORS_OF_OPEN: usize = 2;
-/// What a session may take of what its address may still take.
+/// A session may take this part of what its address may still take.
 const SESSION_SHARE: usize = 4;
 
-/// Who finds no room in the budget can ask again when others have given up something. RFC 7530 13.1.4.8; from minor version 1 on
-/// nobody answers NFS4ERR_RESOURCE (RFC 8881 15.1.16.4), and who is told NFS4ERR_DELAY asks again (15.1.1.3).
+/// A client that exceeds the budget may try again later, when others have released memory. RFC 7530 13.1.4.8; from
+/// minor version 1 on, NFS4ERR_RESOURCE is not allowed (RFC 8881 15.1.16.4), and NFS4ERR_DELAY makes the client try
+/// again (15.1.1.3).
 pub fn no_room(_: Full, minor: u32) -> Status {
     if minor == 0 { Status::RESOURCE } else { Status::DELAY }
 }
 
-/// Room for a session that asks for this channel, with what it can have of it: fewer slots, then shorter kept replies,
-/// then one slot.
+/// Reserves memory for a session with this channel and returns what it can have: fewer slots if necessary, then
+/// shorter cached replies, then a single slot.
 pub fn session(
     budget: &Budget,
     holder: &Holder,
@@ -65,7 +66,7 @@ pub fn session(
     Ok((budget.charge(holder.clone(), session_bytes(&fore))?, fore))
 }
 
-/// What a slot of this channel is charged.
+/// The charge for a slot of this channel.
 pub fn slot_bytes(fore: &ChannelAttrs) -> usize {
     SLOT_BYTES.saturating_add(fore.max_response_cached as usize)
 }
@@ -105,7 +106,7 @@ mod tests {
         }
         assert_eq!(last, (1, SHORT_REPLY));
         assert!(held.len() > 10, "{}", held.len());
-        // What asks for little is not cut.
+        // A small request is not reduced.
         held.clear();
         let (_charge, fore) = session(&budget, &Source::Local.into(), channel(2, 10)).ok().unwrap();
         assert_eq!((fore.max_requests, fore.max_response_cached), (2, 10));

@@ -1,8 +1,8 @@
-//! Clients: who they are by their own words, by which number they go, and what they hold.
+//! Clients: their names, their ids, and what they hold.
 //!
-//! What: SETCLIENTID and its confirmation for minor version 0, EXCHANGE_ID and CREATE_SESSION for the others.
-//! Spec: RFC 7530 16.33.5, 16.34.5; RFC 8881 18.35.4, 18.36.4, 18.50. Owns: client records.
-//! Does not: forget them (`leaving`).
+//! SETCLIENTID and its confirmation create them for minor version 0, EXCHANGE_ID and CREATE_SESSION for later ones.
+//! See RFC 7530 16.33.5 and 16.34.5, RFC 8881 18.35.4, 18.36.4 and 18.50. [`Table`] holds the client records;
+//! `leaving` removes them.
 
 mod leaving;
 
@@ -30,7 +30,7 @@ use crate::server::identity::{Identity, Origin};
 
 pub use leaving::Taken;
 
-/// Where a client of minor version 0 can be called.
+/// The callback address of a client of minor version 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callback {
     pub program: u32,
@@ -38,14 +38,14 @@ pub struct Callback {
     pub location: NetAddr,
 }
 
-/// One run of one client.
+/// One instance of a client.
 pub struct Client {
     pub id: u64,
     pub who: Who,
     verifier: Verifier,
     pub lease: Arc<Lease>,
     mine: Mutex<Mine>,
-    /// For this record; what it holds is charged to the same source.
+    /// The charge for this record; what it holds is charged to the same source.
     charge: Charge,
 }
 
@@ -56,28 +56,28 @@ pub struct Mine {
     pub lock_owners: HashMap<Bytes, Arc<LockOwner>>,
     pub states: HashMap<Other, Arc<State>>,
     pub sessions: Vec<Arc<Session>>,
-    /// In whose name it opens, for each share's table of opens.
+    /// Its key in each share's table of opens.
     keys: HashMap<ShareId, Key>,
-    /// RECLAIM_COMPLETE came.
+    /// RECLAIM_COMPLETE was received.
     pub reclaimed: bool,
-    /// It is known after a restart that this client had state.
+    /// The journal records that this client had state.
     remembered: bool,
     pub callback: Option<Callback>,
-    /// Another place to call it at, which it has not confirmed yet (minor version 0).
+    /// A new callback address that the client has not confirmed yet (minor version 0).
     change: Option<Change>,
-    /// For what came in place of the callback that it was made with.
+    /// The charge for the callback that replaced the first one.
     callback_room: Option<Charge>,
-    /// How it is called (minor version 0); sessions have their own.
+    /// Its back channel (minor version 0); sessions have their own.
     pub back: Option<Arc<Back>>,
-    /// Files that it has a delegation of, or is being granted one.
+    /// Files for which it holds a delegation or is being granted one.
     pub delegated: HashSet<FileId>,
-    /// Files and owners of locks that it is told of when they can be had.
+    /// Files and lock owners for which it will be notified of a free lock.
     pub awaited: HashSet<(FileId, LockId)>,
-    /// Copies that go on, or whose end it has not been told.
+    /// Copies that are running, or whose end it has not been notified of.
     pub copies: HashMap<Other, Arc<Offload>>,
-    /// What it was confirmed with (minor version 0).
+    /// The verifier that confirmed it (minor version 0).
     confirmed_with: Option<Verifier>,
-    /// The slot of CREATE_SESSION (RFC 8881 18.36.4): the last number, and what was answered.
+    /// The slot of CREATE_SESSION (RFC 8881 18.36.4): the last sequence number, and the reply.
     sequence: u32,
     created: Option<Result<CreateSessionOk, Status>>,
 }
@@ -90,7 +90,7 @@ impl Client {
         Arc::new(Client { id, who, verifier, lease, mine: Mutex::default(), charge })
     }
 
-    /// Who made the record.
+    /// The identity that created the record.
     pub fn by(&self) -> &Identity {
         &self.lease.owned.by
     }
@@ -99,22 +99,22 @@ impl Client {
         Name { sessions: self.who.sessions, owner: self.who.name.clone(), origin: self.by().origin }
     }
 
-    /// Room for an open, a set of locks or a delegation, to be asked for before anything is opened.
+    /// Reserves memory for an open, a set of locks or a delegation, before anything is opened.
     pub fn state_room(&self) -> Result<Charge, Full> {
         self.room(STATE_BYTES)
     }
 
-    /// Who is charged for what it holds.
+    /// The account that is charged for what it holds.
     pub fn holder(&self) -> &Holder {
         self.charge.holder()
     }
 
-    /// Room for a lock that it will be told of.
+    /// Reserves memory for a lock that it will be notified of.
     pub fn awaited_room(&self) -> Result<Charge, Full> {
         self.room(AWAITED_BYTES)
     }
 
-    /// Byte ranges of one of its owners in a file: none yet.
+    /// An empty set of byte ranges for one of its owners in a file.
     pub fn ranges(&self) -> Result<Ranges, Full> {
         self.room(0).map(Ranges::new)
     }
@@ -123,17 +123,17 @@ impl Client {
         self.charge.beside(bytes)
     }
 
-    // What is changed is changed by one insert, remove or assignment at a time.
+    // Every change is a single insert, remove or assignment.
     pub fn mine(&self) -> MutexGuard<'_, Mine> {
         self.mine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// In whose name it opens files of a share.
+    /// Its key in the table of opens of a share.
     pub fn key(&self, share: ShareId, opens: &Opens) -> Key {
         *self.mine().keys.entry(share).or_insert_with(|| opens.key())
     }
 
-    /// The owner of opens with this name, new if need be and if there is room for it.
+    /// The open owner with this name, created if missing and memory permits.
     pub fn owner(&self, name: &[u8], limit: usize) -> Result<Arc<Owner>, Full> {
         let mut mine = self.mine();
         if let Some(owner) = mine.owners.get(name) {
@@ -147,14 +147,14 @@ impl Client {
             mine.owners.retain(|_, owner| !owner.is_idle());
             room(&mine)
         })?;
-        // A copy: a slice would keep the receive buffer that the call came in.
+        // A copy, because a slice would keep the call's whole receive buffer in use.
         let name = Bytes::copy_from_slice(name);
         let owner = Arc::new(Owner::new(charge));
         mine.owners.insert(name, owner.clone());
         Ok(owner)
     }
 
-    /// The same for locks.
+    /// The lock owner with this name, in the same way.
     pub fn lock_owner(&self, name: &[u8], limit: usize) -> Result<Arc<LockOwner>, Full> {
         let mut mine = self.mine();
         if let Some(owner) = mine.lock_owners.get(name) {
@@ -174,7 +174,7 @@ impl Client {
         Ok(owner)
     }
 
-    /// By which it can be asked: one that works, or else one that may work again.
+    /// Its back channel: preferably one that works, otherwise one that may work again.
     pub fn back(&self) -> Option<Arc<Back>> {
         let mine = self.mine();
         let mut all: Vec<_> = mine.sessions.iter().map(|session| &session.back).chain(&mine.back).collect();
@@ -182,7 +182,7 @@ impl Client {
         (at < all.len()).then(|| all.swap_remove(at).clone())
     }
 
-    /// As it is forgotten on disk.
+    /// The record to remove from the journal.
     fn record(&self) -> Record {
         (self.who.clone(), Some(self.id))
     }
@@ -192,8 +192,9 @@ impl Client {
     }
 }
 
-/// Under what a client is known: by its own words, which anybody can say, and by where it says them. So nobody takes the
-/// record of a client elsewhere, or keeps it from having one, and hosts that say the same do not disturb each other.
+/// The key of a client: the name that it claims, which anyone can claim, and the origin that claims it. So nobody can
+/// take over a client's record from another place or prevent it from getting one, and hosts that claim the same name
+/// do not disturb each other.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Name {
     sessions: bool,
@@ -207,22 +208,22 @@ impl Name {
     }
 }
 
-/// What is known under one name.
+/// The records under one name.
 #[derive(Default)]
 struct Named {
     confirmed: Option<Arc<Client>>,
     pending: Option<Pending>,
 }
 
-/// A client that is not confirmed yet: it holds nothing, and its number is nobody else's.
+/// An unconfirmed client, which holds nothing and whose id is unique.
 struct Pending {
     client: Arc<Client>,
     confirm: Verifier,
     made: Time,
 }
 
-/// A change of a client that is not confirmed yet (RFC 7530 16.33.5). It is the client's own, not a record beside it: whoever
-/// forgets what was never confirmed does not forget the client.
+/// An unconfirmed change of a client (RFC 7530 16.33.5). It belongs to the client and is no record beside it, so
+/// dropping unconfirmed records does not drop the client.
 struct Change {
     confirm: Verifier,
     callback: Callback,
@@ -233,28 +234,28 @@ struct Change {
 #[derive(Default)]
 pub struct Table {
     names: HashMap<Name, Named>,
-    /// Confirmed ones by number, also those whose state was taken away.
+    /// Confirmed clients by id, including those whose state was revoked.
     confirmed: HashMap<u64, Arc<Client>>,
-    /// Pending ones by number.
+    /// Unconfirmed clients by id.
     pending: HashMap<u64, Name>,
     next: u32,
     verifiers: u64,
-    /// What has nothing to reclaim, and is on disk still: the next sweep takes it from there. Each was on disk.
+    /// Clients with nothing to reclaim whose journal entries the next sweep removes. Each has such an entry.
     forgotten: Vec<Record>,
 }
 
-/// A client on disk, by a record of this run or, without one, of the last.
+/// A client in the journal, by a record of this run or, without a number, of the last.
 type Record = (Who, Option<u64>);
 
 impl Client {
-    /// What it holds, while it may hold anything: what is put in here is found by whoever ends the client. `None`: all that it had
-    /// was taken from it while a request of it was carried out, and nobody would look for more.
+    /// What the client holds, while it may hold anything: whatever is added here is found by whoever ends the client.
+    /// `None`: all its state was taken while one of its requests was running, and nobody would look for more.
     pub fn living(&self) -> Option<MutexGuard<'_, Mine>> {
         let mine = self.mine();
         (!self.lease.has_ended()).then_some(mine)
     }
 
-    /// Whether the client has this now.
+    /// Whether the client holds this now.
     #[must_use]
     pub fn hold(&self, state: &Arc<State>) -> bool {
         let living = self.living();
@@ -267,13 +268,13 @@ impl Table {
         self.names.get(name)?.pending.as_ref().map(|pending| pending.client.clone())
     }
 
-    /// The client of this name that is not confirmed yet; there was none before.
+    /// Adds the unconfirmed client of this name, which has none yet.
     fn set_pending(&mut self, name: Name, pending: Pending) {
         self.pending.insert(pending.client.id, name.clone());
         self.names.entry(name).or_default().pending = Some(pending);
     }
 
-    /// The client of minor version 1 or later that has this number, confirmed or not, and its name if it is not.
+    /// The client of minor version 1 or later with this id, confirmed or not, and its name if it is not.
     fn numbered(&self, id: u64) -> Option<(Arc<Client>, Option<Name>)> {
         let pending = self.pending.get(&id).filter(|name| name.sessions);
         let unconfirmed = pending.and_then(|name| Some((name, self.names.get(name)?.pending.as_ref()?)));
@@ -283,9 +284,9 @@ impl Table {
         }
     }
 
-    /// A client that has come from another address before, and asks whether it reaches the same server here: it knows the
-    /// verifier of its record, and nobody else was told that. One that is silent there has moved, or ended, and one that was
-    /// refused here is another: they begin anew.
+    /// A client known at another address asks whether it reaches the same server here: it knows its record's
+    /// verifier, which nobody else was told. If it is silent at the other address, it has moved or ended; if it was
+    /// refused here, it is another client. Both start over.
     fn elsewhere(
         &self,
         owner: &ClientOwner,
@@ -324,22 +325,23 @@ impl Table {
 }
 
 impl States {
-    // Each change to the table leaves it whole, also when it panics for want of memory.
+    // Every change leaves the table consistent, even if it panics because memory runs out.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of a client's id, of this run of the server.
+    /// The number within a client id of this run of the server.
     pub(super) fn number_of(&self, id: u64) -> u32 {
         self.numbers.show(Purpose::Client, id) as u32
     }
 
-    /// What others are told of a client. Its id is the client's secret: with minor version 0, whoever knows it speaks for the client.
+    /// The number under which others see a client. The id is the client's secret: in minor version 0, whoever knows
+    /// it can act for the client.
     pub fn shown(&self, id: u64) -> u64 {
         self.numbers.hide(Purpose::Shown, id)
     }
 
-    /// The id of a client by its number.
+    /// The id of the client with this number.
     pub(super) fn client_id(&self, number: u32) -> u64 {
         self.numbers.hide(Purpose::Client, u64::from(self.epoch) << 32 | u64::from(number))
     }
@@ -359,7 +361,7 @@ impl States {
         self.numbers.hide(Purpose::Confirmation, table.verifiers).to_be_bytes()
     }
 
-    /// RFC 7530 16.33. `Err` says who uses the name.
+    /// RFC 7530 16.33. `Err` names the address that uses the name.
     pub fn setclientid(
         &self,
         owner: &ClientOwner,
@@ -396,7 +398,7 @@ impl States {
             let mut mine = known.living().ok_or(Err(Status::DELAY))?;
             mine.change = Some(Change { confirm, callback, room });
             drop(mine);
-            // Another run of it, if any, has not come to anything.
+            // An unconfirmed newer instance, if any, is dropped.
             self.forget_pending(&mut table, &name);
             return Ok(Confirm { client: known.id, verifier: confirm });
         }
@@ -453,7 +455,8 @@ impl States {
         Ok(Taken::default())
     }
 
-    /// RFC 8881 18.35.4: the client, whether it is confirmed, and the number for its next CREATE_SESSION.
+    /// RFC 8881 18.35.4: returns the client, whether it is confirmed, and the sequence number of its next
+    /// CREATE_SESSION.
     pub fn exchange_id(
         &self,
         owner: &ClientOwner,
@@ -466,13 +469,13 @@ impl States {
         let mut table = self.table();
         self.make_room(&mut table, source, now)?;
         let confirmed = table.names.get(&name).and_then(|named| named.confirmed.clone());
-        // Only once it is known nowhere else is it looked for: that takes as long as there are clients.
+        // Searched for only if no other table has it, because the search visits every client.
         let alive = |known: &Client| !known.lease.lapsed(now, self.limits.lease);
         let confirmed = confirmed.or_else(|| table.elsewhere(owner, by, alive).cloned());
         let confirmed = confirmed.filter(|known| !known.lease.has_ended());
         let update = flags & exchange_flag::UPD_CONFIRMED_REC_A != 0;
         let answer = |known: &Client| {
-            // Others may say the same: that is no sign of life of the client.
+            // Others may claim the same, so this is no sign of life of the client.
             if known.lease.owned.is_at(source) {
                 known.lease.renew(now);
             }
@@ -491,13 +494,13 @@ impl States {
                 };
             }
             Some(known) if known.by().principal != by.principal => {
-                // RFC 8881 18.35.4, case 3: one that holds nothing goes at once, with its sessions.
+                // RFC 8881 18.35.4, case 3: a client that holds nothing is removed at once, with its sessions.
                 if !self.forget_empty(&mut table, &known) && !known.lease.lapsed(now, self.limits.lease) {
                     return Err(Status::CLID_INUSE);
                 }
             }
             Some(known) if known.verifier == owner.verifier => return Ok(answer(&known)),
-            // A new run of the client: the old one stays until the new one makes a session.
+            // A new instance of the client: the old one stays until the new one creates a session.
             Some(_) | None => {}
         }
         let charge = self.client_room(&mut table, source, name.owner.len().saturating_mul(2), now)?;
@@ -509,8 +512,8 @@ impl States {
         Ok((id, false, 1))
     }
 
-    /// RFC 8881 18.36.4, for a channel to the server as `fore` has it, or with less where memory is scarce. `make` judges
-    /// the arguments and makes the session; it is asked only for a new request.
+    /// RFC 8881 18.36.4: creates a session with the channel `fore`, reduced if memory is scarce. `make` checks the
+    /// arguments and makes the session; it is called only for a new request.
     pub fn create_session(
         &self,
         args: &CreateSession,
@@ -525,18 +528,18 @@ impl States {
         if client.lease.has_ended() || !owned.allows(&by.origin) {
             return Err(Status::STALE_CLIENTID);
         }
-        // Before anything is said of what it has asked before: that names a session. Who comes from another address shows by
-        // SEQUENCE or BIND_CONN_TO_SESSION that he is the client.
+        // Checked before the cached reply is returned, because that names a session. A caller from another address
+        // proves with SEQUENCE or BIND_CONN_TO_SESSION that it is the client.
         if owned.by.principal != by.principal {
             return Err(Status::CLID_INUSE);
         }
         if !owned.is_at(by.origin.source) {
-            // As for one that is not known there, so that it makes itself known at once.
+            // As for an unknown client, so that it sends EXCHANGE_ID at once.
             owned.refuse(by.origin.source);
             return Err(Status::STALE_CLIENTID);
         }
         if pending.is_some() && client.lease.lapsed(now, self.limits.lease) {
-            // RFC 8881 18.36.3: an unconfirmed record lives for a lease.
+            // RFC 8881 18.36.3: an unconfirmed record lives for one lease.
             self.forget_empty(&mut table, &client);
             return Err(Status::STALE_CLIENTID);
         }
@@ -553,9 +556,9 @@ impl States {
                 return Err(Status::NOSPC);
             }
         }
-        // It is not silent: others go before it does.
+        // It is active, so others are removed before it.
         client.lease.renew(now);
-        // Its place in the client's order is not taken: the client asks again by itself.
+        // Its sequence number is not used up: the client repeats the request by itself.
         let room = |fore| budget::session(&self.budget, client.holder(), fore);
         let (charge, fore) = match room(fore.clone()) {
             Ok(room) => room,
@@ -566,7 +569,7 @@ impl States {
         };
         let made = make(client.lease.clone(), fore, charge);
         let Some(mut mine) = client.living() else {
-            // What it had was taken in this moment. A session would be nobody's.
+            // The client's state was taken at this moment. A session would belong to nobody.
             if let Ok((session, _)) = made {
                 session.end();
             }
@@ -582,7 +585,7 @@ impl States {
         };
         mine.created = Some(Ok(ok.clone()));
         let session = Arc::new(session);
-        // While it is the client's: whoever ends that takes it out again.
+        // While the client still owns it: whoever ends the client removes it again.
         self.enter_session(session.clone());
         mine.sessions.push(session);
         drop(mine);
@@ -618,13 +621,13 @@ impl States {
         let unused = |mine: &Mine| mine.sessions.is_empty() && mine.states.is_empty();
         let ended = self.end_if(&client, unused).ok_or(Status::CLIENTID_BUSY)?;
         table.remove(&client);
-        // It held nothing, and what is on disk of it goes before it is told so.
+        // It held nothing, and its journal entry is removed before the reply.
         let Taken(_) = self.taken(table, ended);
         Ok(())
     }
 
-    /// A client is on disk before it is told that it has its first state. Not under a mutex: it takes as long as the
-    /// disk does.
+    /// A client is in the journal before it is told that it has its first state. Called without a lock, because it
+    /// takes as long as the disk does.
     pub fn remember(&self, client: &Client) -> Result<(), Status> {
         let Some(durable) = &self.durable else { return Ok(()) };
         if client.mine().remembered {
@@ -632,34 +635,34 @@ impl States {
         }
         let written =
             durable.remember(&client.who, client.id, || !client.lease.has_ended()).map_err(|e| {
-                tracing::error!("a client cannot be remembered over a restart: {e}");
+                tracing::error!("cannot record a client for the grace period after a restart: {e}");
                 Status::SERVERFAULT
             })?;
         if let Some(mut mine) = client.living() {
             mine.remembered = true;
             return Ok(());
         }
-        // It has ended meanwhile, and whoever ended it did not know.
+        // The client has ended meanwhile, without knowledge of this entry.
         if written {
             self.table().forgotten.push(client.record());
         }
         Err(Status::EXPIRED)
     }
 
-    /// The client has taken back all that it had in the last run.
+    /// The client has reclaimed all its state of the last run.
     pub fn reclaimed(&self, client: &Client) {
         if self.grace.done(&client.who) {
-            // If it has anything now, it is on disk by its record of this run, and stays there.
+            // If it holds anything now, its journal entry is of this run and stays.
             self.table().forgotten.push((client.who.clone(), None));
         }
     }
 
-    /// The confirmed client that a lease is of, also one whose state was taken away.
+    /// The confirmed client of a lease, including one whose state was revoked.
     pub fn holder(&self, lease: &Lease) -> Option<Arc<Client>> {
         self.table().confirmed.get(&lease.client).cloned()
     }
 
-    /// Whose ranges these are in a share's table of locks.
+    /// The owner of these ranges in a share's table of locks.
     pub fn lock_owner_of(&self, share: ShareId, id: LockId) -> Option<Arc<LockOwner>> {
         let clients: Vec<_> = self.table().confirmed.values().cloned().collect();
         clients
@@ -667,7 +670,8 @@ impl States {
             .find_map(|client| client.mine().lock_owners.values().find(|owner| owner.is(share, id)).cloned())
     }
 
-    /// The confirmed client that speaks, unless its state has been taken away: that of its session, or the one that it names.
+    /// The confirmed client for which the request acts, unless its state was revoked: its session's, or the one that
+    /// it names.
     pub fn client(&self, by: Speaker<'_>, named: u64) -> Result<Arc<Client>, Status> {
         let id = match by {
             Speaker::Session(session) => session.lease.client,
@@ -678,12 +682,12 @@ impl States {
         if client.lease.has_ended() { Err(Status::EXPIRED) } else { Ok(client) }
     }
 
-    /// Whether a client's state was taken away.
+    /// Whether a client's state was revoked.
     pub(super) fn is_expired(&self, id: u64) -> bool {
         self.table().confirmed.get(&id).is_some_and(|client| client.lease.has_ended())
     }
 
-    /// Whether this number was a client's that is known no more: another run of it has taken its place (RFC 7530
+    /// Whether this id belonged to a client that is no longer known: another instance has replaced it (RFC 7530
     /// 16.34.5), or it was silent for too long.
     pub(super) fn is_replaced(&self, id: u64) -> bool {
         let table = self.table();

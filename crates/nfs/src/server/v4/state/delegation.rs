@@ -1,10 +1,11 @@
-//! Delegations: the right of a client to open, read or write a file without asking, until it is recalled.
+//! Delegations: a client's right to open, read or write a file without asking the server, until it is recalled.
 //!
-//! Spec: RFC 8881 10.4, 10.4.5 (recall, revocation), RFC 7530 10.4. Owns: what became of each right; which files were
-//! wanted by several lately. Does not: decide who may do what beside one (the store's table of opens does), or grant.
+//! See RFC 8881 10.4 and 10.4.5 (recall, revocation), and RFC 7530 10.4. This file tracks each delegation, and which
+//! files were recently contended. The store's table of opens decides what conflicts with one; `delegations` grants
+//! them.
 //!
-//! The table of opens tells a [`Delegation`] that it is in somebody's way. The client is asked to give it back; one that
-//! is gone, or takes longer than a lease, has it no more.
+//! The table of opens tells a [`Delegation`] that it conflicts with another open. The client is asked to return it; a
+//! client that is gone, or takes longer than a lease, loses it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,15 +21,15 @@ use super::back::Unanswered;
 use super::{Client, State};
 use crate::server::file_id::FileId;
 
-/// Files that are remembered as contended.
+/// Most files remembered as contended.
 const MAX_CONTENDED: usize = 4096;
-/// A client that does not know yet what it was granted is asked again after this.
+/// A client that has not yet received its grant is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// One right.
+/// One delegation.
 pub struct Delegation {
     pub write: bool,
-    /// The client keeps the times of the file too (RFC 9754).
+    /// The client also maintains the file's times (RFC 9754).
     pub times: bool,
     pub handle: Handle,
     lease: Duration,
@@ -37,22 +38,22 @@ pub struct Delegation {
     key: Key,
     all: Arc<Delegated>,
     given_back: AtomicBool,
-    /// Whose, and by which name; unset for the moment between the grant and its entry.
+    /// The client and the state; unset between the grant and its entry.
     of: OnceLock<(Weak<Client>, Weak<State>)>,
     recalled: AtomicBool,
-    /// The client was asked to give it back, and understood, or is being asked.
+    /// The client has acknowledged the recall, or is being asked.
     told: AtomicBool,
     revoked: AtomicBool,
-    /// What the client has made of the file (CB_GETATTR).
+    /// The file's attributes as changed by the client (CB_GETATTR).
     pub seen: Mutex<Seen>,
 }
 
-/// What is known of a file that a client writes without telling.
+/// What is known of a file that a client writes locally.
 #[derive(Default)]
 pub struct Seen {
-    /// What the client said when it was asked last.
+    /// The client's last reply.
     pub told: Attributes,
-    /// How often it was seen to have changed the file.
+    /// How often the file was found changed.
     pub changes: u64,
 }
 
@@ -86,7 +87,7 @@ impl Delegation {
         })
     }
 
-    /// It is this client's, under this name. A recall that came before is passed on now.
+    /// Assigns the delegation to this client and state. A recall that came before is sent now.
     pub fn entered(&self, client: &Arc<Client>, state: &Arc<State>) {
         let _ = self.of.set((Arc::downgrade(client), Arc::downgrade(state)));
         client.lease.delegations.fetch_add(1, Ordering::AcqRel);
@@ -103,7 +104,7 @@ impl Delegation {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Gives the right back to the table of opens.
+    /// Returns the delegation to the table of opens.
     pub fn give_back(&self) {
         // The same client may have been granted another one since.
         if !self.given_back.swap(true, Ordering::AcqRel) {
@@ -116,7 +117,7 @@ impl Delegation {
         Some((client.upgrade()?, state.upgrade()?))
     }
 
-    /// The client has it no more, and will be told so when it uses it.
+    /// The client has lost it, and learns that at its next use.
     fn revoke(&self) {
         if self.revoked.swap(true, Ordering::AcqRel) {
             return;
@@ -135,7 +136,7 @@ impl Holder for Delegation {
         self.recalled.store(true, Ordering::Release);
         self.all.contend(self.file, rt::now());
         match (self.of.get(), self.of()) {
-            // It is being granted at this moment, and will be recalled when it is.
+            // It is just being granted, and will be recalled after that.
             (None, _) => true,
             (Some(_), Some((client, state))) => {
                 if client.lease.has_ended() || client.lease.lapsed(rt::now(), self.lease) {
@@ -149,7 +150,7 @@ impl Holder for Delegation {
         }
     }
 
-    /// RFC 8881 10.4.5: not less than a lease.
+    /// RFC 8881 10.4.5: at least a lease.
     fn patience(&self) -> Duration {
         self.lease
     }
@@ -159,7 +160,8 @@ impl Holder for Delegation {
     }
 }
 
-/// Asks for a delegation back, unless that is being done. Without a back channel it is done when there is one.
+/// Recalls a delegation, unless a recall is already running. Without a back channel, the recall is sent when there is
+/// one.
 fn tell(client: &Arc<Client>, state: &Arc<State>) {
     let Some(right) = state.delegation() else { return };
     let Some(back) = client.back() else { return };
@@ -173,9 +175,9 @@ fn tell(client: &Arc<Client>, state: &Arc<State>) {
         let Some(right) = state.delegation() else { return };
         match answer {
             Ok((Status::OK, _)) => {}
-            // The next back channel is the next try.
+            // The next back channel triggers the next attempt.
             Err(Unanswered::Ended) => right.told.store(false, Ordering::Release),
-            // RFC 8881 20.2.3: among others, the client may not have seen the answer that granted it.
+            // RFC 8881 20.2.3: for example, the client may not have received the reply that granted it.
             Ok(_) | Err(Unanswered::Nonsense) => {
                 rt::spawn(async move {
                     rt::sleep(ASK_AGAIN).await;
@@ -194,7 +196,7 @@ fn tell(client: &Arc<Client>, state: &Arc<State>) {
 }
 
 impl Client {
-    /// There is a new way to ask: what could not be asked before is asked now.
+    /// A new back channel exists: sends the recalls that could not be sent before.
     pub fn ask_again(self: &Arc<Client>) {
         let recalled = |state: &&Arc<State>| state.delegation().is_some_and(|right| right.is_recalled());
         let states: Vec<_> = self.mine().states.values().filter(recalled).cloned().collect();
@@ -202,19 +204,19 @@ impl Client {
     }
 }
 
-/// Of all clients together.
+/// The delegations of all clients.
 #[derive(Default)]
 pub struct Delegated {
-    /// Write delegations, so that nobody looks for one while there is none.
+    /// Number of write delegations, so that no lookup is made while it is zero.
     writers: AtomicUsize,
     written: Mutex<HashMap<FileId, Arc<State>>>,
     contended: Mutex<HashMap<FileId, Time>>,
-    /// Delegations that were granted.
+    /// Number of delegations granted so far.
     pub granted: AtomicU64,
 }
 
 impl Delegated {
-    // Each change is one insert or remove.
+    // Every change is one insert or remove.
     fn written(&self) -> MutexGuard<'_, HashMap<FileId, Arc<State>>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,7 +244,7 @@ impl Delegated {
         }
     }
 
-    /// Who writes a file without telling.
+    /// The write delegation of a file, if there is one.
     pub fn writer(&self, file: FileId) -> Option<Arc<State>> {
         if self.writers.load(Ordering::Acquire) == 0 {
             return None;
@@ -250,17 +252,17 @@ impl Delegated {
         self.written().get(&file).cloned()
     }
 
-    /// Somebody wanted what another had.
+    /// Notes a conflict about a file.
     fn contend(&self, file: FileId, now: Time) {
         let mut contended = self.contended();
         if contended.len() >= MAX_CONTENDED {
-            // They come back one by one.
+            // Entries return one by one.
             contended.clear();
         }
         contended.insert(file, now);
     }
 
-    /// Whether that was less than `span` ago.
+    /// Whether the last conflict was less than `span` ago.
     pub fn is_contended(&self, file: FileId, now: Time, span: Duration) -> bool {
         let mut contended = self.contended();
         let Some(since) = contended.get(&file) else { return false };

@@ -1,7 +1,7 @@
-//! The grace period: after a restart, those who had state before may take it back before anybody else gets in.
+//! The grace period: after a restart, clients that had state may reclaim it before others are admitted.
 //!
-//! Spec: RFC 7530 9.6.2, RFC 8881 8.4.2. Owns: who may reclaim, and with that the reservation of the tables of opens, which other
-//! protocols keep. Does not: remember clients over a restart (`durable`).
+//! See RFC 7530 9.6.2 and RFC 8881 8.4.2. It records who may reclaim, and reserves the tables of opens, which other
+//! protocols respect. `durable` remembers clients over a restart.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,28 +12,28 @@ use weft_store::opens::{Opens, Reservation};
 
 use crate::server::durable::Who;
 
-/// Until when, and for whom.
+/// When the period ends, and for whom it lasts.
 pub struct Grace {
     over: AtomicBool,
     until: Time,
-    /// There are clients of NLM, too, and those do not say when they are done.
+    /// There are also NLM clients, which do not report the end of their reclaims.
     silent: bool,
-    /// Clients that had state before and have not said that they are done.
+    /// Clients that had state and have not finished reclaiming.
     waiting: Mutex<HashSet<Who>>,
-    /// Keeps others out while it lasts.
+    /// Excludes others while it lasts.
     reserved: Mutex<Vec<Reservation>>,
 }
 
 impl Grace {
-    /// These had something, and `silent` others: they have until `until`. When there are none, the period is over before
-    /// it begins.
+    /// These clients had state, and with `silent` others too: they may reclaim until `until`. Without any, there is
+    /// no grace period.
     pub fn until(until: Time, who: impl IntoIterator<Item = Who>, silent: bool) -> Grace {
         let waiting: HashSet<Who> = who.into_iter().collect();
         let over = AtomicBool::new(waiting.is_empty() && !silent);
         Grace { over, until, silent, waiting: Mutex::new(waiting), reserved: Mutex::default() }
     }
 
-    /// Keeps these tables for those who reclaim, for as long as it lasts.
+    /// Reserves these tables for reclaims, as long as the period lasts.
     pub fn reserve<'a>(&self, tables: impl Iterator<Item = &'a Arc<Opens>>) {
         if !self.over.load(Ordering::Acquire) {
             let reserved = tables.map(|opens| opens.reserve(self.until)).collect();
@@ -65,7 +65,7 @@ impl Grace {
         waiting.contains(who) || waiting.contains(&who.of_anybody())
     }
 
-    /// Those that did not come back in time, once.
+    /// The clients that did not return in time; reports them once.
     pub fn missed(&self, now: Time) -> Vec<Who> {
         if self.lasts(now) {
             return Vec::new();
@@ -73,7 +73,7 @@ impl Grace {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
     }
 
-    /// This client has all that it wants. When it was the last one, the period is over. Whether it had anything before.
+    /// This client has finished reclaiming. After the last one, the period ends. Returns whether it had state before.
     pub fn done(&self, who: &Who) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = waiting.remove(who) | waiting.remove(&who.of_anybody());

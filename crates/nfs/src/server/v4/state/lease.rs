@@ -1,7 +1,7 @@
-//! A lease: how long ago a client was heard of, and whether its state is still there.
+//! A lease: when a client was last heard of, and whether its state still exists.
 //!
-//! Spec: RFC 7530 9.5, RFC 8881 8.3. Owns: words that every state and session of the client shares.
-//! Does not: take anything away. A lease that ran out is honoured until somebody else wants what it covers.
+//! See RFC 7530 9.5 and RFC 8881 8.3. All states and sessions of a client share these atomics. An expired lease is
+//! honoured until another client wants what it covers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,18 +10,18 @@ use weft_machine::Time;
 
 use super::owned::Owned;
 
-/// Of one client.
+/// The lease of one client.
 #[derive(Debug)]
 pub struct Lease {
     /// The client's id.
     pub client: u64,
-    /// Whose it is.
+    /// The owner of the client's record.
     pub owned: Owned,
     renewed: AtomicU64,
     ended: AtomicBool,
-    /// Delegations that the client holds.
+    /// Number of delegations that the client holds.
     pub delegations: AtomicUsize,
-    /// Delegations that were taken from it and that it has not freed.
+    /// Number of revoked delegations that the client has not freed yet.
     pub revoked: AtomicUsize,
 }
 
@@ -37,7 +37,7 @@ impl Lease {
         }
     }
 
-    /// The client was heard of.
+    /// The client was heard of now.
     pub fn renew(&self, now: Time) {
         self.renewed.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
@@ -52,7 +52,8 @@ impl Lease {
         now.since(self.renewed()) > lease
     }
 
-    /// The client's state is taken away, or it is replaced: with what it holds locked, which nothing comes to then.
+    /// The client's state is taken, or the client is replaced. The caller holds the lock of its state, to which
+    /// nothing is added afterwards.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

@@ -1,12 +1,13 @@
-//! What the server remembers of NFSv4 clients: who they are, their sessions, owners, opens, locks, and leases.
+//! The server's state of NFSv4 clients: their identities, sessions, owners, opens, locks and leases.
 //!
-//! What: [`States`], one for the server. Spec: RFC 7530 section 9, RFC 8881 section 8.
-//! Owns: clients and all that hangs on them. Does not: carry out operations; open files (they are handed in).
+//! [`States`] exists once per server. See RFC 7530 section 9 and RFC 8881 section 8. Operations are carried out, and
+//! files opened, elsewhere.
 //!
-//! Locking: `clients` has one mutex for the table of clients and one in each client, both for short sections and never
-//! nested the other way round; nobody waits for a disk under either. What comes to a client and what ends it meet at the
-//! client's own (`clients::leaving`). A state id is looked up in one of many shards, a session likewise; what READ and WRITE
-//! need is behind a lock that readers share. An owner's requests take turns (`owner`), which is an order, not a lock.
+//! Locking: `clients` has one mutex for the table of clients and one in each client; both protect short sections, are
+//! always nested in this order, and are never held while waiting for a disk. Additions to a client and its end are
+//! ordered by the client's own mutex (`clients::leaving`). State ids and sessions are looked up in one of many
+//! shards; what READ and WRITE need is behind a lock that readers share. An owner's requests run in sequence
+//! (`owner`), which is an order, not a lock.
 
 pub mod back;
 pub mod budget;
@@ -49,7 +50,7 @@ use numbers::Numbers;
 use session::{Questions, Sessions};
 use stateids::Stateids;
 
-/// Bounds of what clients can make the server remember.
+/// Limits on the state that clients can create.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// How long a client may be silent before others may take what it holds.
@@ -60,21 +61,21 @@ pub struct Limits {
     pub sessions: usize,
     /// Slots of a session.
     pub slots: u32,
-    /// Memory for what is kept of all clients, those of NLM among them, in bytes. An address gets at most a fifth.
+    /// Memory for the state of all clients, including NLM's, in bytes. An address gets at most a fifth.
     pub memory: usize,
-    /// Descriptors of the files that clients have open. An address gets at most half.
+    /// File descriptors of clients' opens. An address gets at most half.
     pub descriptors: usize,
-    /// Largest reply that is kept for a retry, in bytes: a session keeps one for each slot.
+    /// Largest reply cached for repetitions, in bytes: a session caches one per slot.
     pub cached_reply: u32,
     /// Operations of a compound.
     pub operations: u32,
-    /// Owners of opens, and of locks, of a client.
+    /// Owners of opens and of locks, per client.
     pub owners: usize,
-    /// Opens, locks and delegations of a client.
+    /// Opens, locks and delegations, per client.
     pub states: usize,
     /// Slots of a back channel.
     pub back_slots: u32,
-    /// How long a file that was wanted by several is nobody's to cache.
+    /// How long a contended file is not delegated to anybody.
     pub contention: Duration,
 }
 
@@ -97,17 +98,18 @@ impl Default for Limits {
     }
 }
 
-/// All of it.
+/// The state of all clients.
 pub struct States {
     pub limits: Limits,
-    /// Of this run of the server: a state or client of another one is told from those that never were.
+    /// Identifies this run of the server: distinguishes states and clients of other runs from ones that never
+    /// existed.
     epoch: u32,
     /// Ids of clients and states.
     numbers: Numbers,
-    /// Of requests in slots.
+    /// Hashes of requests in slots.
     pub questions: Questions,
     pub budget: Budget,
-    /// Of [`Limits::descriptors`].
+    /// The budget of [`Limits::descriptors`].
     descriptors: Budget,
     clients: Mutex<Table>,
     ids: Stateids,
@@ -118,7 +120,8 @@ pub struct States {
 }
 
 impl States {
-    /// `epoch` differs from run to run. `before`: who had state in the last one; `silent`: others had locks by NLM.
+    /// `epoch` differs in every run. `before`: clients that had state in the last run; `silent`: hosts held NLM
+    /// locks.
     pub fn new(
         limits: Limits,
         epoch: u32,
@@ -143,12 +146,12 @@ impl States {
         }
     }
 
-    /// Room for the descriptors of one more open or delegation of a client.
+    /// Reserves the descriptors of one more open or delegation of a client.
     pub fn descriptors(&self, client: &Client) -> Result<Charge, Full> {
         self.descriptors.charge(client.holder().clone(), DESCRIPTORS_OF_OPEN)
     }
 
-    /// What outlives this run.
+    /// The state that outlives this run.
     pub fn durable(&self) -> Option<&Durable> {
         self.durable.as_ref()
     }

@@ -1,10 +1,10 @@
-//! Ids that cannot be guessed: numbers in sequence, hidden by a permutation that only this run of the server knows.
+//! Unguessable ids: sequential numbers, hidden by a permutation that only this run of the server knows.
 //!
-//! Spec: RFC 8881 21 (ids are no proof of who names them; this makes guessing them of no use). Does not: check who names
-//! an id (`speaker`).
+//! See RFC 8881 21 (an id does not prove who sends it; this makes guessing useless). `speaker` checks who may use an
+//! id.
 //!
-//! A Feistel network of eight rounds over SipHash with a random key. Each purpose has a permutation of its own. That way an id is
-//! unique without being looked up, and one of a client that is gone still says whose it was.
+//! A Feistel network of eight rounds over SipHash with a random key. Each purpose has a permutation of its own. So an
+//! id is unique without a lookup, and the id of a client that is gone still identifies it.
 
 use std::hash::Hasher;
 
@@ -12,16 +12,16 @@ use siphasher::sip::SipHasher24;
 
 const ROUNDS: u8 = 8;
 
-/// What names a state for as long as it lives.
+/// The part of a state id that stays the same as long as the state exists.
 pub type Other = [u8; 12];
 
-/// What a number is of.
+/// What a number identifies.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
     Client,
     Confirmation,
     State,
-    /// A client to others: tells clients apart, and is of no use.
+    /// A client as shown to others: distinguishes clients, but gives no access.
     Shown,
 }
 
@@ -61,7 +61,7 @@ impl Numbers {
     }
 }
 
-/// Hashes that nobody else can compute, nor make two questions of one hash for.
+/// A hash that nobody else can compute, so nobody can construct two requests with the same hash.
 ///
 /// # Panics
 /// When the system has no random numbers.
@@ -83,7 +83,7 @@ mod tests {
             assert_ne!(numbers.show(Purpose::State, id), number);
             assert_ne!(other.show(Purpose::Client, id), number);
         }
-        // Neighbours are far apart: half of their bits differ, give or take.
+        // Neighbours are far apart: about half of their bits differ.
         let differ =
             |a, b| (numbers.hide(Purpose::Client, a) ^ numbers.hide(Purpose::Client, b)).count_ones();
         assert!((1..1000).all(|n| (4..=60).contains(&differ(n, n + 1))));

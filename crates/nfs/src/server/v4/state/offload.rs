@@ -1,6 +1,6 @@
-//! A copy that goes on after its answer.
+//! The progress of a copy that continues after its reply.
 //!
-//! Spec: RFC 7862 4.8 (stateids of copies), 15.8, 15.9. Owns: how far it is. Does not: copy.
+//! See RFC 7862 4.8 (state ids of copies), 15.8 and 15.9. `ops::copy` does the copying.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,7 +40,7 @@ impl Offload {
         self.copied.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Nobody wants the rest.
+    /// Cancels the remainder.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
     }
@@ -49,12 +49,12 @@ impl Offload {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// It has ended like this.
+    /// The copy has ended with this status.
     pub fn end(&self, status: Status) {
         let _ = self.ended.set(status);
     }
 
-    /// What became of it, if it has ended.
+    /// The status, if the copy has ended.
     pub fn outcome(&self) -> Option<Status> {
         self.ended.get().copied()
     }

@@ -1,6 +1,6 @@
-//! Whose a client's record is: who made it, and where else that client has been.
+//! The owner of a client's record: the identity that created it, and the other addresses of that client.
 //!
-//! Spec: RFC 8881 18.35.4 (a record has a principal). Owns: the addresses that a client has shown to be its own.
+//! See RFC 8881 18.35.4 (a record has a principal).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,18 +8,18 @@ use weft_machine::Source;
 
 use crate::server::identity::{Identity, Origin};
 
-/// Addresses of a client that are remembered; the one that it came from first is always one of them.
+/// Most addresses remembered for a client; the first one is always kept.
 const MAX_SOURCES: usize = 8;
 
-/// Whose a client's record is.
+/// The owner of a client's record.
 #[derive(Debug)]
 pub struct Owned {
     pub by: Identity,
-    /// It has sessions (minor versions from 1 on).
+    /// It has sessions (minor version 1 or later).
     pub sessions: bool,
-    /// Other addresses from which it has shown that it knows one of its sessions; the latest is the last.
+    /// Other addresses from which it used one of its sessions; latest last.
     elsewhere: Mutex<Vec<Source>>,
-    /// Who said last that he is the client, and did not show it.
+    /// The last address that claimed to be the client without proof.
     refused: Mutex<Option<Source>>,
 }
 
@@ -28,7 +28,7 @@ impl Owned {
         Owned { by, sessions, elsewhere: Mutex::default(), refused: Mutex::default() }
     }
 
-    /// Whoever is there is not this client, or no more: it is another one from now on.
+    /// The caller at this address is not this client, or no longer: it counts as another one from now on.
     pub fn refuse(&self, source: Source) {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
@@ -37,18 +37,18 @@ impl Owned {
         *self.refused.lock().unwrap_or_else(PoisonError::into_inner) == Some(source) && !self.is_at(source)
     }
 
-    /// Whether who comes from there may have to do with it at all, if it knows what to ask for.
+    /// Whether a caller from there may use this client at all, if it knows the ids.
     pub fn allows(&self, from: &Origin) -> bool {
         from.standing.is_as_good_as(&self.by.origin.standing)
     }
 
-    /// Whether the client is known to be at this address.
+    /// Whether the client is known at this address.
     pub fn is_at(&self, source: Source) -> bool {
         source == self.by.origin.source
             || self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).contains(&source)
     }
 
-    /// The client is at this address, too.
+    /// The client is also at this address.
     pub fn moves_to(&self, source: Source) {
         if self.is_at(source) {
             return;

@@ -1,7 +1,8 @@
-//! Owners of opens and of locks: their requests take turns, and minor version 0 numbers them.
+//! Owners of opens and of locks: their requests run in sequence, which minor version 0 numbers.
 //!
-//! Spec: RFC 7530 9.1.7 to 9.1.11 (sequence ids and replays). Owns: the last answer of each owner.
-//! Does not: know what an operation does. From minor version 1 on turns are only an order.
+//! See RFC 7530 9.1.7 to 9.1.11 (sequence ids and replays). Each owner caches its last reply.
+//!
+//! From minor version 1 on, the sequence only orders requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use crate::server::file_id::FileId;
 /// An owner of opens.
 pub struct Owner {
     _charge: Charge,
-    /// OPEN_CONFIRM came, or is not needed.
+    /// OPEN_CONFIRM was received, or is not needed.
     confirmed: AtomicBool,
     turn: Arc<Queue<Turn>>,
 }
@@ -31,43 +32,43 @@ pub struct LockOwner {
     pub name: Bytes,
     _charge: Charge,
     turn: Arc<Queue<Turn>>,
-    /// Its name in each share's table of locks.
+    /// Its id in each share's table of locks.
     ids: Mutex<HashMap<ShareId, opens::LockOwner>>,
 }
 
-/// What an owner did last, and what it holds.
+/// An owner's last operation, and what it holds.
 #[derive(Default)]
 pub struct Turn {
     /// `None` before the first request.
     seqid: Option<u32>,
     last: Option<Answered>,
-    /// Opens. Its client has them, and they have it: when the client goes they go.
+    /// Its opens, as weak references: the client owns them, and they own the owner.
     states: Vec<Weak<State>>,
-    /// An open that is closed, and is known to the client only so that the CLOSE can be asked again.
+    /// A closed open, kept only so that the CLOSE can be repeated.
     pub closed: Option<Weak<State>>,
 }
 
-/// An answer that is given again to the same question.
+/// A reply cached for repetitions.
 #[derive(Clone)]
 pub struct Answered {
     pub op: u32,
     pub status: Status,
-    /// What follows the status.
+    /// The bytes after the status.
     pub body: Bytes,
-    /// Where the operation left the current file handle.
+    /// The current file handle after the operation.
     pub place: Option<FileId>,
 }
 
-/// What a sequence id says.
+/// How a request's sequence id relates to the last one.
 pub enum Turned {
     /// The next request.
     Next,
-    /// The last one again.
+    /// A repetition of the last one.
     Again(Answered),
 }
 
 impl Turn {
-    /// Its opens.
+    /// The owner's opens.
     pub fn states(&self) -> impl Iterator<Item = Arc<State>> {
         self.states.iter().filter_map(Weak::upgrade)
     }
@@ -76,12 +77,12 @@ impl Turn {
         self.states.push(Arc::downgrade(state));
     }
 
-    /// Forgets one, and those that are gone.
+    /// Forgets an open, and those that no longer exist.
     pub fn forget(&mut self, gone: &State) {
         self.states.retain(|known| known.upgrade().is_some_and(|known| known.other != gone.other));
     }
 
-    /// RFC 7530 9.1.7: the last one again, the next one, or NFS4ERR_BAD_SEQID.
+    /// RFC 7530 9.1.7: a repetition, the next one, or NFS4ERR_BAD_SEQID.
     pub fn check(&self, seqid: u32, op: u32) -> Result<Turned, Status> {
         let Some(known) = self.seqid else { return Ok(Turned::Next) };
         match &self.last {
@@ -91,12 +92,12 @@ impl Turn {
         }
     }
 
-    /// Whether any request has come.
+    /// Whether no request has come yet.
     pub fn is_new(&self) -> bool {
         self.seqid.is_none()
     }
 
-    /// RFC 7530 9.1.7: after these the owner's number stays as it was.
+    /// RFC 7530 9.1.7: after these statuses, the sequence id stays the same.
     fn counts(status: Status) -> bool {
         !matches!(
             status,
@@ -111,14 +112,14 @@ impl Turn {
         )
     }
 
-    /// Moves on; whoever else takes a turn in the same request remembers the answer.
+    /// Advances the sequence id; another owner in the same request caches the reply.
     pub fn advance(&mut self, seqid: u32, status: Status) {
         if Turn::counts(status) {
             (self.seqid, self.last) = (Some(seqid), None);
         }
     }
 
-    /// Remembers an answer.
+    /// Caches a reply.
     pub fn answered(&mut self, seqid: u32, answered: Answered) {
         if Turn::counts(answered.status) {
             self.seqid = Some(seqid);
@@ -132,7 +133,7 @@ impl Owner {
         Owner { _charge: charge, confirmed: AtomicBool::new(false), turn: Arc::default() }
     }
 
-    /// Its opens can be used.
+    /// Confirms the owner, so its opens can be used.
     pub fn confirm(&self) {
         self.confirmed.store(true, Ordering::Release);
     }
@@ -141,12 +142,12 @@ impl Owner {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Waits for its turn.
+    /// Waits for the owner's previous request.
     pub async fn turn(&self) -> OwnedMutexGuard<Turn> {
         self.turn.clone().lock_owned().await
     }
 
-    /// Whether nothing hangs on it. One whose turn is taken is busy.
+    /// Whether it holds nothing. An owner with a running request is busy.
     pub fn is_idle(&self) -> bool {
         self.turn.try_lock().is_some_and(|turn| turn.states().next().is_none())
     }
@@ -157,23 +158,23 @@ impl LockOwner {
         LockOwner { client, name, _charge: charge, turn: Arc::default(), ids: Mutex::default() }
     }
 
-    /// Waits for its turn.
+    /// Waits for the owner's previous request.
     pub async fn turn(&self) -> OwnedMutexGuard<Turn> {
         self.turn.clone().lock_owned().await
     }
 
-    /// Whether nothing hangs on it but the table of its client. One whose turn is taken is busy.
+    /// Whether only the client's table refers to it. An owner with a running request is busy.
     pub fn is_idle(self: &Arc<LockOwner>) -> bool {
-        // The table's own, and one for each set of locks.
+        // One reference from the table, and one from each set of locks.
         Arc::strong_count(self) == 1
     }
 
-    /// Its name in the table of this share; `new` makes one.
+    /// Its id in this share's table; `new` creates one.
     pub fn id(&self, share: ShareId, new: impl FnOnce() -> opens::LockOwner) -> opens::LockOwner {
         *self.ids.lock().unwrap_or_else(PoisonError::into_inner).entry(share).or_insert_with(new)
     }
 
-    /// Whether it is this one in the table of this share.
+    /// Whether this is its id in this share's table.
     pub fn is(&self, share: ShareId, id: opens::LockOwner) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).get(&share) == Some(&id)
     }

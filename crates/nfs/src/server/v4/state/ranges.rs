@@ -1,13 +1,14 @@
-//! The byte ranges of one owner in one file, as their client is charged for them.
+//! The byte ranges of one owner in one file, as charged to their client.
 //!
-//! Owns: the charge. Does not: keep the ranges; the store's table of opens does, beside those of SMB.
+//! This file keeps the charge; the store's table of opens keeps the ranges, beside those of SMB.
 //!
-//! A LOCK adds two ranges at most: its own, and a piece more of one that it splits. So room for two is taken before it is
-//! tried, and what it did not need is given back. An UNLOCK may split a range, too; without room for the piece it still
-//! gives back whatever leaves no further piece, so that a client that is out of memory can let go of what it holds.
+//! A LOCK adds at most two ranges: its own, and the second piece of one that it splits. So memory for two is reserved
+//! first, and the unused part is returned. An UNLOCK may also split a range. Without memory for the second piece it
+//! still releases ranges that leave no further piece, so that a client without memory can release what it holds.
 //!
-//! A LOCK and the end of what it is for (CLOSE, or a client that goes) come from two connections, on two cores. The end takes
-//! the same lock as a LOCK, once, and the ranges are released after it: so none is set that nobody would release.
+//! A LOCK and the end of its object (CLOSE, or a client that goes) come from two connections, on two cores. The end
+//! takes the same lock as a LOCK, once, and the ranges are released after it, so no range is set that nobody would
+//! release.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,23 +19,23 @@ use weft_store::opens::{LockOwner, Opens, Range};
 
 use super::budget::RANGE_BYTES;
 
-/// Ranges that one LOCK adds at most.
+/// Most ranges that one LOCK adds.
 const ADDED_BY_LOCK: usize = 2;
 
-/// What the ranges of one owner in one file are charged.
+/// The charge for the ranges of one owner in one file.
 pub struct Ranges {
-    /// For what they hang on, whatever their number.
+    /// The charge for the object that has the ranges.
     base_bytes: usize,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
     charge: Charge,
-    /// What they hang on has ended.
+    /// The object that has the ranges has ended.
     ended: bool,
 }
 
-/// Whose ranges they are.
+/// The owner of the ranges.
 #[derive(Clone, Copy)]
 pub struct LockedBy<'a> {
     pub opens: &'a Opens,
@@ -43,28 +44,28 @@ pub struct LockedBy<'a> {
 }
 
 impl LockedBy<'_> {
-    /// How many they are.
+    /// Their number.
     fn count(&self) -> usize {
         self.opens.ranges_of(self.node, self.owner).len()
     }
 }
 
-/// Why no range was locked or unlocked.
+/// Why a range could not be locked or unlocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchanged {
-    /// There is no memory for it.
+    /// The budget has no memory left.
     Full,
-    /// What the ranges hang on has ended.
+    /// The object that has the ranges has ended.
     Ended,
 }
 
 impl Ranges {
-    /// None yet; `charge` is for what they will hang on.
+    /// No ranges yet; `charge` is for the object that will have them.
     pub fn new(charge: Charge) -> Ranges {
         Ranges { base_bytes: charge.bytes(), inner: Mutex::new(Inner { charge, ended: false }) }
     }
 
-    // What is changed is one number, or one word, at a time.
+    // Every change is one number or one word.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,19 +76,19 @@ impl Ranges {
         if inner.ended { Err(Unchanged::Ended) } else { Ok(inner) }
     }
 
-    /// No range is locked or unlocked from now on. Whoever ends them releases those that are locked.
+    /// Prevents further locking and unlocking. The caller releases the ranges that are locked.
     pub fn end(&self) {
         self.inner().ended = true;
     }
 
-    /// The same if none is locked; whether it is so.
+    /// The same if no range is locked; returns whether that was so.
     pub fn end_empty(&self, by: LockedBy<'_>) -> bool {
         let mut inner = self.inner();
         inner.ended |= !by.opens.holds_ranges(by.node, by.owner);
         inner.ended
     }
 
-    /// Carries out `act`, which locks one range, if there is room for what that may add.
+    /// Runs `act`, which locks one range, if there is memory for what that may add.
     pub fn lock<T>(&self, by: LockedBy<'_>, act: impl FnOnce() -> T) -> Result<T, Unchanged> {
         let inner = self.living()?;
         inner.charge.grow(ADDED_BY_LOCK.saturating_mul(RANGE_BYTES)).map_err(|Full| Unchanged::Full)?;
@@ -96,7 +97,7 @@ impl Ranges {
         Ok(done)
     }
 
-    /// Carries out `act`, which unlocks `range`.
+    /// Runs `act`, which unlocks `range`.
     pub fn unlock<T>(&self, by: LockedBy<'_>, range: Range, act: impl FnOnce() -> T) -> Result<T, Unchanged> {
         let inner = self.living()?;
         if let Err(Full) = inner.charge.grow(RANGE_BYTES)
@@ -115,7 +116,7 @@ impl Ranges {
     }
 }
 
-/// Whether taking `range` out of `held` leaves two pieces.
+/// Whether removing `range` from `held` leaves two pieces.
 fn splits(held: Range, range: Range) -> bool {
     let end = |range: Range| range.offset.saturating_add(range.len);
     held.offset < range.offset && end(range) < end(held)

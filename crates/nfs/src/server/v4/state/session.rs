@@ -1,12 +1,12 @@
-//! Sessions: slots that remember their last reply, so that a retry is answered and not carried out again.
+//! Sessions: slots cache their last reply, so that a repetition is answered and not carried out again.
 //!
-//! Spec: RFC 8881 2.10.6.1 (exactly once), 18.46 (SEQUENCE). Owns: slots, replies.
-//! Does not: know what a compound did; a reply is the bytes of a COMPOUND4res, without RPC header and framing.
+//! See RFC 8881 2.10.6.1 (exactly once) and 18.46 (SEQUENCE). A cached reply is the bytes of a COMPOUND4res, without
+//! RPC header and framing.
 //!
-//! A session is charged for all replies that its slots may keep when it is made, so a request never fails for want of room to
-//! keep its reply. When memory becomes scarce, SEQUENCE asks clients that hold much to use fewer slots; those above are
-//! retired when the client shows that it has read this. A client that uses all that are left gets them back when there is
-//! memory again.
+//! When a session is created, it is charged for all replies that its slots may cache, so no request fails because its
+//! reply cannot be cached. When memory becomes scarce, SEQUENCE asks clients that hold much to use fewer slots;
+//! higher slots are retired once the client shows that it has read this. A client that uses all remaining slots gets
+//! the others back when memory is available again.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -28,51 +28,51 @@ use crate::server::identity::{Identity, Origin};
 use crate::server::shard;
 
 const SHARDS: usize = 16;
-/// Bytes of a request that tell it from another one.
+/// Bytes of a request that identify it.
 const QUESTION_BYTES: usize = 512;
 
 /// One session.
 pub struct Session {
     pub id: SessionId,
     pub lease: Arc<Lease>,
-    /// What client and server agreed on.
+    /// The agreed channel attributes.
     pub fore: ChannelAttrs,
-    /// By which the client is asked.
+    /// The channel for calls to the client.
     pub back: Arc<Back>,
-    /// As many as were agreed on.
+    /// The agreed number of slots.
     slots: Vec<Mutex<Slot>>,
-    /// How many of them are in use: `1 <= live <= slots.len()`. Changed under the lock of `size`.
+    /// Number of slots in use: `1 <= live <= slots.len()`. Changed under the lock of `size`.
     live: AtomicU32,
     size: Mutex<Size>,
-    /// All slots are live, and the client was not told to use fewer.
+    /// All slots are live, and the client was not asked to use fewer.
     whole: AtomicBool,
     budget: Budget,
     ended: AtomicBool,
 }
 
-/// What is told to the client about how many slots it should use.
+/// The number of slots that the client is asked to use.
 struct Size {
     /// For the session and its live slots.
     charge: Charge,
-    /// The slot by whose reply the client is told to use fewer, and how many.
+    /// The slot whose reply asks the client to use fewer, and how many.
     told: Option<(u32, u32)>,
 }
 
-/// Slots as SEQUENCE answers them.
+/// Slot numbers in SEQUENCE's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Highest {
-    /// The highest that can be used.
+    /// The highest slot that can be used.
     pub slot: u32,
-    /// The highest that the client should use.
+    /// The highest slot that the client should use.
     pub target: u32,
 }
 
 #[derive(Default)]
 struct Slot {
-    /// Of the last request; the first one is 1.
+    /// Sequence number of the last request; the first one is 1.
     sequence: u32,
     busy: bool,
-    /// Tells a retry from another request with the same number.
+    /// Distinguishes a repetition from another request with the same sequence number.
     question: u64,
     kept: Kept,
 }
@@ -80,20 +80,20 @@ struct Slot {
 /// The last reply.
 #[derive(Clone, Default)]
 pub enum Kept {
-    /// There was no request.
+    /// There was no request yet.
     #[default]
     Nothing,
-    /// This.
+    /// The cached reply.
     Reply(Bytes),
-    /// One that was not to be kept.
+    /// The reply was not cached.
     Lost,
 }
 
-/// What a sequence number says.
+/// How a request relates to its slot's last one.
 pub enum Begun {
-    /// A new request: carry it out, then [`Session::end`].
+    /// A new request: carry it out, then call [`Session::finish`].
     Go,
-    /// A retry.
+    /// A repetition.
     Again(Kept),
 }
 
@@ -114,14 +114,14 @@ impl Session {
         Session { id, lease, fore, back, slots, live, size, whole, budget, ended }
     }
 
-    // What is written to a slot is written last, by assignment. Whether it is live is asked with its lock held: see `retire`.
+    // A slot is written by a single assignment, last. Whether it is live is checked under its lock: see `retire`.
     fn slot(&self, number: u32) -> Result<MutexGuard<'_, Slot>, Status> {
         let slot = self.slots.get(number as usize).ok_or(Status::BADSLOT)?;
         let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if number < self.live.load(Ordering::Acquire) { Ok(slot) } else { Err(Status::BADSLOT) }
     }
 
-    /// RFC 8881 2.10.6.1: the next request of a slot, the last one again, or out of order.
+    /// RFC 8881 2.10.6.1: the slot's next request, a repetition of the last one, or out of order.
     pub fn begin(&self, slot: u32, sequence: u32, question: u64) -> Result<Begun, Status> {
         let mut slot = self.slot(slot)?;
         if sequence == slot.sequence.wrapping_add(1) {
@@ -144,7 +144,7 @@ impl Session {
         Ok(Begun::Again(slot.kept.clone()))
     }
 
-    /// The request of a slot is answered.
+    /// A slot's request has been answered.
     pub fn finish(&self, slot: u32, kept: Kept) {
         if let Ok(mut slot) = self.slot(slot) {
             slot.busy = false;
@@ -157,7 +157,8 @@ impl Session {
         self.live.load(Ordering::Acquire).saturating_sub(1)
     }
 
-    /// What a new request in `slot` is told, whose client uses no higher slot than `used` now.
+    /// The slot numbers for the reply to a new request in `slot`; the highest slot that the client uses now is
+    /// `used`.
     pub fn resize(&self, slot: u32, used: u32) -> Highest {
         if !self.budget.is_scarce() && self.whole.load(Ordering::Acquire) {
             let last = self.fore.max_requests.saturating_sub(1);
@@ -167,7 +168,8 @@ impl Session {
         let overdrawn = size.charge.is_overdrawn();
         match size.told {
             _ if !overdrawn => size.told = None,
-            // The reply with the target was read before this slot was used again. Slots that are still busy are waited for.
+            // The client has read the reply with the target before it used this slot again. Slots that are still busy
+            // are waited for.
             Some((by, slots)) if by == slot => {
                 size.told = None;
                 if used < slots {
@@ -190,10 +192,10 @@ impl Session {
         Highest { slot: highest, target: size.told.map_or(highest, |(_, slots)| slots.saturating_sub(1)) }
     }
 
-    /// The slots from `slots` on are no more, unless a request is in one.
+    /// Removes the slots from `slots` on, unless one has a running request.
     fn retire(&self, size: &mut Size, slots: u32) {
         let live = self.live.load(Ordering::Acquire);
-        // First this: whoever takes one of these slots afterwards sees it, and of those before its lock tells.
+        // Stored first: later requests in these slots see it, and earlier ones hold a slot's lock.
         self.live.store(slots, Ordering::Release);
         let gone = || self.slots.iter().take(live as usize).skip(slots as usize);
         let lock = |slot: &'_ Mutex<Slot>| slot.lock().unwrap_or_else(PoisonError::into_inner).busy;
@@ -205,7 +207,7 @@ impl Session {
         size.charge.shrink((live.saturating_sub(slots) as usize).saturating_mul(slot_bytes(&self.fore)));
     }
 
-    /// There are `slots` slots again if there is room for them; those that come back are as new (RFC 8881 2.10.6.1).
+    /// Restores `slots` slots if there is memory; the restored ones start afresh (RFC 8881 2.10.6.1).
     fn revive(&self, size: &mut Size, slots: u32) {
         let live = self.live.load(Ordering::Acquire);
         let more = slots.saturating_sub(live) as usize;
@@ -214,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Bytes of replies that are kept.
+    /// Bytes of cached replies.
     #[cfg(test)]
     pub fn kept_bytes(&self) -> usize {
         let kept = |slot: &Mutex<Slot>| match &slot.lock().unwrap_or_else(PoisonError::into_inner).kept {
@@ -224,7 +226,7 @@ impl Session {
         self.slots.iter().map(kept).sum()
     }
 
-    /// DESTROY_SESSION, or its client is gone.
+    /// DESTROY_SESSION, or the client is gone.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.back.end();
@@ -235,7 +237,7 @@ impl Session {
     }
 }
 
-/// Tells requests from each other.
+/// Distinguishes requests from each other.
 pub struct Questions(SipHasher24);
 
 impl Default for Questions {
@@ -245,8 +247,9 @@ impl Default for Questions {
 }
 
 impl Questions {
-    /// What a request of so many operations in a slot asks, and as whom: another user's is none of its retries (RFC 8881
-    /// 2.10.6.1.3.1). Bytes behind the last operation are none of the request, but tell it from others.
+    /// Hashes a slot's request of this many operations, with its user: a request of another user is not a repetition
+    /// (RFC 8881 2.10.6.1.3.1). Bytes after the last operation are not part of the request, but are included in the
+    /// hash.
     pub fn of(&self, credential: &Credential, operations: u32, rest: &Decoder) -> u64 {
         let mut hasher = self.0;
         hash_credential(credential, &mut hasher);
@@ -257,7 +260,7 @@ impl Questions {
     }
 }
 
-/// All sessions by their names.
+/// All sessions by id.
 pub struct Sessions {
     shards: [Mutex<HashMap<SessionId, Arc<Session>>>; SHARDS],
 }
@@ -276,7 +279,7 @@ impl Sessions {
 }
 
 impl States {
-    /// A session that lives, for whoever may have to do with its client, wherever they are.
+    /// A live session, for any caller that may use its client, at whatever address.
     pub fn session(&self, id: &SessionId, from: &Origin) -> Result<Arc<Session>, Status> {
         let session = self.sessions.shard(id).get(id).cloned().ok_or(Status::BADSESSION)?;
         let lease = &session.lease;
@@ -286,16 +289,17 @@ impl States {
         Ok(session)
     }
 
-    /// The same for SEQUENCE. All clients have SP4_NONE, so a connection belongs to the session by its first SEQUENCE, whatever
-    /// its address is and whoever its user (RFC 8881 2.10.3.1, 18.46.3). The client is known at that address from then on.
+    /// The same for SEQUENCE. All clients have SP4_NONE, so the first SEQUENCE on a connection associates it with the
+    /// session, for any address and user (RFC 8881 2.10.3.1, 18.46.3). From then on, the client is known at that
+    /// address.
     pub fn use_session(&self, id: &SessionId, from: &Origin) -> Result<Arc<Session>, Status> {
         let session = self.session(id, from)?;
         session.lease.owned.moves_to(from.source);
         Ok(session)
     }
 
-    /// The same for BIND_CONN_TO_SESSION, which says where the client's callbacks go, so its own user says it
-    /// (RFC 8881 18.34).
+    /// The same for BIND_CONN_TO_SESSION. Only the client's own user may send it, because it directs the client's
+    /// callbacks (RFC 8881 18.34).
     pub fn bind_session(&self, id: &SessionId, by: &Identity) -> Result<Arc<Session>, Status> {
         let session = self.session(id, &by.origin)?;
         if session.lease.owned.by.principal != by.principal {

@@ -1,17 +1,17 @@
-//! In whose name a request names states and clients.
+//! The client for which a request names states and clients.
 //!
-//! Spec: RFC 8881 2.10.8.3 (who may use what a client made). Does not: find anything; whatever finds a client, a session or
-//! a state asks this whether it is for the one who asks.
+//! See RFC 8881 2.10.8.3 (who may use what a client made). Every lookup of a client, a session or a state checks its
+//! result against this.
 
 use super::{Lease, Session};
 use crate::server::identity::Origin;
 
-/// In whose name a request names states and clients.
+/// The client for which a request names states and clients.
 #[derive(Clone, Copy)]
 pub enum Speaker<'a> {
-    /// This session's client, and no other.
+    /// This session's client only.
     Session(&'a Session),
-    /// A client of minor version 0 that it names, if it comes from there.
+    /// A client of minor version 0 that the request names, if it has this origin.
     Alone(&'a Origin),
 }
 
@@ -21,7 +21,7 @@ impl Speaker<'_> {
         matches!(self, Speaker::Session(_))
     }
 
-    /// Whether a client, or a state of it, is one that the request may have to do with.
+    /// Whether the request may use a client or its states.
     pub fn may_use(self, lease: &Lease) -> bool {
         match self {
             Speaker::Session(session) => session.lease.client == lease.client,

@@ -1,12 +1,12 @@
-//! State ids: from twelve bytes to an open, a set of locks or a delegation.
+//! State ids: map twelve bytes to an open, a set of locks or a delegation.
 //!
-//! Spec: RFC 7530 9.1.4, RFC 8881 8.2. Owns: the table of states. Does not: know who may do what with one.
+//! See RFC 7530 9.1.4 and RFC 8881 8.2. [`Stateids`] is the table of states; `io` decides what a state permits.
 //!
 //! ```text
 //! 0       4                 12
 //! | epoch | client, number |      the rest of a stateid4 counts the changes of the state
 //! ```
-//! Client and number are hidden (see `numbers`): who was not told an id does not know it.
+//! Client and number are hidden (see `numbers`), so an id cannot be guessed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,7 +23,7 @@ use crate::server::shard;
 
 const SHARDS: usize = 64;
 
-/// An open, or locks under it.
+/// An open, a set of locks, or a delegation.
 pub struct State {
     pub other: Other,
     pub lease: Arc<Lease>,
@@ -34,44 +34,45 @@ pub struct State {
     _charge: Charge,
 }
 
-/// Of what kind.
+/// The kind of a state.
 pub enum Kind {
     /// An open.
     Open { owner: Arc<Owner>, held: RwLock<Held> },
     /// Locks of an owner on the file of an open.
     Lock { owner: Arc<LockOwner>, id: opens::LockOwner, open: Arc<State>, ranges: Ranges },
-    /// A delegation. What it holds open does nothing by itself, and forbids nothing.
+    /// A delegation. Its open file alone permits and denies nothing.
     Delegation { held: RwLock<Held>, right: Arc<Delegation> },
 }
 
-/// What an open holds.
+/// The resources of an open.
 pub struct Held {
     /// `None` once closed.
     pub open: Option<opens::Open>,
     pub file: OpenFile,
-    /// For the descriptors that it keeps, for as long as it keeps them.
+    /// The charge for its descriptors, for as long as it keeps them.
     pub _descriptors: Charge,
-    /// Who opened it: others who name it are held to the mode bits.
+    /// The user who opened it; others that send its id have only the rights of the mode bits.
     pub opener: u32,
-    /// Keeps the node within reach when its name goes.
+    /// Keeps the node accessible when its name is removed.
     pub hold: Option<Hold>,
-    /// share_access of all its OPENs together.
+    /// The union of share_access over all its OPENs.
     pub access: u32,
-    /// share_deny of all its OPENs together.
+    /// The union of share_deny over all its OPENs.
     pub deny: u32,
     /// Sets of locks under it.
     pub locks: Vec<Arc<State>>,
-    /// Which pairs of access and deny were asked for: bit `access + 4 * deny`.
+    /// The pairs of access and deny that were requested: bit `access + 4 * deny`.
     pub asked: u16,
 }
 
 impl State {
-    /// Its id as it is now.
+    /// Its current state id.
     pub fn stateid(&self) -> Stateid {
         Stateid { seqid: self.seqid.load(Ordering::Acquire), other: self.other }
     }
 
-    /// Its id after a change. Zero is never used: it means "as it is now" (RFC 8881 8.2.2).
+    /// Its state id after a change. The sequence number zero is skipped, because it means the current one (RFC 8881
+    /// 8.2.2).
     pub fn changed(&self) -> Stateid {
         let mut seqid = self.seqid.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         if seqid == 0 {
@@ -80,7 +81,7 @@ impl State {
         Stateid { seqid, other: self.other }
     }
 
-    /// It is of no use any more: of a set of locks, no range is locked from now on.
+    /// Ends the state: a set of locks accepts no further range.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         if let Kind::Lock { ranges, .. } = &self.kind {
@@ -101,12 +102,12 @@ impl State {
         }
     }
 
-    /// The delegation that it is.
+    /// The delegation, if it is one.
     pub fn delegation(&self) -> Option<&Arc<Delegation>> {
         if let Kind::Delegation { right, .. } = &self.kind { Some(right) } else { None }
     }
 
-    /// What its open holds.
+    /// The resources of its open.
     pub fn held(&self) -> RwLockReadGuard<'_, Held> {
         match &self.kind {
             Kind::Open { held, .. } | Kind::Delegation { held, .. } => {
@@ -116,7 +117,7 @@ impl State {
         }
     }
 
-    /// The same, to change it.
+    /// The same, for changing them.
     pub fn held_mut(&self) -> RwLockWriteGuard<'_, Held> {
         match &self.kind {
             Kind::Open { held, .. } | Kind::Delegation { held, .. } => {
@@ -126,7 +127,7 @@ impl State {
         }
     }
 
-    /// RFC 7530 9.1.4.2, RFC 8881 8.2.2: whether `seqid` is the state's. Zero is, with sessions.
+    /// RFC 7530 9.1.4.2, RFC 8881 8.2.2: whether `seqid` is current. With sessions, zero is.
     pub fn is_current(&self, seqid: u32, sessions: bool) -> Result<(), Status> {
         let ahead = seqid.wrapping_sub(self.seqid.load(Ordering::Acquire)).cast_signed();
         match ahead {
@@ -138,7 +139,7 @@ impl State {
     }
 }
 
-/// All states by their names.
+/// All states by id.
 pub struct Stateids {
     shards: [Mutex<HashMap<Other, Arc<State>>>; SHARDS],
     next: AtomicU32,
@@ -162,13 +163,13 @@ impl Stateids {
 
     pub fn remove(&self, other: &Other) {
         let gone = self.shard(other).remove(other);
-        // Closing its file can take time: not under the lock.
+        // Closing its file can take time, so it is done without the lock.
         drop(gone);
     }
 }
 
 impl States {
-    /// A name that no state of this client has now.
+    /// An id that no state of this client has now.
     pub fn new_other(&self, client: &Client) -> Other {
         loop {
             let other = self.next_other(client.id);
@@ -187,12 +188,12 @@ impl States {
         other
     }
 
-    /// Enters a new state; its first id has number 1. `charge` is what its client was charged for it.
+    /// Enters a new state; its first sequence number is 1. `charge` is the client's charge for it.
     pub fn enter(&self, lease: Arc<Lease>, file: FileId, kind: Kind, charge: Charge) -> Arc<State> {
         loop {
             let other = self.next_other(lease.client);
             let mut shard = self.ids.shard(&other);
-            // After 2^32 states the numbers begin again, and some may still be in use.
+            // After 2^32 states the numbers wrap, and some may still be in use.
             if shard.contains_key(&other) {
                 continue;
             }
@@ -203,7 +204,7 @@ impl States {
         }
     }
 
-    /// Forgets a state's name.
+    /// Removes a state's id.
     pub fn leave(&self, state: &State) {
         state.end();
         if state.delegation().is_some() {
@@ -212,7 +213,7 @@ impl States {
         self.ids.remove(&state.other);
     }
 
-    /// Forgets a set of locks. Its ranges are released afterwards, by whoever closes it.
+    /// Removes a set of locks. The caller then releases its ranges.
     pub fn drop_locks(&self, state: &State) {
         self.leave(state);
         if let Kind::Lock { open, .. } = &state.kind {
@@ -224,7 +225,7 @@ impl States {
         }
     }
 
-    /// Forgets a delegation that was returned, or was revoked and is freed. Whoever gets it closes it.
+    /// Removes a delegation that was returned, or was revoked and freed. The caller closes it.
     pub fn drop_delegation(&self, state: &State) {
         let Some(right) = state.delegation().filter(|_| !state.has_ended()) else { return };
         self.leave(state);
@@ -242,11 +243,11 @@ impl States {
         }
     }
 
-    /// The state that a client names. States that have ended are found, for the sake of replays.
+    /// The state that a client names. Ended states are found too, for repeated requests.
     pub fn find(&self, stateid: &Stateid, by: Speaker<'_>) -> Result<Arc<State>, Status> {
         let [e0, e1, e2, e3, hidden @ ..] = stateid.other;
         if u32::from_be_bytes([e0, e1, e2, e3]) != self.epoch {
-            // With sessions a restart shows in the session (RFC 8881 15.1.16.5).
+            // With sessions, a restart shows in the session (RFC 8881 15.1.16.5).
             let special = stateid.other == [0; 12] || stateid.other == [0xff; 12];
             let stale = !by.has_session() && !special;
             return Err(if stale { Status::STALE_STATEID } else { Status::BAD_STATEID });
@@ -263,14 +264,14 @@ impl States {
         }
     }
 
-    /// The same for one that must be alive and named as it is now.
+    /// The same for a state that must be alive, and named by its current id.
     pub fn current(&self, stateid: &Stateid, by: Speaker<'_>) -> Result<Arc<State>, Status> {
         let state = self.find(stateid, by)?;
         if state.has_ended() {
             return Err(Status::BAD_STATEID);
         }
         if state.delegation().is_some_and(|right| right.is_revoked()) {
-            // Minor version 0 has no word for it.
+            // Minor version 0 has no status for it.
             return Err(if by.has_session() { Status::DELEG_REVOKED } else { Status::EXPIRED });
         }
         state.is_current(stateid.seqid, by.has_session())?;

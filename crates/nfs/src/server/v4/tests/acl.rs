@@ -20,7 +20,7 @@ fn set(attributes: Fattr) -> Op {
     Op::Setattr(Setattr { stateid: Stateid::ANONYMOUS, attributes })
 }
 
-/// The attributes that belong together.
+/// Attributes that depend on each other.
 fn look(client: &Modern<'_>, file: Handle) -> (Vec<Ace>, u32) {
     let mut answer = client.run(&[Op::Putfh(file), Op::Getattr(Bitmap::of(&[attr::ACL, attr::MODE]))]);
     answer.ok::<()>(opnum::PUTFH);
@@ -47,7 +47,7 @@ fn a_list_says_what_the_mode_says_until_one_is_set() {
             (ace_type::ALLOWED, "EVERYONE@", true),
         ]
     );
-    // What is set is kept as it is, and the mode comes as close as it can.
+    // The ACL is kept as set, and the mode becomes the closest match.
     let mine = [
         ace(ace_type::DENIED, 0, ace_mask::WRITE_DATA, "1001"),
         ace(ace_type::ALLOWED, 0, 0x1f_01ff, "OWNER@"),
@@ -58,7 +58,7 @@ fn a_list_says_what_the_mode_says_until_one_is_set() {
     assert_eq!(client.status(file, set(acl(&mine))), Status::OK);
     let (list, now) = look(&client, file);
     assert_eq!((&list[..], now & 0o77), (&mine[..], 0o40));
-    // Whom nobody knows, and what is not kept.
+    // Unknown principals, and entries that are not kept.
     for (wrong, status) in [
         (ace(ace_type::ALLOWED, 0, 1, "alice@example.org"), Status::BADOWNER),
         (ace(ace_type::AUDIT, 0, 1, "EVERYONE@"), Status::ATTRNOTSUPP),
@@ -78,7 +78,7 @@ fn what_a_descriptor_denies_is_denied_by_every_version() {
     assert_eq!(client.status(file, Op::Close(Close { seqid: 0, stateid })), Status::OK);
     let vfs = &server.shares[0].vfs;
     let node = opens::file_node(&server, file);
-    // As an SMB client sets it: alice may do everything, this Unix user may read.
+    // As an SMB client sets it: alice has full access, this Unix user may read.
     let guard = |mask: AccessMask| {
         let alice: Sid = "S-1-5-21-1-2-3-1000".parse().unwrap();
         let dacl = Dacl::List(vec![
@@ -106,7 +106,7 @@ fn what_a_descriptor_denies_is_denied_by_every_version() {
     assert_eq!(client.status(file, write_op(Stateid::ANONYMOUS, 0, b"x")), Status::ACCESS);
     assert_eq!(client.status(file, set(mode(0o666))), Status::ACCESS);
     assert_eq!(client.at_root(&[Op::Remove(text("f"))]).status, Status::ACCESS);
-    // A file that is open in the server's own cache is looked at again when a descriptor has changed.
+    // The descriptor of a file in the server's cache is read again after a change.
     guard(AccessMask::NONE);
     assert_eq!((old_read(), allowed(0x3f) & 0x0d), (nfs3::Status::ACCES, 0));
     assert_eq!(client.status(file, read_op(Stateid::ANONYMOUS, 0, 1)), Status::ACCESS);
@@ -124,7 +124,7 @@ fn permissions_that_any_version_sets_change_the_list_that_smb_shows_too() {
     let alice: Sid = "S-1-5-21-1-2-3-1000".parse().unwrap();
     let token =
         access::Token { user: alice.clone(), group: Sid::unix_group(9), others: vec![Sid::everyone()] };
-    // As an SMB client sets it: alice may do everything, and everybody may read and write.
+    // As an SMB client sets it: alice has full access, and everyone may read and write.
     let protect = || {
         let all = AceFlags::NONE;
         let dacl = Dacl::List(vec![
@@ -134,7 +134,7 @@ fn permissions_that_any_version_sets_change_the_list_that_smb_shows_too() {
         let descriptor = SecurityDescriptor { dacl, ..SecurityDescriptor::default() };
         rt::block_on(access::keep(vfs, node, &descriptor)).unwrap().unwrap();
     };
-    // What SMB grants alice then.
+    // What SMB then grants alice.
     let granted = || {
         let look = async { access::look(vfs, &vfs.getattr(node).await.unwrap(), &token).await.unwrap() };
         rt::block_on(look).unwrap().grants(&token)

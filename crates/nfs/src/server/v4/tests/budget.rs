@@ -1,4 +1,4 @@
-//! What clients can make the server keep has a limit, and those that take all they can leave room for others.
+//! The state that clients can create is limited, and clients that take all they can leave room for others.
 
 use super::*;
 
@@ -16,13 +16,13 @@ const HOSTS: [&str; 10] = [
 ];
 const NAMES: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
 
-/// The most that a client can ask for.
+/// The largest channel that a client can request.
 fn greedy() -> ChannelAttrs {
     ChannelAttrs { max_requests: u32::MAX, max_response_cached: u32::MAX, ..channel() }
 }
 
 fn with_memory(memory: usize) -> Arc<Server> {
-    // Nobody is idle, however slow the machine is.
+    // No client is idle, however slow the machine is.
     let lease = std::time::Duration::from_secs(1 << 20);
     server_with(Limits { state_memory: memory, lease, ..Limits::default() })
 }
@@ -31,7 +31,7 @@ fn used(server: &Server) -> usize {
     server.states.budget.used_bytes()
 }
 
-/// Makes sessions until there are no more; each with its number of slots.
+/// Creates sessions until no more are granted; returns each with its number of slots.
 fn sessions(server: &Server, peer: &str, client: &Modern<'_>, first: u32) -> Vec<(SessionId, u32)> {
     let mut made = Vec::new();
     for sequence in first.. {
@@ -42,7 +42,7 @@ fn sessions(server: &Server, peer: &str, client: &Modern<'_>, first: u32) -> Vec
                 made.push((ok.session, ok.fore.max_requests));
             }
             Status::DELAY => {
-                // It has not taken a place in the client's order.
+                // It has not used up a sequence number of the client.
                 let again =
                     send_by(server, peer, call(1, 1, &[create_session(client.id, sequence, greedy())]));
                 assert_eq!(again.status, Status::DELAY);
@@ -55,7 +55,7 @@ fn sessions(server: &Server, peer: &str, client: &Modern<'_>, first: u32) -> Vec
     made
 }
 
-/// A file that most of a kept reply can be read from.
+/// A file that yields most of a cached reply.
 fn large_file(server: &Server) -> (Handle, Stateid) {
     static CONTENT: [u8; 7000] = [7; 7000];
     let writer = Modern::new(server, "writer");
@@ -78,7 +78,7 @@ fn ten_greedy_clients_stay_within_the_budget_and_an_honest_one_works() {
             for slot in 0..slots {
                 let sequence = Sequence { session, sequence: 1, slot, highest_slot: slots - 1, cache: true };
                 let ops = [Op::Sequence(sequence), Op::Putfh(file), read_op(anonymous, 0, 7000)];
-                // A session with shorter kept replies says so, and its slot keeps that.
+                // A session with shorter cached replies announces that, and its slot caches as much.
                 let status = send_by(&server, peer, call(1, 1, &ops)).status;
                 assert!(matches!(status, Status::OK | Status::REP_TOO_BIG_TO_CACHE), "{status:?}");
             }
@@ -88,7 +88,7 @@ fn ten_greedy_clients_stay_within_the_budget_and_an_honest_one_works() {
     let bytes: usize = kept.iter().map(|(_, session)| session.kept_bytes()).sum();
     assert!(bytes > memory / 8, "they did fill what they got: {bytes}");
     assert!(bytes <= used(&server) && used(&server) <= memory, "{bytes} {}", used(&server));
-    // One that was there before and one that comes only now work as ever.
+    // An existing client and a new one both work as ever.
     let new = Modern::by(&server, "198.51.100.2:700", "new", channel());
     assert_eq!(new.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
     for (client, name) in [(known, "of-known"), (new, "of-new")] {
@@ -98,7 +98,7 @@ fn ten_greedy_clients_stay_within_the_budget_and_an_honest_one_works() {
         let close = Op::Close(Close { seqid: 0, stateid });
         assert_eq!(client.status(file, close), Status::OK);
     }
-    // When the greedy are gone all of it is free.
+    // When the greedy clients are gone, all of it is free.
     let before = used(&server);
     for (peer, session) in kept {
         let destroy = [
@@ -136,7 +136,7 @@ fn a_client_is_asked_to_use_fewer_slots_when_others_come_and_gets_them_back() {
     let (highest, target) = sequence(0, 1, 0).unwrap();
     assert_eq!((highest, target), (31, 31), "a quarter of what its address may have");
     assert_eq!(sequence(31, 1, 31), Ok((31, 31)));
-    // Others take what there is.
+    // Others take what is left.
     let others: Vec<_> = HOSTS[1..]
         .iter()
         .zip(NAMES)
@@ -172,7 +172,7 @@ fn a_client_is_asked_to_use_fewer_slots_when_others_come_and_gets_them_back() {
             })
             .collect::<Vec<_>>(),
     );
-    // Whoever uses all slots gets more, as new ones, up to what was agreed on.
+    // A client that uses all slots gets more, as new ones, up to the agreed number.
     assert_eq!(sequence(15, 2, 15), Ok((31, 31)));
     assert_eq!(sequence(31, 1, 31), Ok((31, 31)));
 }
@@ -198,7 +198,7 @@ fn owners_and_opens_are_within_the_budget_of_their_address() {
     assert_eq!(refused, Status::DELAY, "RFC 8881 knows no NFS4ERR_RESOURCE");
     assert!((50..100).contains(&opened), "{opened}");
     assert!(used(&server) <= (1 << 20) / 5);
-    // Others go on, and so does this one when it has closed something.
+    // Others continue, and so does this one after it has closed something.
     let other = Modern::by(&server, HOSTS[1], "other", channel());
     assert_eq!(other.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
     assert_eq!(open(&other, "owner".to_owned(), "g"), Status::OK);
@@ -289,7 +289,7 @@ fn byte_ranges_are_counted_as_what_their_address_holds() {
     };
     assert_eq!(refused, Status::DELAY);
     assert!(ranges > 100 && used(&server) <= MEMORY / 5, "{ranges}");
-    // Who has no room left cannot split a lock, and can give one back.
+    // Without memory, a lock cannot be split but can be released.
     assert_eq!([5, 15, 25].map(|at| clear(other, whole, at, 1)).last(), Some(&Status::DELAY));
     assert_eq!(clear(file, held, 0, u64::MAX), Status::OK);
     assert_eq!(clear(other, whole, 35, 1), Status::OK);
@@ -318,11 +318,11 @@ fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
             assert!(opened < DESCRIPTORS, "descriptors have an end");
         }
     };
-    // Half of them for one alone: an open takes two. Each that follows takes half of what is left.
+    // One alone gets half of them: an open takes two. Each further one takes half of the remainder.
     let (greedy, second) = (by(HOSTS[0], "greedy"), by(HOSTS[1], "second"));
     assert_eq!(take_all(&greedy), (20, Status::NOSPC), "it is not asked to wait for itself");
     assert_eq!(take_all(&second), (10, Status::NOSPC));
-    // An OPEN that is refused leaves no file behind: an exclusive one would meet it when it is sent again.
+    // A refused OPEN leaves no file behind, which would fail an exclusive one when it is repeated.
     let lookup = |name: &str| second.at_root(&[Op::Lookup(text(name))]).status;
     let guarded = || Some(CreateHow::Guarded(Fattr::default()));
     let exclusive = || Some(CreateHow::Exclusive41([7; 8], Fattr::default()));
@@ -346,7 +346,7 @@ fn who_opens_all_the_files_that_it_may_leaves_descriptors_to_others() {
         }
         old.seqid += 1;
     }
-    // What is closed can be had again.
+    // What is closed becomes available again.
     let (file, stateid) = {
         let mut answer = greedy.at_root(&[greedy.open_op("0", 1, 0, how()), Op::Getfh]);
         let ok: OpenOk = answer.ok(opnum::OPEN);
@@ -379,7 +379,7 @@ fn names_by_the_thousand_from_one_address_keep_nobody_out() {
     assert_eq!(ask(HOSTS[1], 1, "honest".to_owned()), Status::OK);
     let other = Modern::by(&server, HOSTS[2], "other", channel());
     assert_eq!(other.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
-    // One that holds something stays, whoever comes.
+    // A client that holds something stays, whoever else comes.
     let (_, stateid) = other.open("f", 1, 0);
     for n in 0..200 {
         ask(HOSTS[3], n % 2, format!("second-{n}"));

@@ -1,4 +1,4 @@
-//! Delegations: to whom they are granted, who recalls them, and what becomes of a client that does not answer.
+//! Delegations: who is granted one, who recalls it, and what happens to a client that does not answer.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn write_of(granted: &Delegation) -> Stateid {
     *stateid
 }
 
-/// Keeps what it holds for ever.
+/// Holds its delegation forever.
 struct Silent;
 
 impl Holder for Silent {
@@ -38,10 +38,10 @@ fn a_reader_is_told_before_somebody_writes() {
         let (a, b) = (Live::new(&server, "a").await, Live::new(&server, "b").await);
         let (file, opened) = a.open(&server, "f", share::READ).await;
         let delegation = read_of(&opened.delegation);
-        // Readers share; each has its own.
+        // Readers share the file; each has a delegation.
         let (_, second) = b.open(&server, "f", share::READ).await;
         let other = read_of(&second.delegation);
-        // It is as good as an open, and outlives that.
+        // It permits as much as an open, and outlives it.
         assert_eq!(a.at(file, Op::Commit(Commit { offset: 0, count: 0 })).await.status, Status::OK);
         a.close(file, opened.stateid).await;
         let fields = Op::Setattr(Setattr { stateid: delegation, attributes: mode(0o640) });
@@ -51,7 +51,7 @@ fn a_reader_is_told_before_somebody_writes() {
         b.wire.answer(&asked, Status::OK, |_| ());
         assert_eq!(b.at(file, Op::Delegreturn(other)).await.status, Status::OK);
         assert!(a.wire.is_silent().await);
-        // Its own writing takes nothing from a client.
+        // Its own writing recalls nothing from a client.
         let (_, own) = a.open(&server, "f", share::WRITE).await;
         assert!(a.wire.is_silent().await);
         assert_eq!(a.at(file, Op::Close(Close { seqid: 0, stateid: own.stateid })).await.status, Status::OK);
@@ -67,7 +67,7 @@ fn a_reader_is_told_before_somebody_writes() {
         assert_eq!((asked.recall().stateid, asked.recall().handle), (delegation, file));
         a.wire.answer(&asked, Status::OK, |_| ());
         assert_eq!(b.try_open(&server, "f", share::WRITE).await.unwrap_err(), Status::DELAY);
-        // While it gives the delegation back it opens what it had promised its own users.
+        // While it returns the delegation, it opens what it had promised to its own users.
         let owner = Owner { client: 0, owner: Opaque(Bytes::from_static(b"late")) };
         let claim = Claim::DelegCurFh(delegation);
         let late = Op::Open(Open { seqid: 0, access: share::READ, deny: 0, owner, how: None, claim });
@@ -98,12 +98,12 @@ fn nobody_gets_one_who_cannot_be_called_or_does_not_want_it() {
         let a = Live::new(&server, "a").await;
         let (_, opened) = a.open(&server, "f", share::READ | share::WANT_NO_DELEG).await;
         assert_eq!(why(&opened.delegation), no::NOT_WANTED);
-        // Somebody else has it open: it can be cached for reading alone.
+        // Another client has it open, so it can be cached for reading only.
         let (_, opened) = a.open(&server, "f", share::BOTH | share::WANT_WRITE_DELEG).await;
         assert_eq!(why(&opened.delegation), no::CONTENTION);
         let (_, opened) = a.open(&server, "f", share::READ | share::WANT_READ_DELEG).await;
         let had = read_of(&opened.delegation);
-        // One of each file is enough; without an open it can be had, too.
+        // One per file is enough; it can also be requested without an open.
         let (_, opened) = a.open(&server, "f", share::READ | share::WANT_READ_DELEG).await;
         assert_eq!(why(&opened.delegation), no::RESOURCE);
         assert_eq!(a.at(file, Op::Delegreturn(had)).await.status, Status::OK);
@@ -124,7 +124,7 @@ fn who_does_not_give_back_in_time_loses_it_and_is_told() {
         let delegation = read_of(&opened.delegation);
         assert_eq!(b.try_open(&server, "f", share::WRITE).await.unwrap_err(), Status::DELAY);
         let asked = a.wire.asked().await;
-        // It may not know yet what it was granted; it is asked again.
+        // It may not have received its grant yet, so it is asked again.
         a.wire.answer(&asked, Status::BADHANDLE, |_| ());
         let again = a.wire.asked().await;
         assert_eq!((again.recall(), again.sequence.sequence), (asked.recall(), 2));
@@ -149,7 +149,7 @@ fn who_does_not_give_back_in_time_loses_it_and_is_told() {
     });
 }
 
-/// A client's host restarts while a request of it is carried out: nobody would ever close what that gets.
+/// A client's host restarts while one of its requests is running: nobody would ever close what that gets.
 #[test]
 fn a_client_that_was_replaced_gets_nothing_more() {
     use super::super::close::give_back;
@@ -191,7 +191,7 @@ fn a_recall_outlives_its_connection() {
         assert_eq!(b.try_open(&server, "f", share::WRITE).await.unwrap_err(), Status::DELAY);
         let asked = a.wire.asked().await;
         a.wire.hang_up().await;
-        // The client comes back by another connection, which is a way to it once it says so.
+        // The client returns on another connection, which becomes its back channel once it binds it.
         let a = Live { wire: super::live::Connection::new(&server), ..a };
         assert_eq!(a.run(&[]).await.status, Status::OK);
         let down = sequence_flag::CB_PATH_DOWN | sequence_flag::CB_PATH_DOWN_SESSION;
@@ -201,7 +201,7 @@ fn a_recall_outlives_its_connection() {
             a.wire.compound(2, &[Op::BindConnToSession(bind)]).await.ok(opnum::BIND_CONN_TO_SESSION);
         assert_eq!(bound.direction, 2);
         let again = a.wire.asked().await;
-        // The same question in the same slot with the same number: the client may have seen it.
+        // The same question in the same slot with the same sequence number: the client may have seen it.
         assert_eq!((&again.sequence, &again.op), (&asked.sequence, &asked.op));
         a.wire.answer(&again, Status::OK, |_| ());
         assert_eq!(a.at(file, Op::Delegreturn(delegation)).await.status, Status::OK);
@@ -245,11 +245,11 @@ fn what_a_writer_has_made_of_a_file_is_asked_and_not_guessed() {
             seen.push(values.change.unwrap() - first);
         }
         assert_eq!(seen, [0, 1, 1, 2]);
-        // Who says nothing is asked to give it back.
+        // A client that does not answer is asked to return it.
         assert_eq!(b.at(file, Op::Getattr(wanted)).await.status, Status::DELAY);
         assert!(matches!(a.wire.asked().await.op, CbOp::Getattr(_)));
         assert_eq!(a.wire.asked().await.recall().stateid, delegation);
-        // It says what the times are with the delegation itself, and nobody else does.
+        // The holder sends the times with the delegation itself, and nobody else may.
         let fattr =
             Attributes { time_deleg_modify: Some(Time { seconds: 7, nseconds: 0 }), ..Attributes::default() };
         let set = |stateid| Op::Setattr(Setattr { stateid, attributes: fattr.fattr() });
@@ -282,7 +282,7 @@ fn times_that_come_back_as_they_were_change_nothing() {
         let (accessed, modified) = (before.time_access, before.time_modify);
         assert_eq!(a.at(file, told(accessed, modified)).await.status, Status::OK);
         assert_eq!(attributes().await, before);
-        // One of them is another: the change time tells.
+        // One of them differs, which the change time shows.
         let later = Time { seconds: modified.unwrap().seconds + 1, ..modified.unwrap() };
         assert_eq!(a.at(file, told(accessed, Some(later))).await.status, Status::OK);
         let after = attributes().await;
@@ -304,21 +304,21 @@ fn names_and_other_protocols_recall_it_too() {
             a.wire.answer(&asked, Status::OK, |_| ());
             assert_eq!(a.at(file, Op::Delegreturn(delegation)).await.status, Status::OK);
         };
-        // An SMB open waits for it, and is let in as soon as it is back.
+        // An SMB open waits for the return, and then succeeds.
         let (file, opened) = a.open(&server, "smb", share::READ).await;
         let node = vfs.lookup(NodeId::ROOT, b"smb", false).await.unwrap().node;
         a.close(file, opened.stateid).await;
         let smb = Opening::new(Rights::ALL, Rights::ALL, opens.key());
         let (smb, ()) =
             futures_util::join!(opens.open(node, &smb), give_back(file, read_of(&opened.delegation)));
-        // A lease of SMB is recalled in its turn, and until it is back nobody opens and nothing is delegated.
+        // An SMB lease is recalled in turn; until it is returned, nobody opens and nothing is delegated.
         let smb = smb.unwrap();
         assert_eq!(smb.request(Form::Lease, Caching::RWH, Arc::new(Silent)).0, Caching::RWH);
         assert_eq!(a.try_open(&server, "smb", share::READ).await.unwrap_err(), Status::DELAY);
         opens.acknowledge(node, smb.key(), Caching::RH).unwrap();
         let (_, opened) = a.open(&server, "smb", share::READ | share::WANT_READ_DELEG).await;
         assert!(matches!(opened.delegation, Delegation::NoneExt(why_no_delegation::CONTENTION, _)));
-        // Others take its name away, move it, or give it another: RFC 8881 10.4.
+        // Others remove its name, rename it, or link it: RFC 8881 10.4.
         for n in 0..3 {
             let name = ["removed", "renamed", "linked"][n];
             let (file, opened) = a.open(&server, name, share::READ).await;
@@ -358,14 +358,14 @@ fn answers_that_are_none_leave_the_question_open() {
         let (file, opened) = a.open(&server, "f", share::READ).await;
         let delegation = read_of(&opened.delegation);
         assert_eq!(b.try_open(&server, "f", share::WRITE).await.unwrap_err(), Status::DELAY);
-        // Whole words: a record that is cut elsewhere is no XDR at all.
+        // Whole words: a record cut elsewhere is not XDR at all.
         for words in (6..22).chain([100]) {
             let asked = a.wire.asked().await;
             assert_eq!(asked.recall().stateid, delegation);
             a.wire.answer_badly(&asked, words * 4);
             a.wire.answer_badly(&asked, words * 4);
         }
-        // An RPC that is refused is no answer either, and one to nobody's question is dropped.
+        // A rejected RPC is not an answer either, and a reply without a question is dropped.
         let asked = a.wire.asked().await;
         a.wire.refuse(asked.call.xid.wrapping_add(7));
         a.wire.refuse(asked.call.xid);
@@ -391,7 +391,7 @@ fn a_lock_of_version_3_waits_until_a_delegation_is_back() {
         let args = nlm::LockArgs { cookie, block, exclusive, lock, reclaim: false, state: 1 };
         let number = (nlm::PROGRAM, nlm::VERSION, nlm::procedure::LOCK);
         let mut locking = pin!(results_for::<nlm::Answer>(&server, "192.0.2.7:700", number, &args));
-        // Its client may lock the file for itself until it has heard of it.
+        // Its client may lock the file locally until it has received the recall.
         assert!(poll_immediate(&mut locking).await.is_none());
         let asked = a.wire.asked().await;
         assert_eq!(asked.recall().stateid, delegation);
@@ -417,7 +417,7 @@ fn who_waits_for_a_lock_is_told_when_it_can_be_had() {
             Op::Lock(Lock { kind, reclaim: false, offset: 0, length: 9, locker })
         };
         let held: Stateid = a.at(file, lock(mine.stateid, true)).await.ok(opnum::LOCK);
-        // Twice, and not of one who does not wait.
+        // Twice, and not for a client that does not wait.
         for waits in [false, true, true] {
             assert_eq!(b.at(file, lock(theirs.stateid, waits)).await.status, Status::DENIED);
         }
@@ -470,7 +470,7 @@ fn a_long_copy_goes_on_after_its_answer() {
             answer.ok::<()>(opnum::PUTFH);
             answer.ok::<CopyOk>(opnum::COPY)
         };
-        // A short one, and one whose client wants to wait, are done when they are answered.
+        // A short copy, and one whose client wants to wait, are complete when they are answered.
         for (synchronous, count) in [(false, 1 << 20), (true, SIZE)] {
             let done = run(copy(synchronous, count)).await;
             assert_eq!((done.synchronous, done.response.count), (true, count));
@@ -482,7 +482,7 @@ fn a_long_copy_goes_on_after_its_answer() {
         let CbOp::Offload(told) = &asked.op else { panic!("{:?}", asked.op) };
         let OffloadEnd::Done(done) = &told.end else { panic!("{:?}", told.end) };
         assert_eq!((told.handle, told.stateid, done.count), (to, id, SIZE));
-        // Until the client has heard of it, it may ask.
+        // Until the client is notified, it may ask.
         let status: OffloadStatusOk = a.at(to, Op::OffloadStatus(id)).await.ok(opnum::OFFLOAD_STATUS);
         assert_eq!((status.count, status.complete.0), (SIZE, vec![Status::OK]));
         assert_eq!(a.at(to, Op::OffloadCancel(id)).await.status, Status::COMPLETE_ALREADY);

@@ -1,4 +1,4 @@
-//! What a server promises, of either version, when the disk does not keep it.
+//! What a server promises, in either version, when the disk fails.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -15,21 +15,21 @@ use super::*;
 use crate::server::file_id::FileId;
 use crate::server::tests::{handle_of, replies_in_parts, results_for, status_of};
 
-/// A disk of which a test knows what a loss of power would take. It stands before a file system in memory.
+/// A disk for which a test knows what a power loss would destroy. It wraps an in-memory file system.
 #[derive(Clone)]
 pub struct Disk(Arc<Known>);
 
 struct Known {
     ram: Ram,
-    /// The next flush of a file fails, and as the kernel does, it says so once.
+    /// The next flush of a file fails, once, as the kernel reports it.
     lost: Mutex<bool>,
     /// Files that were flushed.
     flushed: Mutex<Vec<NodeId>>,
-    /// Files whose attributes have changed, and directories whose names have, since they were flushed.
+    /// Files whose attributes, and directories whose names, have changed since their last flush.
     unsettled: Mutex<BTreeSet<NodeId>>,
-    /// Flushes of whatever kind, and whether they fail.
+    /// Number of flushes of any kind, and whether they fail.
     flushes: Mutex<(usize, bool)>,
-    /// Whoever holds it keeps flushes of directories from ending.
+    /// While this is held, flushes of directories do not finish.
     slow: Queue<()>,
 }
 
@@ -58,7 +58,7 @@ impl Disk {
         }))
     }
 
-    /// A server of this disk.
+    /// A server on this disk.
     fn serve(&self, limits: Limits) -> Arc<Server> {
         self.serve_as(limits, false)
     }
@@ -84,7 +84,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Flushes since this was asked last. Nothing that was answered would be lost.
+    /// The number of flushes since the last call. Asserts that a power loss would destroy nothing that was answered.
     fn settled(&self) -> usize {
         assert_eq!(*self.0.unsettled.lock().unwrap(), BTreeSet::new());
         std::mem::take(&mut self.0.flushes.lock().unwrap().0)
@@ -95,7 +95,7 @@ impl Disk {
     }
 }
 
-/// What a loss of power takes of an operation that has succeeded.
+/// What a power loss destroys of an operation that has succeeded.
 fn touched(op: &weft_store::Op) -> Vec<NodeId> {
     use weft_store::Op::*;
     match op {
@@ -150,7 +150,7 @@ impl Backend for Disk {
             unsettled.extend(touched);
             Ok(match outcome {
                 Outcome::Created { attr, created } => {
-                    // A link or pipe of nobody in particular has nothing of its own.
+                    // A link or pipe without a particular owner has nothing of its own.
                     if created && matches!(attr.kind, weft_store::Kind::File | weft_store::Kind::Dir) {
                         unsettled.insert(attr.node);
                     }
@@ -202,7 +202,7 @@ async fn commit(server: &Server, file: nfs3::Handle) -> Result<Verifier, nfs3::S
 
 #[test]
 fn who_was_not_told_of_a_failed_flush_writes_again() {
-    // Whether the one who is told commits, or writes what is to be stable.
+    // Whether the error is reported to a COMMIT or to a stable write.
     for stable in [nfs3::Stable::Unstable, nfs3::Stable::FileSync] {
         let disk = Disk::new();
         let server = disk.serve(Limits::default());
@@ -219,7 +219,7 @@ fn who_was_not_told_of_a_failed_flush_writes_again() {
             assert_eq!(told, Err(nfs3::Status::IO));
             let theirs = commit(&server, file).await.unwrap();
             assert_ne!(theirs, ours, "{stable:?}");
-            // What is written from now on is not written twice.
+            // Data written from now on is not written twice.
             assert_eq!(write(&server, file, nfs3::Stable::Unstable).await, Ok(theirs));
             assert_eq!(commit(&server, file).await, Ok(theirs));
         })
@@ -278,7 +278,7 @@ fn a_file_that_is_closed_for_want_of_room_is_flushed_before() {
                 .await
                 .unwrap();
         }
-        // What was only read is closed as it is.
+        // A file that was only read is closed without a flush.
         rt::yield_now().await;
         assert_eq!(disk.0.flushed.lock().unwrap().len(), 1);
         assert_ne!(commit(&server, file).await, Ok(ours), "the disk failed meanwhile");
@@ -286,7 +286,7 @@ fn a_file_that_is_closed_for_want_of_room_is_flushed_before() {
     .unwrap();
 }
 
-/// What version 3 asks, with the names of what it is asked of and how many flushes it takes.
+/// Requests of version 3, with the names they work on and the number of flushes.
 fn changes_of_3(server: &Server) -> Vec<(u32, Bytes, usize)> {
     let node = |name: &str| {
         rt::block_on(server.shares[0].vfs.lookup(NodeId::ROOT, name.as_bytes(), false)).unwrap().unwrap().node
@@ -316,7 +316,7 @@ fn changes_of_3(server: &Server) -> Vec<(u32, Bytes, usize)> {
     let target = nfs3::Path(Bytes::from_static(b"x"));
     all! {
         CREATE, create("a", nfs3::CreateHow::Unchecked(none())), 2;
-        // What is there is made durable, too: the one who made it may have been told that it is not.
+        // An existing file is flushed too: its creator may have been told that the flush failed.
         CREATE, create("a", nfs3::CreateHow::Unchecked(size.clone())), 2;
         CREATE, create("b", nfs3::CreateHow::Guarded(mode.clone())), 2;
         CREATE, create("c", nfs3::CreateHow::Exclusive(*b"verifier")), 2;
@@ -337,7 +337,7 @@ fn changes_of_3(server: &Server) -> Vec<(u32, Bytes, usize)> {
     }
 }
 
-/// Arguments that are in their bytes already.
+/// Arguments that are already encoded.
 struct Raw(Bytes);
 
 impl nfs3::Xdr for Raw {
@@ -398,7 +398,7 @@ fn an_asynchronous_export_answers_before_changes_are_durable() {
         assert_eq!(status_of(&server, procedure, &Raw(args)), nfs3::Status::OK);
     }
     assert_eq!(disk.0.flushes.lock().unwrap().0, 0);
-    // What was promised by COMMIT is kept all the same.
+    // What COMMIT promised is kept nevertheless.
     let node = rt::block_on(server.shares[0].vfs.lookup(NodeId::ROOT, b"file", false)).unwrap().unwrap().node;
     rt::block_on(commit(&server, handle_of(&server, 0, node))).unwrap().unwrap();
     assert_eq!(disk.0.flushes.lock().unwrap().0, 1);
@@ -423,7 +423,7 @@ fn changes_of_names_and_attributes_are_durable_when_version_4_answers() {
     at_root(&[open("f", CreateHow::Unchecked(fattr()))], 2);
     at_root(&[open("g", CreateHow::Guarded(fattr()))], 2);
     at_root(&[open("h", CreateHow::Exclusive41(*b"verifier", fattr()))], 2);
-    // It gets its mode when it is open.
+    // It gets its mode after it is opened.
     at_root(&[open("i", CreateHow::Guarded(mode(0o400)))], 3);
     let truncated = Attributes { size: Some(0), ..Attributes::default() }.fattr();
     at_root(&[open("f", CreateHow::Unchecked(truncated))], 1);
@@ -457,7 +457,7 @@ fn changes_of_names_and_attributes_are_durable_when_version_4_answers() {
     at_root(&[Op::Savefh, Op::Lookup(text("d")), Op::Rename(Rename { from: text("g"), to: text("g") })], 2);
     at_root(&[Op::Remove(text("h"))], 1);
     at_root(&[Op::Remove(text("l"))], 1);
-    // The operation that is not durable ends the compound.
+    // The operation whose flush fails ends the compound.
     disk.fail(true);
     let mut answer = a.at_root(&[Op::Remove(text("i")), Op::Getfh]);
     assert_eq!((answer.status, answer.next(opnum::REMOVE)), (Status::IO, Status::IO));
@@ -465,7 +465,7 @@ fn changes_of_names_and_attributes_are_durable_when_version_4_answers() {
     assert_eq!(made.status, Status::IO);
 }
 
-/// A client whose connection breaks meanwhile asks again on another one. The first request goes on.
+/// A client whose connection breaks meanwhile repeats the request on another one. The first request continues.
 #[test]
 fn a_change_that_is_asked_for_again_while_it_is_flushed_is_carried_out_once() {
     let disk = Disk::new();

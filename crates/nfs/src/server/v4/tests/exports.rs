@@ -1,11 +1,11 @@
-//! Export rules, where a compound goes from one share into another.
+//! Export rules when a compound goes from one share into another.
 
 use weft_store::rules::{Export, Flavor as Named, Squash};
 use weft_wire::rpc::Flavor;
 
 use super::*;
 
-/// Shares "ruled" and "plain", where everybody may write.
+/// Shares "ruled" and "plain", where everyone may write.
 fn server(export: Export) -> Arc<Server> {
     let share = |name: &str| Share::new(name, Vfs::new(Ram::new(16 << 20)));
     let mut shares = vec![share("ruled"), share("plain")];
@@ -40,7 +40,7 @@ fn the_caller_is_somebody_else_in_each_share() {
     old.uid = 5;
     let ruled = [Op::Putrootfh, Op::Lookup(text("ruled"))];
     let plain = [Op::Putrootfh, Op::Lookup(text("plain"))];
-    // Into one, kept, into the other, and back.
+    // Into one, saved, into the other, and back.
     let all = [&ruled[..], &[Op::Savefh], &plain, &[mkdir("a"), Op::Restorefh, mkdir("b")]].concat();
     assert_eq!(old.run(&all).status, Status::OK);
     assert_eq!((owner(&server, 1, b"a"), owner(&server, 0, b"b")), (5, 1000));
@@ -68,7 +68,7 @@ fn who_comes_from_elsewhere_or_names_itself_wrongly_learns_how_to_and_gets_no_fu
     let secinfo = [Op::Putrootfh, Op::Secinfo(text("ruled"))];
     assert_eq!(old.run(&secinfo).status, Status::ACCESS);
 
-    // Old names itself by ids; this export wants callers without any.
+    // Old identifies itself by ids; this export wants callers without any.
     let nameless = server(Export { flavors: vec![Named::None], ..Export::default() });
     let old = Old::new(&nameless, "a");
     assert_eq!(old.run(&lookup).status, Status::WRONGSEC);
@@ -76,7 +76,7 @@ fn who_comes_from_elsewhere_or_names_itself_wrongly_learns_how_to_and_gets_no_fu
     answer.ok::<()>(opnum::PUTROOTFH);
     let UpTo(flavors): SecinfoOk = answer.ok(opnum::SECINFO);
     assert_eq!(flavors, [Secinfo::Flavor(Flavor::NONE)]);
-    // By handle likewise: to ask is free, to use is not.
+    // The same by handle: asking is allowed, using is not.
     let bytes = crate::server::tests::handle_of(&nameless, 0, NodeId::ROOT);
     let handle = Handle::new(bytes.as_bytes()).unwrap();
     assert_eq!(old.run(&[Op::Putfh(handle), Op::Getattr(Bitmap::default())]).status, Status::WRONGSEC);

@@ -1,4 +1,4 @@
-//! Clients that go: all that they had goes with them, and those that stay lose nothing.
+//! Removal of clients: everything that they had goes with them, and the others lose nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn durable_server(state: &Path) -> Arc<Server> {
     })
 }
 
-/// After the next sweep.
+/// The journal after the next sweep.
 fn remembered(server: &Server) -> Vec<Who> {
     weft_machine::rt::block_on(super::super::sweep(server)).unwrap();
     server.states.durable().unwrap().clients().unwrap()
@@ -52,7 +52,7 @@ fn a_client_that_changes_its_callback_is_not_taken_for_one_that_was_never_confir
     let (file, stateid) = old.open("f", share::READ, share::BOTH);
     let change: Confirm = old.run(&[setclientid("holder", *b"first---", 2)]).ok(opnum::SETCLIENTID);
     assert_eq!(change.client, old.id);
-    // Names of its address fill the table; one of another address gets a place.
+    // Names from its address fill the table; a client from another address gets a place.
     for n in 0..CLIENTS {
         old.run(&[setclientid(&format!("name {n}"), [1; 8], 0)]);
     }
@@ -61,7 +61,7 @@ fn a_client_that_changes_its_callback_is_not_taken_for_one_that_was_never_confir
     assert_eq!(by_other(Op::SetclientidConfirm(other)).status, Status::OK);
     assert_eq!(old.run(&[Op::Renew(old.id)]).status, Status::OK);
     assert_eq!(old.status(file, read_op(stateid, 0, 1)), Status::OK);
-    // The change is there still, and is what it was before until it is confirmed.
+    // The change still exists, and has no effect until it is confirmed.
     let client = server.states.client(Speaker::Alone(&origin(PEER)), old.id).unwrap();
     let ident = || client.mine().callback.as_ref().unwrap().ident;
     assert_eq!(ident(), 1);
@@ -71,7 +71,7 @@ fn a_client_that_changes_its_callback_is_not_taken_for_one_that_was_never_confir
         assert_eq!(old.run(&[Op::SetclientidConfirm(change.clone())]).status, Status::OK);
         assert_eq!(ident(), 2);
     }
-    // Another run of it takes a change back that it has not confirmed, and the other way round.
+    // Another instance drops an unconfirmed change, and the reverse.
     let change: Confirm = old.run(&[setclientid("holder", *b"first---", 3)]).ok(opnum::SETCLIENTID);
     let again: Confirm = old.run(&[setclientid("holder", *b"second--", 4)]).ok(opnum::SETCLIENTID);
     assert_eq!(old.run(&[Op::SetclientidConfirm(change)]).status, Status::STALE_CLIENTID);
@@ -135,14 +135,14 @@ fn whichever_way_a_client_goes_nothing_comes_to_it_and_nothing_of_it_is_on_disk(
         }
         assert_eq!(remembered(&server), [], "{way}");
         assert!(server.states.session(&a.session, &origin(PEER)).is_err(), "{way}");
-        // A request of it is carried out still.
+        // One of its requests is still running.
         assert!(!client.hold(&state) && client.mine().states.is_empty(), "{way}");
         assert_eq!(server.states.remember(&client), Err(Status::EXPIRED), "{way}");
         assert_eq!(remembered(&server), [], "{way}");
     }
 }
 
-/// Without a session there is no DESTROY_CLIENTID, and the other user's record has a name of its own on disk.
+/// Without a session there is no DESTROY_CLIENTID, and the other user's record has its own journal entry.
 #[test]
 fn a_client_in_whose_place_another_user_comes_is_not_on_disk() {
     let state = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn a_client_in_whose_place_another_user_comes_is_not_on_disk() {
     let (file, stateid) = old.open("f", 3, 0);
     assert_eq!(old.status(file, Op::Close(Close { seqid: old.seqid, stateid })), Status::OK);
     old.seqid += 1;
-    // The CLOSE can be asked again until the owner's next request.
+    // The CLOSE can be repeated until the owner's next request.
     let lookup = old.at_root(&[old.open_op(old.seqid, "none", 1, 0, None)]).status;
     assert_eq!((lookup, remembered(&server).len()), (Status::NOENT, 1));
     let other = Old { uid: 2, ..Old::new(&server, "other") };
@@ -193,7 +193,7 @@ fn a_client_that_takes_nothing_back_after_a_restart_is_not_on_disk() {
 #[test]
 fn what_is_taken_from_a_silent_client_is_not_on_disk_when_others_have_it() {
     let state = tempfile::tempdir().unwrap();
-    // Every lease has run out as soon as it is renewed.
+    // Every lease expires as soon as it is renewed.
     let server = Server::new(Config {
         shares: vec![Share::new("ram", Vfs::new(Ram::new(16 << 20)))],
         pool: weft_machine::Pool::new(16 << 20),
@@ -248,7 +248,7 @@ fn a_client_does_not_make_room_for_its_own_session_by_going() {
             clients.push((n, client, session));
         }
     }
-    // Each asks when it has been silent for a while, holds nothing, and there is no room.
+    // Each asks after a silence, while it holds nothing and there is no room.
     let now = Clock::ZERO + Duration::from_secs(20);
     let lives = |n: u8, id: &SessionId| states.session(id, &by(n).origin).is_ok();
     for (n, client, first) in clients {

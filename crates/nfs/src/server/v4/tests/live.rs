@@ -1,4 +1,4 @@
-//! A client whose connection stays: it is called by the server, too. Time is virtual.
+//! A client whose connection stays, so that the server can call it. Time is virtual.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ pub fn story<F: Future>(story: F) -> F::Output {
     Sim::new(1).run(story)
 }
 
-/// Two queues and who waits at each.
+/// Two queues, and who waits at each.
 #[derive(Default)]
 struct Wire {
     to_server: RefCell<VecDeque<Bytes>>,
@@ -91,7 +91,7 @@ impl Connection {
         wake(&self.0.server);
     }
 
-    /// The next message of the kind: a call (0) or a reply (1). Others wait.
+    /// The next message of this kind: a call (0) or a reply (1). Others wait.
     async fn next(&self, kind: u8) -> Bytes {
         let received = poll_fn(|cx| {
             let mut queue = self.0.to_client.borrow_mut();
@@ -114,7 +114,7 @@ impl Connection {
         Answer { status: head.status, count: head.count, d }
     }
 
-    /// What the server asks.
+    /// The server's next question.
     pub async fn asked(&self) -> Asked {
         let mut d = Decoder::new(self.next(0).await);
         let call = Call::parse(&mut d).unwrap();
@@ -133,14 +133,14 @@ impl Connection {
         self.0.to_client.borrow().iter().all(|message| message[7] != 0)
     }
 
-    /// An answer that ends after so many bytes, or goes on with nonsense.
+    /// A reply that ends after this many bytes, or continues with garbage.
     pub fn answer_badly(&self, asked: &Asked, bytes: usize) {
         let mut whole = answer_of(asked, Status::BADXDR, |_| ()).to_vec();
         whole.resize(bytes, 0xa5);
         self.send(whole.into());
     }
 
-    /// The client does not take the call.
+    /// The client rejects the call.
     pub fn refuse(&self, xid: u32) {
         let mut e = Encoder::default();
         Reply::ProgramUnavailable.emit(xid, &mut e);
@@ -168,7 +168,7 @@ fn answer_of(asked: &Asked, status: Status, result: impl FnOnce(&mut Encoder)) -
     e.into_bytes()
 }
 
-/// A question of the server.
+/// A question from the server.
 pub struct Asked {
     pub call: Call,
     pub sequence: CbSequence,
@@ -188,7 +188,7 @@ pub struct Live {
     pub session: SessionId,
     pub minor: u32,
     pub sequence: Cell<u32>,
-    /// Of the last SEQUENCE.
+    /// Flags of the last SEQUENCE.
     pub flags: Cell<u32>,
 }
 
@@ -231,7 +231,7 @@ impl Live {
         answer
     }
 
-    /// Opens (and makes) a file.
+    /// Opens (and creates) a file.
     pub async fn try_open(
         &self,
         server: &Server,
@@ -260,7 +260,7 @@ impl Live {
     }
 }
 
-/// What an operation costs depends on what it finds, so none is counted.
+/// The cost of an operation depends on what it finds, so none is counted.
 #[test]
 fn others_have_their_turn_between_the_operations_of_a_compound() {
     let turns = turns_of_others(async {

@@ -25,7 +25,7 @@ fn two_clients_and_one_range() {
     answer.ok::<()>(opnum::PUTFH);
     let held: Stateid = answer.ok(opnum::LOCK);
     assert_eq!(held.seqid, 1);
-    // Who is in the way, and where.
+    // The conflicting owner, and the range.
     let mut answer = b.run(&[Op::Putfh(file), lock(false, 9, u64::MAX, first(b.seqid, open_b, b.id, "lb"))]);
     b.seqid += 1;
     answer.ok::<()>(opnum::PUTFH);
@@ -44,7 +44,7 @@ fn two_clients_and_one_range() {
     assert_eq!(test(&a, "la", 0, 1), Status::OK);
     assert_eq!(test(&b, "lb", 0, 0), Status::INVAL);
     assert_eq!(test(&b, "lb", 3, u64::MAX - 1), Status::INVAL);
-    // A part is unlocked; a replay of that changes nothing.
+    // A part is unlocked; repeating that changes nothing.
     let unlock = |seqid, stateid, offset| Op::Locku(Locku { kind, seqid, stateid, offset, length: 5 });
     assert_eq!(a.status(file, unlock(9, held, 5)), Status::BAD_SEQID);
     assert_eq!(a.status(file, unlock(1, held, 5)), Status::OK);
@@ -54,7 +54,7 @@ fn two_clients_and_one_range() {
     let held = Stateid { seqid: 2, ..held };
     assert_eq!(a.status(file, lock(false, 0, 5, Locker::Known { stateid: held, seqid: 3 })), Status::OK);
     assert_eq!(b.status(file, lock(false, 0, 3, first(b.seqid, open_b, b.id, "lb"))), Status::OK);
-    // An owner with locks is not forgotten; CLOSE gives them back.
+    // An owner with locks is not forgotten; CLOSE releases them.
     assert_eq!(a.run(&[Op::ReleaseLockowner(a.owner("la"))]).status, Status::LOCKS_HELD);
     assert_eq!(a.status(file, Op::Close(Close { seqid: a.seqid, stateid: open_a })), Status::OK);
     assert_eq!(a.run(&[Op::ReleaseLockowner(a.owner("la"))]).status, Status::OK);
@@ -155,7 +155,7 @@ fn with_sessions_locks_need_no_numbers() {
     assert_eq!(a.run(&[Op::FreeStateid(held)]).status, Status::LOCKS_HELD);
     let kind = LockType { exclusive: true, waits: false };
     let unlock = |stateid| Op::Locku(Locku { kind, seqid: 0, stateid, offset: 0, length: u64::MAX });
-    // The number 0 is the state as it is now.
+    // Sequence number 0 means the current state.
     assert_eq!(a.status(file, unlock(Stateid { seqid: 0, ..held })), Status::OK);
     assert_eq!(a.status(file, unlock(held)), Status::OLD_STATEID);
     assert_eq!(a.run(&[Op::FreeStateid(Stateid { seqid: 0, ..held })]).status, Status::OK);
@@ -163,8 +163,8 @@ fn with_sessions_locks_need_no_numbers() {
     assert_eq!(b.status(file, lock(true, 0, 1, first(0, open_b, 0, "l"))), Status::OK);
 }
 
-/// Found by the fuzzer: an open and its owner had one another, and so had an open and the locks under it. Of a client
-/// that came back as another one, or never, they stayed, with the open file.
+/// Found by the fuzzer: an open and its owner kept each other alive, and so did an open and its locks. If the client
+/// returned as another one, or never, they stayed, with the open file.
 #[test]
 fn what_a_client_held_is_freed_when_it_is_gone() {
     let server = server();
@@ -200,7 +200,7 @@ fn what_a_client_held_is_freed_when_it_is_gone() {
     assert!(states.iter().all(|state| state.upgrade().is_none()));
 }
 
-/// A LOCK that found its state alive on one connection goes on after the state has ended on another one.
+/// A LOCK that found its state alive on one connection continues after the state has ended on another one.
 fn lock_late(server: &Server, state: &State, end: &str) {
     let Kind::Lock { id, ranges, .. } = &state.kind else { panic!("locks") };
     let opens = server.shares[0].vfs.opens();

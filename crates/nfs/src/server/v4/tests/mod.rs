@@ -49,7 +49,7 @@ pub fn text(s: &str) -> Text {
     Text(Bytes::copy_from_slice(s.as_bytes()))
 }
 
-/// A connection of this peer, as clients' records are kept by.
+/// A connection of this peer, as the key of clients' records.
 pub fn origin(peer: &str) -> Origin {
     Origin::of(Peer::Tcp(peer.parse().unwrap()), None)
 }
@@ -62,13 +62,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The next result is that of `op`, and this is its status.
+    /// The status of the next result, which must be that of `op`.
     pub fn next(&mut self, op: u32) -> Status {
         assert_eq!(self.d.u32().unwrap(), op);
         Status(self.d.u32().unwrap())
     }
 
-    /// The next result is that of `op`, and it succeeded.
+    /// The next result, which must be a success of `op`.
     pub fn ok<T: Xdr>(&mut self, op: u32) -> T {
         assert_eq!(self.next(op), Status::OK, "operation {op}");
         T::parse(&mut self.d).unwrap()
@@ -79,9 +79,9 @@ impl Answer {
     }
 }
 
-/// A COMPOUND of these operations as it travels.
+/// A COMPOUND of these operations, encoded.
 pub fn call(minor: u32, uid: u32, ops: &[Op]) -> Bytes {
-    // Each is a request of its own.
+    // Each is a new request.
     static XID: AtomicU32 = AtomicU32::new(0);
     numbered_call(XID.fetch_add(1, Ordering::Relaxed), minor, uid, ops)
 }
@@ -108,7 +108,7 @@ pub fn send_by(server: &Server, peer: &str, message: Bytes) -> Answer {
     Answer { status: head.status, count: head.count, d }
 }
 
-/// Answers to messages of one connection of this peer, which is protected so.
+/// Replies to messages of one connection of this peer with this protection.
 pub fn send_over(server: &Server, peer: &str, security: Option<Security>, messages: &[Bytes]) -> Vec<Answer> {
     let answers = replies_to_parts(server, peer, security, messages).into_iter().map(|(reply, mut d)| {
         assert_eq!(reply, Reply::Success);
@@ -118,7 +118,7 @@ pub fn send_over(server: &Server, peer: &str, security: Option<Security>, messag
     answers.collect()
 }
 
-/// A client of minor version 0: no session, an owner with numbers.
+/// A client of minor version 0: no session, an owner with sequence ids.
 pub struct Old<'a> {
     pub server: &'a Server,
     pub id: u64,
@@ -197,7 +197,7 @@ impl<'a> Old<'a> {
     }
 }
 
-/// A client with a session; slot 0 alone.
+/// A client with a session; uses slot 0 only.
 pub struct Modern<'a> {
     pub server: &'a Server,
     pub id: u64,
@@ -244,7 +244,7 @@ impl<'a> Modern<'a> {
         new
     }
 
-    /// One that has not said RECLAIM_COMPLETE.
+    /// One that has not sent RECLAIM_COMPLETE.
     pub fn unclaimed(server: &'a Server, name: &'static str, fore: ChannelAttrs) -> Modern<'a> {
         Modern::by(server, PEER, name, fore)
     }
@@ -264,7 +264,7 @@ impl<'a> Modern<'a> {
         Op::Sequence(Sequence { session: self.session, sequence, slot, highest_slot: slot, cache })
     }
 
-    /// A compound behind its SEQUENCE.
+    /// A compound after its SEQUENCE.
     pub fn run(&self, ops: &[Op]) -> Answer {
         self.sequence.set(self.sequence.get() + 1);
         let mut all = vec![self.sequence_op(self.sequence.get(), 0, false)];

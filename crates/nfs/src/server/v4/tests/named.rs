@@ -1,11 +1,11 @@
-//! Named attributes, which are the streams of SMB.
+//! Named attributes, which SMB sees as streams.
 
 use super::*;
 
 const MADE: fn() -> OpenHow = || Some(CreateHow::Guarded(Fattr::default()));
 
 impl Modern<'_> {
-    /// The directory of a file's named attributes.
+    /// The attribute directory of a file.
     fn attributes_of(&self, file: Handle, make: bool) -> Result<Handle, Status> {
         let mut answer = self.run(&[Op::Putfh(file), Op::Openattr(make), Op::Getfh]);
         answer.ok::<()>(opnum::PUTFH);
@@ -86,14 +86,14 @@ fn a_named_attribute_is_made_written_listed_read_renamed_and_removed() {
     assert!(c.names(dir).is_empty());
     assert_eq!(c.open_in(dir, "Notes", None), Err(Status::NOENT));
     let (notes, stateid) = c.open_in(dir, "Notes", MADE()).unwrap();
-    // As it is by then: it is opened again below.
+    // Current by then, because it is opened again below.
     let stateid = Stateid { seqid: 0, ..stateid };
     assert_eq!(c.status(notes, write_op(stateid, 0, b"hello")), Status::OK);
     assert_eq!(c.read(notes, stateid), b"hello");
-    // With no state at all, too.
+    // Also without any state.
     assert_eq!(c.read(notes, Stateid::ANONYMOUS), b"hello");
     assert_eq!(streams(&server), [("Notes".to_owned(), 5)]);
-    // What they are.
+    // Their types.
     let (of_file, of_dir, of_notes) = (c.values(file), c.values(dir), c.values(notes));
     assert_eq!(of_file.named_attr, Some(true));
     assert_eq!((of_dir.kind, of_dir.named_attr), (Some(FileType::ATTRDIR), Some(false)));
@@ -101,7 +101,7 @@ fn a_named_attribute_is_made_written_listed_read_renamed_and_removed() {
     assert_eq!((of_dir.filehandle, of_notes.filehandle), (Some(dir), Some(notes)));
     let numbers = [of_file.fileid, of_dir.fileid, of_notes.fileid];
     assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2]);
-    // Others are found by SMB's rule, and there is one of a name.
+    // Names are case-insensitive as in SMB, and exist once.
     assert_eq!(c.open_in(dir, "nOTES", MADE()), Err(Status::EXIST));
     assert_eq!(c.open_in(dir, "nOTES", Some(CreateHow::Unchecked(Fattr::default()))).unwrap().0, notes);
     for name in ["second", "third"] {
@@ -110,14 +110,14 @@ fn a_named_attribute_is_made_written_listed_read_renamed_and_removed() {
     let listed = c.names(dir);
     assert_eq!(listed.iter().map(|(name, _)| &name[..]).collect::<Vec<_>>(), ["Notes", "second", "third"]);
     assert_eq!(listed[0].1.filehandle, Some(notes));
-    // Up from the directory lies the file; an attribute is no directory.
+    // The parent of the directory is the file; an attribute is not a directory.
     let mut answer = c.run(&[Op::Putfh(dir), Op::Lookupp, Op::Getfh]);
     answer.ok::<()>(opnum::PUTFH);
     answer.ok::<()>(opnum::LOOKUPP);
     assert_eq!(answer.ok::<Handle>(opnum::GETFH), file);
     assert_eq!(c.status(notes, Op::Lookupp), Status::NOTDIR);
     assert_eq!(c.status(dir, Op::Lookup(text("Notes"))), Status::OK);
-    // Emptied as it is opened, renamed over another, removed.
+    // Truncated when opened, renamed over another, removed.
     let empty = Attributes { size: Some(0), ..Attributes::default() }.fattr();
     c.open_in(dir, "Notes", Some(CreateHow::Unchecked(empty))).unwrap();
     assert_eq!(c.values(notes).size, Some(0));
@@ -129,7 +129,7 @@ fn a_named_attribute_is_made_written_listed_read_renamed_and_removed() {
     assert_eq!(c.status(dir, Op::Remove(text("third"))), Status::NOENT);
     assert_eq!(c.status(dir, Op::Remove(text("second"))), Status::OK);
     assert_eq!(c.values(file).named_attr, Some(false));
-    // Who has it open has its bytes still.
+    // Its open still reads its bytes.
     assert_eq!(c.read(notes, stateid), b"new");
     assert_eq!(c.status(notes, Op::Close(Close { seqid: 0, stateid })), Status::OK);
 }
@@ -167,7 +167,7 @@ fn what_cannot_be_done_with_named_attributes() {
     assert_eq!(out(root(&server), dir), Status::INVAL);
     let link = [Op::Putfh(notes), Op::Savefh, Op::Putfh(root(&server)), Op::Link(text("l"))];
     assert_eq!(c.run(&link).status, Status::INVAL);
-    // The mode is the file's, and is not changed by way of an attribute.
+    // The mode is the file's, and cannot be changed through an attribute.
     let chmod = |attributes| Op::Setattr(Setattr { stateid, attributes });
     assert_eq!(c.status(notes, chmod(mode(0))), Status::ATTRNOTSUPP);
     assert_eq!(c.status(dir, chmod(mode(0))), Status::INVAL);
@@ -175,7 +175,7 @@ fn what_cannot_be_done_with_named_attributes() {
     assert_eq!(c.status(notes, chmod(long)), Status::NOSPC);
     assert_eq!(c.status(notes, Op::Listxattrs(Listxattrs { cookie: 0, maxcount: 100 })), Status::WRONG_TYPE);
     assert_eq!(c.status(dir, read_op(Stateid::ANONYMOUS, 0, 1)), Status::ISDIR);
-    // Version 3 knows nothing of them.
+    // Version 3 does not support them.
     for handle in [dir, notes] {
         let handle = weft_wire::nfs3::Handle::new(handle.as_bytes()).unwrap();
         let status = crate::server::tests::status_of(&server, weft_wire::nfs3::procedure::GETATTR, &handle);
@@ -250,7 +250,7 @@ fn a_stream_that_is_to_go_with_its_last_close_takes_no_file_along() {
     assert_eq!(c.at_root(&[Op::Lookup(text("f"))]).status, Status::OK);
 }
 
-/// As large as SMB's streams, which they are: a ramdisk gets their space back with the file.
+/// As large as SMB's streams, which they are: a ramdisk frees their space with the file.
 #[test]
 fn a_large_named_attribute_is_a_file_beside_its_file() {
     static PIECE: [u8; 1 << 18] = [7; 1 << 18];
@@ -286,7 +286,7 @@ fn a_large_named_attribute_is_a_file_beside_its_file() {
     assert!(before - free() < 1 << 20);
 }
 
-/// The same of a folder on the host, where every descriptor that the server keeps would keep the space.
+/// The same in a folder on the host, where every open descriptor would keep the space in use.
 #[test]
 fn what_is_removed_over_nfs_gives_the_space_of_its_large_named_attributes_back() {
     static PIECE: [u8; 1 << 18] = [7; 1 << 18];
@@ -316,7 +316,7 @@ fn what_is_removed_over_nfs_gives_the_space_of_its_large_named_attributes_back()
         assert_eq!(c.status(large, Op::Commit(Commit { offset: 0, count: 0 })), Status::OK);
         assert_eq!(c.read(large, stateid), [7; 100]);
         assert_eq!(c.status(large, Op::Close(Close { seqid: 0, stateid })), Status::OK);
-        // Without an open, too: the server keeps it for who asks next.
+        // Also without an open: the server keeps it open for the next caller.
         assert_eq!(c.read(large, Stateid::ANONYMOUS), [7; 100]);
         let opened = Stateid { seqid: 0, ..opened };
         assert_eq!(c.status(file, Op::Close(Close { seqid: 0, stateid: opened })), Status::OK);
@@ -330,7 +330,7 @@ fn what_is_removed_over_nfs_gives_the_space_of_its_large_named_attributes_back()
     }
 }
 
-/// Files below a folder.
+/// The number of files below a folder.
 fn walk(folder: &std::path::Path) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
     entries.map(|path| if path.is_dir() { walk(&path) } else { 1 }).sum()

@@ -96,7 +96,7 @@ fn what_is_no_character_is_not_made_into_a_name_and_found_where_it_is_one() {
         let chown = Op::Setattr(Setattr { stateid: Stateid::ANONYMOUS, attributes: owner });
         assert_eq!(old.at_root(&[Op::Lookup(text("d")), chown]).status, Status::INVAL);
     }
-    // Somebody to whom names are bytes has made one.
+    // Created by a client to which names are bytes.
     let (name, file) = ("\u{ffff}", make(&server, "\u{ffff}".as_bytes()));
     let file = Handle::new(file.as_bytes()).unwrap();
     let attributes = Bitmap::EMPTY;
@@ -114,7 +114,7 @@ fn what_is_no_character_is_not_made_into_a_name_and_found_where_it_is_one() {
     assert_eq!(old.at_root(&[Op::Remove(text(other))]).status, Status::OK);
 }
 
-/// Version 3 carries names as they are, version 4 as text; both mean the same file.
+/// Version 3 carries names unchanged, version 4 as text; both name the same file.
 #[test]
 fn a_name_that_is_not_utf8_travels_as_text_and_back() {
     let server = server();
@@ -128,7 +128,7 @@ fn a_name_that_is_not_utf8_travels_as_text_and_back() {
     let mut answer = old.at_root(&[Op::Lookup(text(shown)), Op::Getfh]);
     answer.ok::<()>(opnum::LOOKUP);
     assert_eq!(answer.ok::<Handle>(opnum::GETFH), file);
-    // The bytes of a character are no second text for it.
+    // The encoded form of a valid character is not a second name for it.
     let twice = "\u{efc3}\u{efa9}";
     assert_eq!(old.at_root(&[create(twice, FileType::DIR)]).status, Status::BADCHAR);
     let rename = |from, to| [Op::Savefh, Op::Rename(Rename { from: text(from), to: text(to) })];
@@ -238,7 +238,7 @@ fn every_supported_attribute_has_a_value() {
         answer.ok::<()>(opnum::LOOKUP);
         let fattr: Fattr = answer.ok(opnum::GETATTR);
         assert_eq!(fattr.mask, wanted.without(set_only));
-        // They are those of this node and of no other.
+        // They belong to this node and to no other.
         if minor == 0 {
             let there =
                 |name, op| send(&server, call(0, 1, &[Op::Putrootfh, Op::Lookup(text(name)), op])).status;
@@ -341,7 +341,7 @@ fn the_handle_of_what_is_gone_is_stale_unless_somebody_has_it_open() {
     assert_eq!(old.at_root(&[Op::Savefh, rename]).status, Status::OK);
     assert_eq!(remove("d"), Status::OK);
     assert_eq!([putfh(make), putfh(folder)], [Status::STALE, Status::STALE]);
-    // The name means something else now.
+    // The name now belongs to another file.
     let mut answer = old.at_root(&[create("d", FileType::DIR), Op::Getfh]);
     answer.ok::<CreateOk>(opnum::CREATE);
     assert_eq!(putfh(answer.ok(opnum::GETFH)), Status::OK);
@@ -358,7 +358,7 @@ fn a_change_that_is_asked_for_again_is_answered_as_the_first_time() {
         assert_eq!(send(&server, first.clone()).status, Status::OK);
     }
     assert_eq!(old.at_root(std::slice::from_ref(&make)).status, Status::EXIST);
-    // With a session the slot decides, not the transaction.
+    // With a session, the slot decides, not the xid.
     let new = Modern::new(&server, "b");
     assert_eq!(new.at_root(&[make]).status, Status::EXIST);
 }
@@ -382,7 +382,8 @@ fn a_request_of_minor_version_0_is_hashed_only_where_its_answer_is_kept_or_its_n
     assert_eq!(hashed(&write, 1 << 31), (0, Status::OK));
     assert_eq!(hashed(&write, 1 << 31), (0, Status::OK), "nothing was kept");
     assert_eq!(hashed(&rename(&long), 1 << 31), (1, Status::OK));
-    // The same once more, and with the number of the first: what differs in its last byte, and what is much shorter.
+    // The same request again, and with the number of the first: one that differs in its last byte, and a much shorter
+    // one.
     assert_eq!(hashed(&rename(&long), 1 << 31), (1, Status::OK));
     assert_eq!(hashed(&back, (1 << 31) + 1), (1, Status::OK));
     assert_eq!(hashed(&rename(&longer), 1 << 31), (1, Status::OK));
@@ -397,7 +398,7 @@ fn a_compound_that_is_wrong_itself() {
     assert_eq!((answer.status, answer.count), (Status::MINOR_VERS_MISMATCH, 0));
     let answer = send(&server, call(0, 1, &[]));
     assert_eq!((answer.status, answer.count), (Status::OK, 0));
-    // An operation that does not exist, and one that this minor version does not have.
+    // An unknown operation, and one that this minor version does not have.
     for number in [0_u32, 1, 2, 40, 1000] {
         let mut bytes = call(0, 1, &[Op::Putrootfh, Op::Putrootfh]).to_vec();
         let last = bytes.len() - 4;
@@ -407,7 +408,7 @@ fn a_compound_that_is_wrong_itself() {
         answer.ok::<()>(opnum::PUTROOTFH);
         assert_eq!(answer.next(opnum::ILLEGAL), Status::OP_ILLEGAL);
     }
-    // Arguments that end too early.
+    // Truncated arguments.
     let whole = call(0, 1, &[Op::Putrootfh, Op::Lookup(text("ram"))]);
     let mut answer = send(&server, whole.slice(..whole.len() - 4));
     answer.ok::<()>(opnum::PUTROOTFH);

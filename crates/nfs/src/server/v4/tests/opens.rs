@@ -1,4 +1,4 @@
-//! Opens of minor version 0: owners and their numbers, share reservations, leases.
+//! Opens of minor version 0: owners and their sequence ids, share reservations, leases.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn a_file_is_opened_written_read_and_closed() {
     answer.end();
     let close = Op::Close(Close { seqid: old.seqid, stateid });
     assert_eq!(old.status(file, close.clone()), Status::OK);
-    // The same CLOSE again gets the same answer; any use of the state does not.
+    // A repeated CLOSE gets the same reply; any other use of the state does not.
     assert_eq!(old.status(file, close), Status::OK);
     assert_eq!(old.status(file, read_op(stateid, 0, 1)), Status::BAD_STATEID);
     assert_eq!(server.shares[0].vfs.opens().count(file_node(&server, file)), 0);
@@ -56,9 +56,9 @@ fn an_owner_counts_its_requests() {
     let ok: OpenOk = first.ok(opnum::OPEN);
     let file: Handle = first.ok(opnum::GETFH);
     assert_eq!(ok.flags & open_flag::CONFIRM, open_flag::CONFIRM);
-    // Before it is confirmed it opens nothing.
+    // An unconfirmed owner cannot use its opens.
     assert_eq!(old.status(file, read_op(ok.stateid, 0, 1)), Status::BAD_STATEID);
-    // A replay is the first answer, and leads to the same file.
+    // A repetition gets the first reply, and leads to the same file.
     let mut again = old.at_root(&[open, Op::Getfh]);
     assert_eq!(again.ok::<OpenOk>(opnum::OPEN), ok);
     assert_eq!(again.ok::<Handle>(opnum::GETFH), file);
@@ -90,12 +90,12 @@ fn an_owner_that_has_opened_nothing_may_try_again_under_its_number() {
     let link = CreateType::Link(LinkText(Bytes::from_static(b"f")));
     let make = Op::Create(Create { kind: link, name: text("l"), attributes: Fattr::default() });
     assert_eq!(new.at_root(&[make]).status, Status::OK);
-    // libnfs asks for what a link leads to as if it had not asked before.
+    // libnfs opens a link's target under the same sequence id.
     assert_eq!(open(&new, 0, "l"), Status::SYMLINK);
     assert_eq!(open(&new, 0, "f"), Status::OK);
-    // What was opened is an answer that comes again, whatever is asked.
+    // After an open, the reply is repeated whatever is asked.
     assert_eq!(open(&new, 0, "none"), Status::OK);
-    // An owner that was confirmed counts its failures too.
+    // A confirmed owner also counts its failures.
     new.seqid = 8;
     let (..) = new.open("f", 1, 0);
     let seqid = new.seqid;
@@ -155,10 +155,10 @@ fn share_reservations_meet_those_of_others_and_of_smb() {
     };
     assert_eq!(open(&mut b, 2, 0), Status::SHARE_DENIED);
     assert_eq!(open(&mut b, 1, 1), Status::SHARE_DENIED);
-    // Nobody writes without an open either.
+    // A write without an open is refused, too.
     assert_eq!(b.status(file, write_op(Stateid::ANONYMOUS, 0, b"x")), Status::LOCKED);
     assert_eq!(a.status(file, write_op(stateid, 0, b"x")), Status::OPENMODE);
-    // SMB's opens stand in the same table.
+    // SMB's opens are in the same table.
     let opens = server.shares[0].vfs.opens();
     let node = file_node(&server, file);
     let smb = |access, share| opens.try_open(node, &Opening::new(access, share, opens.key()));
@@ -166,15 +166,15 @@ fn share_reservations_meet_those_of_others_and_of_smb() {
     let reader = smb(Rights::READ, Rights::READ).unwrap();
     assert_eq!(a.at_root(&[Op::Remove(text("f"))]).status, Status::FILE_OPEN);
     drop(reader);
-    // RFC 8881 9.7: nor does the owner itself do what it denies, or deny what it does.
+    // RFC 8881 9.7: the owner itself cannot do what it denies, or deny what it does.
     assert_eq!(open(&mut a, 2, 0), Status::SHARE_DENIED);
     assert_eq!(open(&mut a, 1, 1), Status::SHARE_DENIED);
-    // It may ask for more, as far as nobody is in the way.
+    // It may extend its access as long as nobody conflicts.
     let (file, _) = a.open("g", 1, 0);
     let (_, stateid) = a.open("g", 2, 0);
     assert_eq!(stateid.seqid, 2);
     assert_eq!(a.status(file, write_op(stateid, 0, b"x")), Status::OK);
-    // And for less, if it asked for that before.
+    // And reduce it to what it requested before.
     let down = |a: &mut Old<'_>, stateid, access, deny| {
         let op = Op::OpenDowngrade(OpenDowngrade { stateid, seqid: a.seqid, access, deny });
         a.seqid += 1;
@@ -192,7 +192,7 @@ fn a_client_that_comes_back_after_a_restart_of_its_own_begins_anew() {
     let mut a = Old::new(&server, "a");
     let (file, stateid) = a.open("f", 3, 3);
     let confirm = a.setclientid("a", *b"second--");
-    // Until it confirms, the old run keeps what it has.
+    // Until the new instance confirms, the old one keeps its state.
     assert_eq!(a.status(file, write_op(stateid, 0, b"x")), Status::OK);
     assert_eq!(
         a.run(&[Op::SetclientidConfirm(Confirm { verifier: [9; 8], ..confirm.clone() })]).status,
@@ -205,7 +205,7 @@ fn a_client_that_comes_back_after_a_restart_of_its_own_begins_anew() {
     assert_eq!(a.run(&[Op::Renew(confirm.client)]).status, Status::OK);
     let mut b = Old::new(&server, "b");
     b.open("f", 3, 3);
-    // Somebody else must not take its name.
+    // Another client must not take over its name.
     a.id = confirm.client;
     a.seqid = 0;
     a.open("g", 1, 0);
@@ -220,7 +220,7 @@ fn a_client_that_comes_back_after_a_restart_of_its_own_begins_anew() {
 
 #[test]
 fn a_lease_that_ran_out_is_honoured_until_somebody_wants_what_it_covers() {
-    // Every lease has run out as soon as it is renewed.
+    // Every lease expires as soon as it is renewed.
     let server = server_with(Limits { lease: Duration::ZERO, ..Limits::default() });
     let (mut a, mut b) = (Old::new(&server, "a"), Old::new(&server, "b"));
     let (file, stateid) = a.open("f", 3, 2);

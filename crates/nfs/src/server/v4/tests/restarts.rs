@@ -1,4 +1,4 @@
-//! The server dies and comes back: grace, and who takes back what.
+//! The server is killed and restarts: grace period, and who reclaims what.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::*;
 use crate::server::Durable;
 use weft_store::backend::Dir;
 
-/// A server on a folder, with its state in another; `lease` is also how long the grace period lasts.
+/// A server on a folder, with its state in another; `lease` is also the length of the grace period.
 fn started(folder: &Path, state: &Path, lease: Duration) -> Arc<Server> {
     started_with(folder, state, Limits { lease, ..Limits::default() })
 }
@@ -37,13 +37,13 @@ fn those_who_had_something_take_it_back_before_others_get_in() {
     drop(server);
 
     let server = started(folder.path(), state.path(), LONG);
-    // The handle still opens the file; states and sessions are of another run.
+    // The handle still opens the file; states and sessions belong to another run.
     let mut old = Old::new(&server, "old");
     assert_eq!(old.status(file, Op::Getattr(Bitmap::of(&[attr::FILEID]))), Status::OK);
     assert_eq!(old.status(file, read_op(old_stateid, 0, 1)), Status::STALE_STATEID);
     let a = Modern::unclaimed(&server, "a", channel());
     assert_eq!(a.status(file, read_op(stateid, 0, 1)), Status::BAD_STATEID);
-    // Nobody else gets in, and nobody takes back what it never had.
+    // Nobody else is admitted, and nobody reclaims what it never had.
     let stranger = Modern::unclaimed(&server, "stranger", channel());
     let owner = |client| Owner { client, owner: Opaque(Bytes::from_static(b"owner")) };
     assert_eq!(stranger.status(file, reclaim(owner(0), 0)), Status::RECLAIM_BAD);
@@ -51,7 +51,7 @@ fn those_who_had_something_take_it_back_before_others_get_in() {
     assert_eq!(stranger.at_root(&[stranger.open_op("f", 1, 0, None)]).status, Status::GRACE);
     assert_eq!(stranger.status(file, read_op(Stateid::ANONYMOUS, 0, 1)), Status::GRACE);
     assert_eq!(a.at_root(&[a.open_op("f", 1, 0, None)]).status, Status::GRACE);
-    // With a session, and without: there the owner need not be confirmed.
+    // With a session, and without, where the owner need not be confirmed.
     assert_eq!(a.status(file, reclaim(owner(0), 0)), Status::OK);
     let mut answer = old.run(&[Op::Putfh(file), reclaim(owner(old.id), 7)]);
     old.seqid = 8;
@@ -65,13 +65,13 @@ fn those_who_had_something_take_it_back_before_others_get_in() {
         Op::Lock(Lock { kind, reclaim, offset: 0, length: 1, locker })
     };
     assert_eq!(old.status(file, lock(true)), Status::OK);
-    // Version 0 never says that it is done, so the period lasts for its sake.
+    // Version 0 has no RECLAIM_COMPLETE, so the period lasts for its sake.
     assert_eq!(a.run(&[Op::ReclaimComplete(false)]).status, Status::OK);
     assert_eq!(a.status(file, reclaim(owner(0), 0)), Status::NO_GRACE);
     assert_eq!(a.at_root(&[a.open_op("f", 1, 0, None)]).status, Status::GRACE);
 }
 
-/// By whatever protocol: SMB's opens, and what NFSv3 does by name, ask the one table.
+/// Over any protocol: SMB's opens, and NFSv3's operations on names, use the one table.
 #[test]
 fn nobody_takes_by_another_protocol_what_is_still_to_be_taken_back() {
     use weft_store::opens::{Access, Opening, Refused, Rights};
@@ -105,7 +105,7 @@ fn nobody_takes_by_another_protocol_what_is_still_to_be_taken_back() {
     assert_eq!(removed_by_version_3(), Some(Ok(())));
 }
 
-/// Names cost nothing: who makes up new ones must not fill the disk with them.
+/// Names cost nothing, so invented ones must not fill the disk.
 #[test]
 fn clients_that_make_room_for_others_are_not_remembered_on_disk() {
     let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -132,7 +132,7 @@ fn the_grace_period_ends_with_the_last_who_says_so() {
     let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = started(folder.path(), state.path(), LONG);
     let (file, _) = Modern::new(&server, "a").open("f", 3, 0);
-    // One that opened nothing has nothing to take back.
+    // A client that opened nothing has nothing to reclaim.
     Modern::new(&server, "idle");
     drop(server);
     let server = started(folder.path(), state.path(), LONG);

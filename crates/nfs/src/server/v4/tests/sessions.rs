@@ -1,4 +1,4 @@
-//! Sessions: slots, retries, what needs a session and what must be alone.
+//! Sessions: slots, repetitions, which operations need a session and which must be alone.
 
 use super::*;
 
@@ -18,21 +18,22 @@ fn a_retry_gets_the_first_answer() {
         assert_eq!(first.d.u32(), again.d.u32());
     }
     again.end();
-    // Another request with the same number is none, nor is one of the same bytes that says to be shorter.
+    // Another request with the same number is not a repetition, nor is one of the same bytes that declares fewer
+    // operations.
     let mut shorter = call(1, 1, &ops).to_vec();
     let count = call(1, 1, &[]).len() - 4;
     shorter[count..][..4].copy_from_slice(&2u32.to_be_bytes());
     assert_eq!(send(&server, shorter.into()).status, Status::SEQ_FALSE_RETRY);
     ops[2] = Op::Remove(text("d"));
     assert_eq!(send_again(&ops).status, Status::SEQ_FALSE_RETRY);
-    // A reply that was not to be kept is not kept.
+    // A reply is cached only if that was requested.
     ops[0] = a.sequence_op(3, 0, false);
     assert_eq!(send_again(&ops).status, Status::OK);
     let mut again = send_again(&ops);
     assert_eq!(again.status, Status::RETRY_UNCACHED_REP);
     again.ok::<SequenceOk>(opnum::SEQUENCE);
     assert_eq!(again.next(opnum::PUTFH), Status::RETRY_UNCACHED_REP);
-    // Data is kept as it was read.
+    // Data is cached as it was read.
     a.sequence.set(3);
     let (file, stateid) = a.open("f", 3, 0);
     assert_eq!(a.status(file, write_op(stateid, 0, b"hello")), Status::OK);
@@ -72,7 +73,7 @@ fn slots_and_sessions_that_are_not() {
     let many = vec![Op::Putrootfh; 16];
     assert_eq!(status(&[&[a.sequence_op(5, 0, false)], &many[..]].concat()), Status::TOO_MANY_OPS);
     assert_eq!(status(&[Op::DestroyClientid(a.id)]), Status::CLIENTID_BUSY);
-    // Each message here comes by a connection of its own.
+    // Each message here uses a connection of its own.
     assert_eq!(status(std::slice::from_ref(&destroy)), Status::CONN_NOT_BOUND_TO_SESSION);
     assert_eq!(status(&[a.sequence_op(5, 0, false), destroy.clone()]), Status::OK);
     assert_eq!(status(&[destroy]), Status::BADSESSION);
@@ -144,7 +145,7 @@ fn clients_by_name() {
     assert_eq!(ask(1, "c", [2; 8], UPD_CONFIRMED_REC_A).unwrap_err(), Status::NOT_SAME);
     assert_eq!(ask(2, "c", [1; 8], UPD_CONFIRMED_REC_A).unwrap_err(), Status::PERM);
     assert_eq!(ask(1, "c", [1; 8], UPD_CONFIRMED_REC_A).unwrap().client, known.client);
-    // A new run of the client: the old sessions end when it makes one of its own.
+    // A new instance of the client: the old sessions end when it creates its own.
     let restarted = ask(1, "c", [2; 8], 0).unwrap();
     let use_of = |session| {
         let sequence = Sequence { session, sequence: 1, slot: 1, highest_slot: 1, cache: false };
@@ -178,12 +179,12 @@ fn the_current_state_id() {
     let close = Op::Close(Close { seqid: 0, stateid: Stateid::CURRENT });
     let write = write_op(Stateid::CURRENT, 0, b"hello");
     assert_eq!(a.at_root(&[open.clone(), write.clone(), close.clone()]).status, Status::OK);
-    // Another file handle, and there is none.
+    // Another file handle has none.
     assert_eq!(
         a.at_root(&[open.clone(), Op::Putfh(root(&server)), Op::Lookup(text("f")), close.clone()]).status,
         Status::BAD_STATEID
     );
-    // It is saved and comes back with the handle.
+    // It is saved and restored with the handle.
     let there_and_back = [open, Op::Savefh, Op::Putrootfh, Op::Restorefh, write, close.clone()];
     assert_eq!(a.at_root(&there_and_back).status, Status::OK);
     assert_eq!(a.at_root(&[Op::Lookup(text("f")), close]).status, Status::BAD_STATEID);

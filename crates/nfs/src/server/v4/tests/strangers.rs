@@ -1,4 +1,4 @@
-//! Who is not the client gets nothing of what the client has: its sessions, their replies, its name, its states.
+//! A caller that is not the client gets nothing of it: its sessions, their replies, its name, its states.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weft_store::rules::{Export, Ports, Way};
 use super::*;
 use crate::server::Durable;
 
-/// Somebody, by a connection of some kind.
+/// A caller, over some kind of connection.
 #[derive(Clone, Copy, Debug)]
 struct Somebody {
     peer: &'static str,
@@ -20,7 +20,7 @@ struct Somebody {
 
 /// The victim, unless a test says otherwise: root of its host, by plain TCP.
 const VICTIM: Somebody = Somebody { peer: PEER, security: None, uid: 0 };
-/// The same as the victim but for one thing each.
+/// Each differs from the victim in one respect.
 const OTHER_ADDRESS: Somebody = Somebody { peer: "192.0.2.66:700", ..VICTIM };
 const OTHER_PORT: Somebody = Somebody { peer: "192.0.2.1:40000", ..VICTIM };
 const OTHER_USER: Somebody = Somebody { uid: 4242, ..VICTIM };
@@ -39,7 +39,8 @@ impl Somebody {
         self.run(server, ops).status
     }
 
-    /// The same of the second of two on one connection; the first one makes the connection the session's, if it may.
+    /// The status of the second of two compounds on one connection; the first associates the connection with the
+    /// session, if permitted.
     fn second(self, server: &Server, first: &[Op], second: &[Op]) -> Status {
         let calls = [call(1, self.uid, first), call(1, self.uid, second)];
         send_over(server, self.peer, self.security, &calls).remove(1).status
@@ -96,7 +97,7 @@ impl Victim {
     }
 }
 
-/// One share, which decides by what callers say.
+/// One share, which trusts the callers' credentials.
 fn server_for(export: Export) -> Arc<Server> {
     let mut share = Share::new("ram", Vfs::new(Ram::new(16 << 20)));
     share.rules.nfs = export;
@@ -107,7 +108,8 @@ fn server_for(export: Export) -> Arc<Server> {
 
 #[test]
 fn a_session_is_made_again_and_used_by_nobody_else() {
-    // By whom, and what each of the others is told who asks for the session's number again, uses it, destroys it or binds to it.
+    // The creator, and the status that each other caller gets when it repeats the session's request, uses the
+    // session, destroys it or binds to it.
     use Status as S;
     let stale = (S::STALE_CLIENTID, S::BADSESSION, S::BADSESSION, S::BADSESSION);
     let user = (S::CLID_INUSE, S::OK, S::WRONG_CRED, S::WRONG_CRED);
@@ -133,7 +135,7 @@ fn a_session_is_made_again_and_used_by_nobody_else() {
         assert_eq!(stranger.status(&server, &[bind]), bound, "{who}");
         assert_ne!(stranger.status(&server, &[Op::DestroyClientid(it.client)]), S::OK, "{who}");
         assert!(it.works(&server), "{who}");
-        // The client itself is told the same as before.
+        // The client itself gets the same reply as before.
         let mut answer = victim.run(&server, &[again]);
         assert_eq!(answer.ok::<CreateSessionOk>(opnum::CREATE_SESSION).session, it.session);
     }
@@ -144,17 +146,18 @@ fn other_addresses_use_a_session_whose_number_they_know() {
     let server = server_for(Export::default());
     let it = VICTIM.client(&server, "victim");
     let elsewhere = OTHER_ADDRESS;
-    // RFC 8881 18.37.3: a connection that is not the session's does not end it.
+    // RFC 8881 18.37.3: a connection that is not associated with the session cannot end it.
     let unbound = Status::CONN_NOT_BOUND_TO_SESSION;
     assert_eq!(elsewhere.status(&server, &[Op::DestroySession(it.session)]), unbound);
-    // Trunking begins like this: the client sees that it is the same server. Its id alone is of no use there.
+    // Trunking begins like this: the client sees that it is the same server. Its id alone is useless there.
     let known = elsewhere.exchange_id(&server, "victim", *b"verifier");
     assert_eq!((known.client, known.sequence), (it.client, 2));
     assert_ne!(known.flags & exchange_flag::CONFIRMED_R, 0);
     let create = create_session(it.client, 2, channel());
     assert_eq!(elsewhere.status(&server, std::slice::from_ref(&create)), Status::STALE_CLIENTID);
     assert_eq!(elsewhere.status(&server, &[create_session(it.client, 1, channel())]), Status::STALE_CLIENTID);
-    // The session's number is what only the client knows. Where callbacks go is said by its own user, and from such a port.
+    // Only the client knows the session id. The destination of callbacks is set by its own user, from a reserved
+    // port.
     let bind = [Op::BindConnToSession(BindConn { session: it.session, direction: 1, rdma: false })];
     assert_eq!(Somebody { uid: 1, ..elsewhere }.status(&server, &bind), Status::WRONG_CRED);
     let any_user = Somebody { peer: "192.0.2.66:40000", ..elsewhere };
@@ -165,10 +168,10 @@ fn other_addresses_use_a_session_whose_number_they_know() {
         Status::STALE_CLIENTID,
         "none of these"
     );
-    // RFC 8881 2.10.3.1: a connection is the session's by its first SEQUENCE, whichever user of the client sends it.
+    // RFC 8881 2.10.3.1: the first SEQUENCE associates a connection with the session, for any user of the client.
     assert_eq!(Somebody { uid: 5, ..elsewhere }.status(&server, &[it.in_slot(0, 1, false)]), Status::OK);
     assert_eq!(elsewhere.status(&server, &[it.in_slot(0, 2, false)]), Status::OK);
-    // The client is known there from then on, and by its own word at a third place.
+    // From then on the client is known there, and by its own word at a third address.
     assert_eq!(elsewhere.status(&server, &[create]), Status::OK);
     let third = Somebody { peer: "192.0.2.67:700", ..VICTIM };
     assert_eq!(third.status(&server, &bind), Status::OK);
@@ -190,7 +193,7 @@ fn a_client_that_has_moved_without_a_word_begins_anew() {
     assert_eq!(new.flags & exchange_flag::CONFIRMED_R, 0);
     let create = create_session(new.client, new.sequence, channel());
     assert_eq!(OTHER_ADDRESS.status(&server, &[create]), Status::OK);
-    // Where it was before it is served as before.
+    // At its earlier address it is served as before.
     assert_eq!(VICTIM.status(&server, &[it.in_slot(0, 1, false)]), Status::OK);
 }
 
@@ -214,20 +217,20 @@ fn a_kept_reply_is_its_askers_alone() {
     }
     // RFC 8881 2.10.6.1.3.1.
     assert_eq!(read(Somebody { uid: 4242, ..CERTIFIED }), (Status::SEQ_FALSE_RETRY, false));
-    // Another connection of the host is the same client's.
+    // Another connection of the host belongs to the same client.
     assert_eq!(read(Somebody { peer: "192.0.2.1:701", ..CERTIFIED }), (Status::OK, true));
 }
 
 #[test]
 fn whoever_says_a_clients_name_elsewhere_is_another_client() {
-    // And what the stranger is told who has learned the id of the victim's record without sessions.
+    // And the status for a stranger that has learned the id of the victim's record without sessions.
     let stale = Status::STALE_CLIENTID;
     for (victim, stranger, renewed) in [
         (VICTIM, OTHER_ADDRESS, Status::OK),
         (VICTIM, OTHER_PORT, stale),
         (CERTIFIED, VICTIM, stale),
         (CERTIFIED, OTHER_HOLDER, stale),
-        // And the other way round: nobody keeps a name from whom it belongs to.
+        // And the reverse: nobody blocks a name for its owner.
         (OTHER_PORT, VICTIM, Status::OK),
     ] {
         let who = format!("{victim:?} {stranger:?}");
@@ -245,7 +248,7 @@ fn whoever_says_a_clients_name_elsewhere_is_another_client() {
             "{who}"
         );
 
-        // Without sessions likewise.
+        // The same without sessions.
         let location = NetAddr { netid: text("tcp"), addr: text("0.0.0.0.0.0") };
         let setclientid = |verifier| {
             let client = ClientOwner { verifier, id: Opaque(Bytes::from_static(b"old")) };
@@ -352,7 +355,7 @@ fn the_grace_period_is_ended_by_those_who_had_something_and_not_in_their_name() 
         assert_eq!(taken.status, Status::GRACE, "{stranger:?}");
     }
     let it = CERTIFIED.client(&server, "victim");
-    // A user of the host that is in its session neither.
+    // Nor can a user of the host that uses its session.
     let other_user = Somebody { uid: 4242, ..CERTIFIED };
     let complete = [it.in_slot(2, 1, false), Op::ReclaimComplete(false)];
     assert_eq!(other_user.status(&server, &complete), Status::WRONG_CRED);
@@ -404,7 +407,7 @@ fn a_state_of_a_client_without_a_session_is_used_from_where_it_was_made() {
     assert_eq!(read(OTHER_USER), Status::OK, "another user of the host, whom mode bits may keep out");
     assert_eq!(read(OTHER_PORT), Status::BAD_STATEID);
     assert_eq!(read(TLS), Status::OK, "who has more than was asked for");
-    // Sessions are for their own client's states.
+    // A session gives access only to its own client's states.
     let it = VICTIM.client(&server, "new");
     let other = it.run(&server, &[Op::Putfh(file), read_op(stateid, 0, 1)]);
     assert_eq!(other.status, Status::BAD_STATEID);
@@ -427,7 +430,7 @@ fn ids_say_nothing_of_other_ids() {
     }
 }
 
-/// The cache of answers without sessions is asked before anybody is let into a share.
+/// The reply cache for requests without sessions is consulted before the share's rules.
 #[test]
 fn a_kept_answer_without_a_session_is_its_askers_alone() {
     let server = server_for(Export::default());

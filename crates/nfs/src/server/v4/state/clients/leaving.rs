@@ -1,12 +1,12 @@
-//! How clients go: the one way out of the table of clients.
+//! The removal of clients: the only way out of the table of clients.
 //!
-//! Spec: RFC 8881 8.4.2.4, 8.4.3, 18.35.4, 18.50; RFC 7530 9.6.3. Owns: who has to go when there are too many. Does not: close
-//! files; what a client held is handed to the caller, who may have to wait for that.
+//! See RFC 8881 8.4.2.4, 8.4.3, 18.35.4 and 18.50, and RFC 7530 9.6.3. It decides which clients go when there are too
+//! many. It does not close files: the caller receives what a client held, and may have to wait to close it.
 //!
-//! A client ends under the lock of what it holds: its lease first, and with that all that it has is taken. Whatever comes to a
-//! client is put there under the same lock, and only while the lease lasts ([`Client::living`]). So nothing comes to a client
-//! that has gone, and nothing that came before stays behind: no open, no session, nothing on disk. One that goes because it
-//! holds nothing is looked at under that lock, too.
+//! A client ends under the lock of what it holds: its lease ends first, then everything that it holds is taken.
+//! Whatever a client acquires is added under the same lock, and only while the lease lasts ([`Client::living`]). So a
+//! client that has ended acquires nothing, and leaves nothing behind: no open, no session, no journal entry. Whether
+//! a client holds nothing is also checked under that lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
@@ -20,14 +20,14 @@ use super::super::{State, States};
 use super::{Client, Mine, Name, Pending, Record, Table};
 use crate::server::file_id::FileId;
 
-/// What was taken from clients; whoever gets it closes it.
+/// What was taken from clients; the recipient closes it.
 #[derive(Default)]
 #[must_use = "files stay open until they are closed"]
 pub struct Taken(pub Vec<Arc<State>>);
 
-/// What clients that have ended had, while the table is locked.
+/// What ended clients held, collected while the table is locked.
 #[derive(Default)]
-#[must_use = "it is to be closed, and forgotten on disk"]
+#[must_use = "close it and remove it from the journal"]
 pub(super) struct Ended {
     states: Vec<Arc<State>>,
     lost: Vec<Record>,
@@ -41,8 +41,8 @@ impl Ended {
 }
 
 impl States {
-    /// Ends a client if what it holds is so: from then on nothing comes to it, and all that it has is taken. Its record may stay,
-    /// by which it is told what has become of it.
+    /// Ends a client if `so` holds for its state: from then on it acquires nothing, and everything that it holds is
+    /// taken. Its record may stay, so that the client can be told what happened.
     pub(super) fn end_if(&self, client: &Client, so: impl FnOnce(&Mine) -> bool) -> Option<Ended> {
         let (states, sessions, back, remembered) = {
             let mut mine = client.mine();
@@ -71,7 +71,7 @@ impl States {
         self.end_if(client, |_| true).unwrap_or_default()
     }
 
-    /// Forgets a client, with its sessions, if it holds no state; whether that was so.
+    /// Forgets a client and its sessions if it holds no state; returns whether it did.
     pub(super) fn forget_empty(&self, table: &mut Table, client: &Client) -> bool {
         let Some(ended) = self.end_if(client, |mine| mine.states.is_empty()) else { return false };
         table.remove(client);
@@ -79,14 +79,14 @@ impl States {
         true
     }
 
-    /// Forgets the client of this name that is not confirmed.
+    /// Forgets the unconfirmed client of this name.
     pub(super) fn forget_pending(&self, table: &mut Table, name: &Name) {
         if let Some(old) = table.pending_of(name) {
             self.forget_empty(table, &old);
         }
     }
 
-    /// The pending client of this name becomes the confirmed one; the one that it replaces ends.
+    /// Confirms the unconfirmed client of this name; the client that it replaces ends.
     pub(super) fn promote(&self, table: &mut Table, name: &Name) -> Ended {
         let Some(named) = table.names.get_mut(name) else { return Ended::default() };
         let Some(Pending { client, confirm, .. }) = named.pending.take() else { return Ended::default() };
@@ -97,8 +97,8 @@ impl States {
         replaced.map(|old| self.forget(table, &old)).unwrap_or_default()
     }
 
-    /// What is to be closed. Others get it only after that, and then it is on disk already that nobody takes it back. Not
-    /// under a mutex: that takes as long as the disk does.
+    /// Returns what is to be closed. Others can have it only after that, and by then the journal excludes its
+    /// reclaim. Called without a lock, because it takes as long as the disk does.
     pub(super) fn taken(&self, table: MutexGuard<'_, Table>, ended: Ended) -> Taken {
         drop(table);
         ended.states.iter().for_each(|state| self.leave(state));
@@ -116,7 +116,8 @@ impl States {
         }
     }
 
-    /// Takes all that lapsed clients hold which hold something on this node: somebody wants it (RFC 8881 8.4.2.4, courtesy).
+    /// Takes everything from lapsed clients that hold something on this node, because another client wants it (RFC
+    /// 8881 8.4.2.4, courtesy).
     pub fn take_lapsed(&self, file: FileId, now: Time) -> Taken {
         let table = self.table();
         let holds = |mine: &Mine| mine.states.values().any(|state| state.file == file);
@@ -127,8 +128,8 @@ impl States {
         self.taken(table, ended)
     }
 
-    /// Takes what clients hold that have been silent for so long that nobody expects them back, and forgets records
-    /// that were never confirmed. To be called from time to time.
+    /// Takes the state of clients that have been silent for so long that they are not expected back, and forgets
+    /// records that were never confirmed. Call this periodically.
     pub fn sweep(&self, now: Time) -> Taken {
         let mut table = self.table();
         let longest = self.limits.lease.saturating_mul(COURTESY);
@@ -158,8 +159,8 @@ impl States {
         }
     }
 
-    /// Room for one more client. When there is none, those go that were never confirmed in time and those that lapsed and
-    /// hold nothing; then some of the address that has the most of them, if that is not the one that asks.
+    /// Makes room for one more client. If there is none, clients that were not confirmed in time and lapsed clients
+    /// that hold nothing are removed; then some of the address that has most clients, unless that is the caller's.
     pub(super) fn make_room(&self, table: &mut Table, source: Source, now: Time) -> Result<(), Status> {
         if table.len() < self.limits.clients {
             return Ok(());
@@ -169,11 +170,11 @@ impl States {
             return Ok(());
         }
         self.forget_most(table, source);
-        // The client asks again by itself.
+        // The client repeats the request by itself.
         if table.len() < self.limits.clients { Ok(()) } else { Err(Status::DELAY) }
     }
 
-    /// Memory for one more client, whose names and addresses are so long.
+    /// Reserves memory for one more client with names and addresses of this length.
     pub(super) fn client_room(
         &self,
         table: &mut Table,
@@ -184,12 +185,12 @@ impl States {
         let charge = || self.budget.charge(source, CLIENT_BYTES.saturating_add(text_bytes));
         charge().or_else(|Full| {
             self.relieve(table, now);
-            // Both minor versions know it, and the client asks again by itself.
+            // Both minor versions have this status, and the client repeats the request by itself.
             charge().map_err(|Full| Status::DELAY)
         })
     }
 
-    /// Forgets clients that were never confirmed, and sessions and records of those that are silent and hold nothing.
+    /// Forgets clients that were never confirmed, and sessions and records of silent clients that hold nothing.
     fn forget_idle(&self, table: &mut Table, now: Time) {
         self.forget_unconfirmed(table, now);
         let lapsed = |c: &&Arc<Client>| c.lease.lapsed(now, self.limits.lease) && !c.holds_anything();
@@ -197,7 +198,7 @@ impl States {
         self.forget_those(table, &idle);
     }
 
-    /// Memory is scarce: idle clients of addresses that hold more than they should go, too.
+    /// Memory is scarce: also removes idle clients of addresses that exceed their share.
     pub(super) fn relieve(&self, table: &mut Table, now: Time) {
         self.forget_idle(table, now);
         let idle_after = self.limits.lease.checked_div(IDLE_PART).unwrap_or(self.limits.lease);
@@ -210,8 +211,8 @@ impl States {
         self.forget_those(table, &victims);
     }
 
-    /// Forgets clients of the address that has the most of them, if `source` has fewer: those that are not confirmed, then
-    /// those that hold nothing, the longest silent first. They make themselves known again.
+    /// Forgets clients of the address that has most of them, if `source` has fewer: first unconfirmed ones, then
+    /// those that hold nothing, the longest silent first. They can register again.
     fn forget_most(&self, table: &mut Table, source: Source) {
         let pending = table.names.values().filter_map(|named| named.pending.as_ref());
         let pending: Vec<_> = pending.map(|pending| pending.client.clone()).collect();
@@ -236,10 +237,11 @@ impl States {
     }
 }
 
-/// A client is idle when it was silent for this part of a lease.
+/// A client is idle after being silent for this part of a lease.
 const IDLE_PART: u32 = 4;
-/// Clients that go when there are too many: not one by one, since looking for them is work.
+/// Clients removed at a time when there are too many, because finding them is expensive.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
-/// Leases of silence after which a client's state goes although nobody wants it: others that do not know NFS (SMB) may.
+/// After this many leases of silence, a client's state is taken even if no NFS client wants it, because clients of
+/// other protocols (SMB) may.
 const COURTESY: u32 = 5;
