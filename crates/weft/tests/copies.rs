@@ -1,6 +1,6 @@
 //! How often Weft's own code copies payload between a ramdisk on the server and a buffer of the client, both ends
-//! counted together: never on the way out, at most once on the way in over iWARP, never over shared memory. SMB, and NFS where
-//! it is another way.
+//! counted together: never on the way out, at most once on the way in over iWARP, never over shared memory. SMB, and NFS over TCP and
+//! shared memory.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -95,6 +95,31 @@ fn shared_memory_copies_nothing() {
         assert_eq!((read, written), (0, 0), "bytes copied per READ and WRITE of {SIZE}");
         assert!(session.traffic().placed.0 >= OPERATIONS * SIZE as u64, "READs came by RDMA Write");
         session.logoff().await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn nfs_over_tcp_copies_heads_only() {
+    rt::block_on(async {
+        let pool = Pool::new(256 << 20);
+        let mount = served::mounted_over_tcp(served::nfs(ramdisk(), &pool), &pool).await;
+        let file = mount.create("file", SetAttributes::default()).await.unwrap();
+        let data = Bytes::from(vec![0x5a; SIZE]);
+        // Once, so that what happens at the first time only is not counted.
+        file.write(0, data.clone()).await.unwrap();
+        let before = buf::copies().1;
+        for _ in 0..OPERATIONS {
+            file.write(0, data.clone()).await.unwrap();
+        }
+        let written = (buf::copies().1 - before) / OPERATIONS;
+        let before = buf::copies().1;
+        for _ in 0..OPERATIONS {
+            assert!(file.read(0, SIZE).await.unwrap() == data);
+        }
+        let read = (buf::copies().1 - before) / OPERATIONS;
+        assert!(read <= FRAME_HEAD, "{read} bytes copied per READ of {SIZE}");
+        assert!(written <= FRAME_HEAD, "{written} bytes copied per WRITE of {SIZE}");
     })
     .unwrap();
 }

@@ -1,18 +1,15 @@
-//! A file that has no descriptor on the server is served as any other, by SMB and NFS, over TCP, iWARP and shared memory; what its
-//! backend fails with reaches the client, and the connection goes on.
+//! Whatever keeps the bytes of a file (a folder, memory, something without a descriptor, a volume), and however late it answers: SMB and
+//! NFS serve it, over TCP, iWARP and shared memory. What it fails with reaches the client, and the connection goes on.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use weft_machine::{Listener, Pool, Stream, rt};
-use weft_nfs::client::{Mount, SetAttributes};
-use weft_nfs::server as nfsd;
+use weft_machine::{Pool, rt};
 use weft_rdma::{Provider, iwarp, shm};
-use weft_store::Vfs;
-use weft_store::backend::Ram;
-use weft_transport::record;
+use weft_store::backend::{Dir, Ram, ShareVolume, Shelf, volumes};
+use weft_store::{Exists, Make, NodeId, SetAttr, Vfs, volume};
 
 use self::far::Far;
 
@@ -29,12 +26,50 @@ mod api {
 const SIZE: usize = (256 << 10) + 7;
 /// Little enough for a READ that is answered at once.
 const SHORT: usize = 100;
+const VOLUME: usize = 1 << 20;
 
-fn far() -> (Vfs, Arc<AtomicBool>) {
-    let far = Far::new(Ram::new(16 << 20));
-    let fails = far.fails.clone();
-    (Vfs::new(far), fails)
+/// A share of one file, `file`, of which every operation comes late, and fails where that is said.
+struct Late {
+    vfs: Vfs,
+    fails: Arc<AtomicBool>,
+    _folder: tempfile::TempDir,
 }
+
+/// One wrapper over all that can be behind a file.
+async fn late(what: &str) -> Late {
+    let folder = tempfile::tempdir().unwrap();
+    let far = match what {
+        "dir" => Far::with_descriptors(Dir::open(folder.path()).unwrap()),
+        "ram" => Far::with_descriptors(Ram::new(16 << 20)),
+        "without descriptors" => Far::with_descriptors(Far::new(Ram::new(16 << 20))),
+        "volume" => Far::with_descriptors(shelf(&folder)),
+        other => panic!("{other}"),
+    };
+    let (fails, vfs) = (far.fails.clone(), Vfs::new(far));
+    if what != "volume" {
+        vfs.create(NodeId::ROOT, b"file", Make::File, Exists::Fail, SetAttr::default()).await.unwrap();
+    }
+    Late { vfs, fails, _folder: folder }
+}
+
+/// A share of one volume, `file`.
+fn shelf(folder: &tempfile::TempDir) -> Shelf<volumes::Volumes> {
+    let known = volume::Volumes::at(folder.path());
+    let create = volume::Create {
+        place: volume::Place::Ram,
+        size: Some(VOLUME as u64),
+        allocate: false,
+        direct: false,
+        id: [1; 16],
+        created: 0,
+    };
+    known.create("file", &create).unwrap();
+    let open = known.open("file", &Pool::new(1 << 20)).unwrap();
+    let (block, content) = (open.block.clone(), open.content.clone());
+    volumes::Volumes::shelf(vec![ShareVolume { name: "file".into(), block, content, read_only: false }])
+}
+
+const SUBJECTS: [&str; 4] = ["dir", "ram", "without descriptors", "volume"];
 
 fn pattern() -> Bytes {
     (0..SIZE).map(|n| (n * 7) as u8).collect::<Vec<u8>>().into()
@@ -47,26 +82,15 @@ fn providers(pool: &Pool) -> [Box<dyn Provider>; 2] {
     ]
 }
 
-async fn mounted_over_tcp(server: Arc<nfsd::Server>, pool: &Pool) -> Mount {
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addr = listener.local_addr();
-    let buffers = pool.clone();
-    rt::spawn(async move {
-        let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
-        server.serve(record::Record::new(stream, buffers, record::Config::default())).await.unwrap();
-    })
-    .detach();
-    let stream = Stream::connect(addr).await.unwrap();
-    served::mounted(record::Record::new(stream, pool.clone(), record::Config::default()), pool).await
-}
-
 #[test]
-fn smb_serves_files_without_descriptors() {
+fn smb_serves_whatever_is_behind_a_file() {
     rt::block_on(async {
         let pool = Pool::new(256 << 20);
         let providers = providers(&pool);
-        for by in [None, Some(&providers[0]), Some(&providers[1])] {
-            let (vfs, fails) = far();
+        let ways = [None, Some(&providers[0]), Some(&providers[1])];
+        for (what, by) in SUBJECTS.iter().flat_map(|what| ways.map(|by| (*what, by))) {
+            let Late { vfs, fails, _folder } = late(what).await;
+            println!("{what} over {}", by.map_or("tcp", |provider| provider.name()));
             let server = served::smb(vfs, &pool);
             let channel = match by {
                 None => served::smb_over_tcp(server, &pool).await,
@@ -90,18 +114,20 @@ fn smb_serves_files_without_descriptors() {
 }
 
 #[test]
-fn nfs_serves_files_without_descriptors() {
+fn nfs_serves_whatever_is_behind_a_file() {
     rt::block_on(async {
         let pool = Pool::new(256 << 20);
         let providers = providers(&pool);
-        for by in [None, Some(&providers[0]), Some(&providers[1])] {
-            let (vfs, fails) = far();
+        let ways = [None, Some(&providers[0]), Some(&providers[1])];
+        for (what, by) in SUBJECTS.iter().flat_map(|what| ways.map(|by| (*what, by))) {
+            let Late { vfs, fails, _folder } = late(what).await;
+            println!("{what} over {}", by.map_or("tcp", |provider| provider.name()));
             let server = served::nfs(vfs, &pool);
             let mount = match by {
-                None => mounted_over_tcp(server, &pool).await,
+                None => served::mounted_over_tcp(server, &pool).await,
                 Some(provider) => served::mounted_over_rdma(server, &**provider, &pool).await,
             };
-            let file = mount.create("file", SetAttributes::default()).await.unwrap();
+            let file = mount.open("file").await.unwrap();
             let data = pattern();
             file.write(0, data.clone()).await.unwrap();
             assert_eq!(file.read(0, SIZE).await.unwrap(), data);

@@ -17,6 +17,7 @@ mod descriptors;
 mod far;
 mod identity;
 mod large_streams;
+mod late;
 mod observed;
 mod rules;
 mod settled;

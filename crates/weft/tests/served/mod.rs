@@ -11,7 +11,7 @@ use weft_smb::auth::Secret;
 use weft_smb::client::{File, OpenOptions, Options, Session};
 use weft_smb::server::{Config, Server, User};
 use weft_store::{Share, Vfs};
-use weft_transport::{Channel, nbss, rpcrdma, smbd};
+use weft_transport::{Channel, nbss, record, rpcrdma, smbd};
 
 /// An SMB server of one share, `ram`.
 pub fn smb(vfs: Vfs, pool: &Pool) -> Arc<Server> {
@@ -72,6 +72,20 @@ pub fn nfs(vfs: Vfs, pool: &Pool) -> Arc<nfsd::Server> {
         policy: nfsd::Policy { decides: false, squash_root: true },
         durable: None,
     })
+}
+
+/// The share over TCP, on this core.
+pub async fn mounted_over_tcp(server: Arc<nfsd::Server>, pool: &Pool) -> Mount {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr();
+    let buffers = pool.clone();
+    rt::spawn(async move {
+        let stream = Stream::from_socket(listener.accept().await.unwrap()).unwrap();
+        server.serve(record::Record::new(stream, buffers, record::Config::default())).await.unwrap();
+    })
+    .detach();
+    let stream = Stream::connect(addr).await.unwrap();
+    mounted(record::Record::new(stream, pool.clone(), record::Config::default()), pool).await
 }
 
 /// The share over RPC-over-RDMA, on this core.

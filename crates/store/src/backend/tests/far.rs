@@ -1,26 +1,37 @@
-//! A backend whose files have no descriptor: their bytes lie with another task, which answers later, or fails if it is told to.
+//! A backend whose files are far away: each operation on their bytes is answered later, overtakes others, and fails if it is told to.
+//! Without descriptors it has nothing but the operations; with them, an open file can do whatever it could before.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
-use weft_machine::{Payload, Pool, rt};
+use weft_machine::{File, Payload, Pool, rt};
 
+use super::api::object::Ended;
 use super::api::*;
 
 /// Files of `inner`, far away.
 #[derive(Clone)]
 pub struct Far {
     inner: Arc<dyn Backend>,
+    descriptors: bool,
     pool: Pool,
     /// Every operation on the bytes of a file fails meanwhile.
     pub fails: Arc<AtomicBool>,
+    calls: Arc<AtomicUsize>,
 }
 
 impl Far {
+    /// Files without descriptors.
     pub fn new(inner: impl Backend + 'static) -> Far {
-        Far { inner: Arc::new(inner), pool: Pool::new(32 << 20), fails: Arc::default() }
+        let (fails, calls) = Default::default();
+        Far { inner: Arc::new(inner), descriptors: false, pool: Pool::new(32 << 20), fails, calls }
+    }
+
+    /// Files with the descriptors that those of `inner` have.
+    pub fn with_descriptors(inner: impl Backend + 'static) -> Far {
+        Far { descriptors: true, ..Far::new(inner) }
     }
 }
 
@@ -44,8 +55,7 @@ impl Backend for Far {
         Box::pin(async {
             Ok(match self.inner.submit(op).await? {
                 Outcome::File(file) => {
-                    let (pool, fails) = (self.pool.clone(), self.fails.clone());
-                    Outcome::File(OpenFile::new(file.node, Arc::new(FarFile { file, pool, fails })))
+                    Outcome::File(OpenFile::new(file.node, Arc::new(FarFile { file, far: self.clone() })))
                 }
                 other => other,
             })
@@ -63,8 +73,7 @@ impl Backend for Far {
 
 struct FarFile {
     file: OpenFile,
-    pool: Pool,
-    fails: Arc<AtomicBool>,
+    far: Far,
 }
 
 impl std::fmt::Debug for FarFile {
@@ -74,13 +83,29 @@ impl std::fmt::Debug for FarFile {
 }
 
 impl FarFile {
-    /// The way there and back.
+    /// The way there and back, which takes one operation longer than another.
     async fn travel(&self) -> Result<(), Error> {
-        rt::spawn(rt::yield_now()).await;
-        match self.fails.load(Ordering::SeqCst) {
+        let turns = self.far.calls.fetch_add(1, Ordering::SeqCst) % 3;
+        rt::spawn(async move {
+            for _ in 0..=turns {
+                rt::yield_now().await;
+            }
+        })
+        .await;
+        match self.far.fails.load(Ordering::SeqCst) {
             true => Err(Error::Io(std::io::Error::from_raw_os_error(5))),
             false => Ok(()),
         }
+    }
+
+    /// The same for a flush, of which others hear as well.
+    async fn sync(&self, ended: Ended) -> Result<Done, Error> {
+        if let Err(e) = self.travel().await {
+            let done = Err(e);
+            ended(&done);
+            return done.map(|()| Done::Done);
+        }
+        self.file.object().submit(ObjectOp::Sync { ended }).await
     }
 
     async fn copy(&self, at: u64, from: &dyn Object, offset: u64, len: u64) -> Result<Done, Error> {
@@ -88,7 +113,7 @@ impl FarFile {
         let Done::Data(data) = from.submit(ObjectOp::Read { offset, len, size: None }).await? else {
             panic!("a read answers with data");
         };
-        let chain = data.into_chain(&self.pool).await?;
+        let chain = data.into_chain(&self.far.pool).await?;
         self.file.write(at, &chain).await?;
         Ok(Done::Copied(chain.iter().map(|piece| piece.len() as u64).sum()))
     }
@@ -96,20 +121,35 @@ impl FarFile {
 
 impl Object for FarFile {
     fn submit<'a>(&'a self, op: ObjectOp<'a>) -> Submission<'a> {
-        if matches!(op, ObjectOp::Place { .. }) {
-            return Submission::Now(Ok(Done::Placed(false)));
-        }
+        let descriptors = self.far.descriptors;
+        let op = match op {
+            ObjectOp::Sync { ended } => return Submission::later(self.sync(ended)),
+            ObjectOp::Place { .. } if !descriptors => return Submission::Now(Ok(Done::Placed(false))),
+            op => op,
+        };
         Submission::later(async move {
             self.travel().await?;
             let op = match op {
-                ObjectOp::Copy { at, from, offset, len } => return self.copy(at, from, offset, len).await,
+                ObjectOp::Copy { at, from, offset, len } if !descriptors => {
+                    return self.copy(at, from, offset, len).await;
+                }
                 op => op,
             };
             Ok(match self.file.object().submit(op).await? {
-                Done::Data(data) => Done::Data(Payload::Chain(data.into_chain(&self.pool).await?)),
+                Done::Data(data) if !descriptors => {
+                    Done::Data(Payload::Chain(data.into_chain(&self.far.pool).await?))
+                }
                 other => other,
             })
         })
+    }
+
+    fn plain(&self) -> Option<&File> {
+        self.file.object().plain().filter(|_| self.far.descriptors)
+    }
+
+    fn content(&self) -> Option<&File> {
+        self.file.object().content().filter(|_| self.far.descriptors)
     }
 
     fn is_read_only(&self) -> bool {

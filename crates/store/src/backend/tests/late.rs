@@ -1,0 +1,142 @@
+//! Whatever keeps the bytes of an open file: answers may come late and in any order, and a failure is told and changes nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::FutureExt;
+use futures_util::future::{join_all, try_join_all};
+
+use super::*;
+use crate::backend::volumes::Volumes as Shelved;
+use crate::volume::{Create, Place, Volumes};
+
+const PIECE: usize = 4099;
+const PIECES: usize = 40;
+const SIZE: u64 = 1 << 20;
+
+/// A file to test.
+struct Late {
+    what: &'static str,
+    vfs: Vfs,
+    node: NodeId,
+    fails: Arc<AtomicBool>,
+    /// Whether its flushes are counted: a file in memory has none.
+    flushes: bool,
+    _folder: tempfile::TempDir,
+}
+
+/// One wrapper over all that can be behind an open file.
+fn each_late<F: Future<Output = ()>>(story: impl Fn(Late) -> F) {
+    for what in ["dir", "ram", "without descriptors", "volume in memory", "volume in a file"] {
+        println!("over {what}");
+        let folder = tempfile::tempdir().unwrap();
+        rt::block_on(async {
+            let far = match what {
+                "dir" => Far::with_descriptors(Dir::open(folder.path()).unwrap()),
+                "ram" => Far::with_descriptors(Ram::new(LIMIT)),
+                "without descriptors" => Far::with_descriptors(Far::new(Ram::new(LIMIT))),
+                "volume in memory" => Far::with_descriptors(shelf(&folder, Place::Ram)),
+                _ => Far::with_descriptors(shelf(&folder, Place::File(folder.path().join("content")))),
+            };
+            let fails = far.fails.clone();
+            let vfs = Vfs::new(far);
+            let node = match vfs.lookup(ROOT, b"file", false).await {
+                Ok(found) => found.node,
+                Err(_) => file(&vfs, ROOT, "file").await.node,
+            };
+            let flushes = what != "ram";
+            story(Late { what, vfs, node, fails, flushes, _folder: folder }).await;
+        })
+        .unwrap();
+    }
+}
+
+/// A share of one volume, `file`.
+fn shelf(folder: &tempfile::TempDir, place: Place) -> Shelf<Shelved> {
+    let known = Volumes::at(folder.path());
+    let create =
+        Create { place, size: Some(SIZE), allocate: false, direct: false, id: [1; 16], created: 0 };
+    known.create("file", &create).unwrap();
+    let volume = known.open("file", &Pool::new(1 << 20)).unwrap();
+    let (block, content) = (volume.block.clone(), volume.content.clone());
+    Shelved::shelf(vec![ShareVolume { name: "file".into(), block, content, read_only: false }])
+}
+
+/// The piece of this number.
+fn piece(n: usize) -> Bytes {
+    Bytes::from(vec![b'a' + n as u8; PIECE])
+}
+
+fn place(n: usize) -> u64 {
+    (n * PIECE) as u64
+}
+
+#[test]
+fn each_request_gets_its_own_answer_in_whatever_order_they_come() {
+    each_late(async |late| {
+        let file = late.vfs.open(late.node, true).await.unwrap();
+        let write = async |n: usize| file.write(place(n), &[piece(n)]).await;
+        try_join_all((0..PIECES).map(write)).await.unwrap();
+        let answers = Mutex::new(Vec::new());
+        let back = async |n: usize| {
+            let found = read(&file, place(n), PIECE).await;
+            answers.lock().unwrap().push(n);
+            found
+        };
+        for (n, found) in join_all((0..PIECES).map(back)).await.into_iter().enumerate() {
+            assert!(found == piece(n), "piece {n} of {}", late.what);
+        }
+        assert!(!answers.into_inner().unwrap().is_sorted(), "nothing was overtaken: the wrapper tests nothing");
+        file.sync().await.unwrap();
+        assert!(!file.is_unflushed());
+    });
+}
+
+#[test]
+fn a_failure_is_told_and_changes_nothing() {
+    each_late(async |late| {
+        let file = late.vfs.open(late.node, true).await.unwrap();
+        let other = late.vfs.open(late.node, true).await.unwrap();
+        file.write(0, &[piece(0)]).await.unwrap();
+        file.sync().await.unwrap();
+        let size = file.len().await.unwrap();
+        late.fails.store(true, Ordering::SeqCst);
+        let data = piece(1);
+        refused!(file.read(0, 10).data().await, Error::Io(_));
+        refused!(file.write(0, std::slice::from_ref(&data)).await, Error::Io(_));
+        refused!(file.append::<Error>(&data, |_| Ok(())).await, Error::Io(_));
+        refused!(file.allocate(0, SIZE, false).await, Error::Io(_));
+        refused!(file.punch_hole(0, 4096).await, Error::Io(_));
+        refused!(file.zero_range(0, 4096).await, Error::Io(_));
+        refused!(file.data_ranges(0, SIZE, 10).await, Error::Io(_));
+        refused!(file.copy_from(0, &other, 4, 10).await, Error::Io(_));
+        refused!(file.exchange(data.clone(), 10).await, Error::Io(_));
+        refused!(file.len().await, Error::Io(_));
+        assert_eq!(late.vfs.failed_flushes(), 0);
+        refused!(file.sync().await, Error::Io(_));
+        assert_eq!(late.vfs.failed_flushes(), u64::from(late.flushes));
+        // What failed may have written a part.
+        assert_eq!(file.is_unflushed(), late.flushes);
+        late.fails.store(false, Ordering::SeqCst);
+        assert_eq!(file.len().await.unwrap(), size);
+        assert!(read(&file, 0, PIECE).await == piece(0), "{} has changed", late.what);
+        file.write(0, &[data]).await.unwrap();
+        file.sync().await.unwrap();
+        assert!(!file.is_unflushed());
+        assert!(read(&file, 0, PIECE).await == piece(1));
+    });
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_keeps_nobody_else_waiting() {
+    each_late(async |late| {
+        let file = late.vfs.open(late.node, true).await.unwrap();
+        file.write(0, &[piece(0)]).await.unwrap();
+        assert!(file.write(0, &[piece(1)]).now_or_never().is_none());
+        assert!(file.sync().now_or_never().is_none());
+        assert!(read(&file, 0, PIECE).await == piece(0), "it had not arrived");
+        file.sync().await.unwrap();
+        file.write(0, &[piece(2)]).await.unwrap();
+        assert!(read(&file, 0, PIECE).await == piece(2));
+        assert_eq!(late.vfs.failed_flushes(), 0);
+    });
+}
