@@ -136,7 +136,7 @@ impl Source {
         // The bitmap first: a state that knows the destination relies on it.
         self.persist_bitmaps().await?;
         self.persist(|_| ()).await?;
-        self.changed.notify();
+        self.settle();
         Ok(n)
     }
 
@@ -145,7 +145,7 @@ impl Source {
         self.core().peer(n)?;
         self.persist(|state| take(&mut state.peers, n)).await?;
         take(&mut self.core().peers, n);
-        self.changed.notify();
+        self.settle();
         self.log.changed.notify();
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Source {
         }
         self.persist(|state| numbers.iter().for_each(|n| take(&mut state.peers, *n))).await?;
         numbers.iter().for_each(|n| take(&mut self.core().peers, *n));
-        self.changed.notify();
+        self.settle();
         self.log.changed.notify();
         Ok(names)
     }
@@ -195,7 +195,7 @@ impl Source {
                 partner.phase = Phase::WaitingForDestination;
             }
         }
-        self.changed.notify();
+        self.settle();
         self.log.changed.notify();
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Source {
             let command = command(&mut core)?;
             session.waiting().push_back(command);
         }
-        self.changed.notify();
+        self.settle();
         Ok(())
     }
 
@@ -308,7 +308,7 @@ impl Source {
                     }
                 }
             }
-            self.changed.notify();
+            self.settle();
         }
     }
 
@@ -411,7 +411,7 @@ impl Source {
         };
         self.persist(begin).await?;
         self.core().halted = None;
-        self.changed.notify();
+        self.settle();
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl Source {
         self.space.be_patient(false);
         self.core().closing = true;
         self.core().quiet = true;
-        self.changed.notify();
+        self.settle();
         self.log.changed.notify();
         let idle = self.changed.until(|| {
             let core = self.core();
