@@ -1,15 +1,15 @@
 //! The queue pair: work in, completions out; the device moves the bytes.
 //!
-//! What: `post` hands work to the device at once where it can; a payload that must be read from a file, and work beyond
-//! the send queue's depth, waits in order for `poll`. Spec: RFC 5040 5 (ordering), 8 (errors end the connection);
-//! ibv_post_send(3), ibv_poll_cq(3).
-//! Owns: posted buffers, regions, the device's queue pair. Does not: set connections up (see `setup`).
+//! `post` hands work to the device at once if it can; a payload that must be read from a file, and work beyond the send
+//! queue's depth, wait in order for `poll`. See RFC 5040 5 (ordering) and 8 (errors end the connection),
+//! ibv_post_send(3), ibv_poll_cq(3). It owns posted buffers, regions and the device's queue pair. `setup` sets
+//! connections up.
 //!
-//! Operation: everything is posted signalled, so that the device's queue is known; successes that nobody asked for are
-//! dropped here. A core that is awake polls the completion queue; before it sleeps it arms the event. A task of
-//! the connection takes the connection manager's events, and drives a dropped queue pair until its Sends are out.
-//! Buffers: receive buffers, regions and sinks of Reads are windows while the device may write them.
-//! Errors: every end goes through `end`, which destroys the device's queue pair; only then are buffers let go.
+//! All work is posted signalled, so that the fill of the device's queue is known; completions that nobody asked for are
+//! dropped here. An awake core polls the completion queue; before it sleeps it arms the event. One task per connection
+//! takes the connection manager's events, and drives a dropped queue pair until its Sends have been sent. Receive
+//! buffers, regions and sinks of Reads are windows while the device may write them. Every end goes through `end`, which
+//! destroys the device's queue pair; buffers are released only after that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ use crate::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work, WorkError,
 };
 
-/// What set-up has made.
+/// The objects that set-up has made.
 pub(super) struct Parts {
     pub(super) peer: Peer,
     pub(super) qp: Arc<Qp>,
@@ -51,7 +51,7 @@ pub(super) struct Parts {
     pub(super) close_timeout: Duration,
 }
 
-/// A queue pair that has not been started; receives can be posted.
+/// A queue pair before its start; receives can be posted.
 pub(super) struct Unconnected(Rc<Inner>);
 
 /// A connected queue pair; dropping it closes the connection.
@@ -65,7 +65,7 @@ struct Inner {
     user: Cell<Option<Waker>>,
     /// The task of the connection.
     attendant: Cell<Option<Waker>>,
-    /// The user has dropped it.
+    /// The user has dropped the queue pair.
     orphaned: Cell<bool>,
     state: RefCell<Queues>,
 }
@@ -120,7 +120,7 @@ impl Unconnected {
         &self.0.events
     }
 
-    /// The connection is there: takes its limits and starts what listens for its news.
+    /// The connection is established: takes its limits and starts the listeners for events.
     pub(super) fn start(self, ird: u16, ord: u16) -> io::Result<Rc<RnicQueuePair>> {
         let inner = self.0;
         let state = &mut *inner.state.borrow_mut();
@@ -134,7 +134,7 @@ impl Unconnected {
     }
 }
 
-/// The part of a queue pair that the core's loop asks for news.
+/// The part of a queue pair that the core's loop polls for completions.
 struct Lookout(Weak<Inner>);
 
 impl Poller for Lookout {
@@ -149,11 +149,11 @@ impl Poller for Lookout {
     }
 
     fn after_sleep(&self) {
-        // An event that comes while the core is awake is taken by the connection's task.
+        // The connection's task takes an event that comes while the core is awake.
     }
 }
 
-/// Takes the events of the completion queue, the connection manager and the device, keeps time, and looks after a
+/// Takes the events of the completion queue, the connection manager and the device, watches deadlines, and serves a
 /// dropped queue pair.
 async fn attend(inner: Rc<Inner>, bell: Readable<Arc<Cq>>) {
     let mut timer: Option<(Time, LocalBoxFuture<'static, ()>)> = None;
@@ -179,7 +179,7 @@ async fn attend(inner: Rc<Inner>, bell: Readable<Arc<Cq>>) {
                 continue;
             }
             if inner.orphaned.get() {
-                // Nobody else asks; what comes out is for nobody.
+                // Nobody else polls; the completions are discarded.
                 let mut nobody = Vec::new();
                 while let Poll::Ready(Ok(())) = inner.poll(cx, &mut nobody) {
                     nobody.clear();
@@ -219,7 +219,7 @@ impl Inner {
         }
     }
 
-    /// Takes completions; true when that woke the user.
+    /// Takes completions; true if that woke the user.
     fn look(&self) -> bool {
         let Some(user) = self.user.take() else { return false };
         let news = {
@@ -251,7 +251,7 @@ impl Inner {
         }
     }
 
-    // ---- news of the device and the connection manager ----
+    // ---- events of the device and the connection manager ----
 
     fn answer_bell(&self, cq: &Cq) {
         if let Err(e) = cq.silence() {
@@ -276,7 +276,7 @@ impl Inner {
             RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
                 Disconnect::Lost(io::Error::from_raw_os_error(event.status.saturating_neg()).kind())
             }
-            // Addresses that changed, the end of the time that a dead connection waits.
+            // Changed addresses, and the end of the wait of a closed connection.
             _ => return,
         };
         self.end_now(reason);
@@ -304,9 +304,9 @@ impl Inner {
         self.wake_user();
     }
 
-    // ---- work on its way out ----
+    // ---- outgoing work ----
 
-    /// Takes completions and hands on what waits. `cx` is there when a payload can be waited for.
+    /// Takes completions and hands on waiting work. `cx` is given when a payload can be waited for.
     fn advance(&self, state: &mut Queues, mut cx: Option<&mut Context<'_>>) {
         loop {
             state.take_completions();
@@ -317,11 +317,11 @@ impl Inner {
                 return;
             }
             match state.hand_on(cx.as_deref_mut()) {
-                // What was handed on may have completed, and there may be room again.
+                // The work handed on may have completed, and there may be room again.
                 Ok(true) => {}
                 Ok(false) => break,
                 Err((id, Stop::Refused(e))) => {
-                    tracing::debug!("the device takes no work: {e}");
+                    tracing::debug!("the device accepts no work: {e}");
                     state.fail(id, WorkError::Flushed);
                     state.flushed();
                     break;
@@ -345,7 +345,7 @@ impl Inner {
 
     fn end(&self, state: &mut Queues, reason: Disconnect) {
         let Some(line) = state.line.as_ref() else { return };
-        // What the device knows counts more than that the connection went with it.
+        // A report of the device explains more than the loss of the connection that it caused.
         line.watch.collect();
         let report = line.watch.fault.report();
         state.take_completions();
@@ -355,7 +355,7 @@ impl Inner {
             Some(told) if reason != Disconnect::Local => told,
             _ => reported.filter(|_| unexplained).unwrap_or(reason),
         };
-        tracing::debug!(peer = %self.peer, %reason, "rnic connection ends");
+        tracing::debug!(peer = %self.peer, %reason, "rnic connection ended");
         if let Some(Line { watch, _poller, qp, .. }) = state.line.take() {
             if let Err(e) = qp.disconnect() {
                 tracing::debug!("rdma_disconnect: {e}");
@@ -363,7 +363,7 @@ impl Inner {
             state.take_completions_of(&qp);
             drop((watch, _poller));
             debug_assert_eq!(Arc::strong_count(&qp), 1, "set-up has let go of it");
-            // From here on the device touches nothing of ours, and nobody reaches our regions.
+            // From here on the device accesses none of our memory, and nobody can reach our regions.
             drop(qp);
         }
         state.flush();
@@ -384,7 +384,7 @@ impl Inner {
             return Poll::Ready(Err(reason.clone()));
         }
         if state.deadline.is_some() {
-            // It keeps the time.
+            // The task watches the deadline.
             self.wake_attendant();
         }
         self.user.set(Some(cx.waker().clone()));
@@ -453,7 +453,7 @@ impl QueuePair for RnicQueuePair {
         self.0.poll(cx, out)
     }
 
-    /// Polling looks at the completion queue itself.
+    /// Polling checks the completion queue itself.
     fn look(&self) {}
 
     fn traffic(&self) -> Traffic {
