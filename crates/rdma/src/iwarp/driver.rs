@@ -112,7 +112,7 @@ impl Link {
                     // The receiving task sees this as the end of the stream.
                     self.stream.shutdown();
                 }
-                // `eof` may have produced output, and the next timeout must be set.
+                // `handle_timeout` may have produced output, and the next timeout must be set.
                 cx.waker().wake_by_ref();
             }
             self.wake_user();

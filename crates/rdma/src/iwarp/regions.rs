@@ -111,8 +111,8 @@ impl Regions {
         }
     }
 
-    /// A tag for the sink of an RDMA Read, which is no region's. The table never uses the same slot and key twice at
-    /// the same time, so a Write cannot be mistaken for a response; their opcodes differ as well.
+    /// A tag for the sink of an RDMA Read, which is no region's. No region has the same slot and key at the same time,
+    /// so a Write cannot be mistaken for a response; their opcodes differ as well.
     pub(super) fn sink_tag(&mut self) -> (u32, u64) {
         let word = self.keys.next();
         (word as u32, base_of(word))

@@ -35,7 +35,7 @@ use responder::{FIRST_CALL_LIMIT, Responder};
 /// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments,
 /// and so for any link's bandwidth; further calls wait, and their client with them.
 const MAX_PULL_BYTES: usize = MAX_BUF;
-/// The fraction of its pool (the stranger's source of memory) that one connection's Reads may hold.
+/// One connection's Reads may hold one in this many bytes of its pool, which is the share of its source address.
 const PULL_PART: usize = 4;
 
 /// What a side offers and accepts.
