@@ -13,7 +13,7 @@
 use weft_wire::ddp::TAGGED_LEN;
 use weft_wire::mpa::{self, CRC_LEN, LENGTH_LEN};
 
-use super::regions::Place;
+use super::regions::RegionPosition;
 
 /// Payloads predicted at a time: half a megabyte.
 pub(super) const GUESSES: usize = 8;
@@ -23,7 +23,7 @@ const MAX_GAP: usize = 3 + CRC_LEN + LENGTH_LEN + TAGGED_LEN;
 /// A guess about what follows the payload that is being received.
 pub(super) struct Plan {
     /// Where the first predicted payload would go.
-    pub(super) place: Place,
+    pub(super) place: RegionPosition,
     /// Bytes between two payloads.
     pub(super) gap: usize,
     /// Lengths of the predicted payloads.
@@ -37,7 +37,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Predicts what follows a payload of `payload` bytes in an FPDU of `ulpdu`, with `room` bytes of the region behind
     /// it.
-    pub(super) fn new(place: Place, ulpdu: u16, payload: usize, mut room: usize) -> Option<Plan> {
+    pub(super) fn new(place: RegionPosition, ulpdu: u16, payload: usize, mut room: usize) -> Option<Plan> {
         let gap = mpa::trailer_len(ulpdu).saturating_add(LENGTH_LEN + TAGGED_LEN);
         let mut plan = Plan { place, gap, lens: [0; GUESSES], count: 0, full: false };
         for len in &mut plan.lens {
@@ -53,7 +53,7 @@ impl Plan {
     }
 
     /// Where predicted payload `i` would go.
-    pub(super) fn place_of(&self, i: usize) -> Place {
+    pub(super) fn place_of(&self, i: usize) -> RegionPosition {
         self.place.advanced(self.lens.iter().take(i).sum())
     }
 

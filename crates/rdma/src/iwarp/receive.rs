@@ -28,7 +28,7 @@ use self::marked::Marked;
 use self::ring::Ring;
 use super::ahead::{GUESSES, Gaps, NO_GAPS, Plan};
 use super::connection::{Connection, PendingRead, State};
-use super::regions::{Place, Regions};
+use super::regions::{RegionPosition, Regions};
 use super::setup::{Agreed, Role};
 use super::terminate::{Fault, Refused};
 use crate::verbs::{Done, Stag, add, tally};
@@ -167,7 +167,7 @@ enum Target {
     /// There is no payload, or nobody looks at it.
     Nowhere,
     /// A region that the peer may write.
-    Region(Place),
+    Region(RegionPosition),
     /// The buffer of the oldest pending Read, from this byte.
     Sink(usize),
     /// The oldest receive buffer, from this byte.

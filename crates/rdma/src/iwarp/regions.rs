@@ -63,16 +63,16 @@ impl AsRef<[u8]> for Shared {
 
 /// A checked position in a region for the payload of a Write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RegionPosition {
     stag: Stag,
     /// First byte in the region's buffer.
     offset: usize,
 }
 
-impl Place {
+impl RegionPosition {
     /// The position `by` bytes further on.
-    pub(super) fn advanced(self, by: usize) -> Place {
-        Place { offset: self.offset.saturating_add(by), ..self }
+    pub(super) fn advanced(self, by: usize) -> RegionPosition {
+        RegionPosition { offset: self.offset.saturating_add(by), ..self }
     }
 }
 
@@ -177,18 +177,18 @@ impl Regions {
     }
 
     /// Checks a Write of `len > 0` bytes at `to`, in the order of RFC 5041 7.1.
-    pub(super) fn admit_write(&mut self, stag: u32, to: u64, len: usize) -> Result<Place, Fault> {
+    pub(super) fn admit_write(&mut self, stag: u32, to: u64, len: usize) -> Result<RegionPosition, Fault> {
         let region = self.live(Stag(stag)).ok_or(Fault::InvalidStag)?;
         if !matches!(region.memory, Memory::Writable(_)) {
             return Err(Fault::Access);
         }
         let offset = region.range(to, len, Fault::Bounds, Fault::Wrap)?;
-        Ok(Place { stag: Stag(stag), offset })
+        Ok(RegionPosition { stag: Stag(stag), offset })
     }
 
     /// The bytes of an admitted position, from its byte `at` on. The region may have gone since the position was
     /// admitted.
-    pub(super) fn place(&mut self, place: Place, at: usize, len: usize) -> Result<&mut [u8], Fault> {
+    pub(super) fn place(&mut self, place: RegionPosition, at: usize, len: usize) -> Result<&mut [u8], Fault> {
         let region = self.live(place.stag).ok_or(Fault::InvalidStag)?;
         let Memory::Writable(buf) = &mut region.memory else { return Err(Fault::Access) };
         let start = place.advanced(at).offset;
@@ -201,12 +201,12 @@ impl Regions {
     }
 
     /// Whether a position lies in a fill region.
-    pub(super) fn is_fill(&mut self, place: Place) -> bool {
+    pub(super) fn is_fill(&mut self, place: RegionPosition) -> bool {
         self.live(place.stag).is_some_and(|region| region.fill.is_some())
     }
 
     /// The bytes of an admitted position have arrived, up to byte `end`.
-    pub(super) fn filled(&mut self, place: Place, end: usize) {
+    pub(super) fn filled(&mut self, place: RegionPosition, end: usize) {
         if let Some(high) = self.live(place.stag).and_then(|region| region.fill.as_mut()) {
             *high = (*high).max(place.advanced(end).offset);
         }
@@ -214,7 +214,7 @@ impl Regions {
 
     /// The unwritten bytes of a fill region behind byte `at` of a position, whose content does not matter; empty for
     /// other regions.
-    pub(super) fn unfilled(&mut self, place: Place, at: usize) -> &mut [u8] {
+    pub(super) fn unfilled(&mut self, place: RegionPosition, at: usize) -> &mut [u8] {
         let start = place.advanced(at).offset;
         match self.live(place.stag) {
             Some(Region { memory: Memory::Writable(buf), fill: Some(high), .. }) if *high <= start => {
