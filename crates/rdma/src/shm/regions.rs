@@ -250,7 +250,7 @@ pub(super) struct Reach {
 
 /// What an entry of the peer's table allows: a range of one of its slabs. It is not yet checked against that slab.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SlabPosition {
     pub(super) slab: u32,
     pub(super) offset: u64,
 }
@@ -290,7 +290,7 @@ impl Reach {
         segment: Segment,
         len: usize,
         access: Access,
-    ) -> Result<(Inside<'_>, Place), Denied> {
+    ) -> Result<(Inside<'_>, SlabPosition), Denied> {
         let inside = self.enter(hazard_of(segment.stag))?;
         let entry = entry_of(&self.regions, segment.stag);
         let [state, range, start, _] = entry.ok_or(Denied::Refused(Refusal::InvalidStag))?;
@@ -308,7 +308,7 @@ impl Reach {
             return Err(Denied::Refused(Refusal::Bounds));
         }
         let offset = start.checked_add(segment.offset).ok_or(Denied::Refused(Refusal::Bounds))?;
-        Ok((inside, Place { slab, offset }))
+        Ok((inside, SlabPosition { slab, offset }))
     }
 
     /// Send with Invalidate: ends our rights to a region of the peer. False when there is no such region.
