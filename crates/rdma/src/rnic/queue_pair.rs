@@ -30,7 +30,7 @@ use super::cm::{EventChannel, Qp};
 use super::faults::Watch;
 use super::memory::{Local, NotReleased, Regions};
 use super::objects::Cq;
-use super::queues::{Line, Queues, Stop};
+use super::queues::{DeviceSide, Queues, Stop};
 use super::requests::check;
 use super::status;
 use crate::{
@@ -73,12 +73,12 @@ struct Inner {
 impl Unconnected {
     pub(super) fn new(parts: Parts) -> Unconnected {
         let Parts { qp, peer, watch, events, local, regions, pool, caps, send_pieces, close_timeout } = parts;
-        let line = Line { watch, _poller: None, armed: false, qp };
+        let device = DeviceSide { watch, _poller: None, armed: false, qp };
         let state = Queues {
             pool,
             send_pieces,
             caps,
-            line: Some(line),
+            device: Some(device),
             ended: None,
             reason: None,
             deadline: None,
@@ -125,9 +125,9 @@ impl Unconnected {
         let inner = self.0;
         let state = &mut *inner.state.borrow_mut();
         (state.caps.ird, state.caps.ord) = (ird, ord);
-        if let Some(line) = &mut state.line {
-            let bell = Readable::new(line.qp.cq().clone())?;
-            line._poller = Some(rt::register_poller(Rc::new(Lookout(Rc::downgrade(&inner)))));
+        if let Some(device) = &mut state.device {
+            let bell = Readable::new(device.qp.cq().clone())?;
+            device._poller = Some(rt::register_poller(Rc::new(Lookout(Rc::downgrade(&inner)))));
             rt::spawn(attend(inner.clone(), bell)).detach();
         }
         Ok(Rc::new(RnicQueuePair(inner.clone())))
@@ -238,12 +238,12 @@ impl Inner {
 
     fn arm(&self) {
         let state = &mut *self.state.borrow_mut();
-        let Some(line) = &mut state.line else { return };
-        if line.armed {
+        let Some(device) = &mut state.device else { return };
+        if device.armed {
             return;
         }
-        match line.qp.cq().arm() {
-            Ok(()) => line.armed = true,
+        match device.qp.cq().arm() {
+            Ok(()) => device.armed = true,
             Err(e) => {
                 tracing::warn!("arming a completion queue: {e}");
                 state.reason.get_or_insert(Disconnect::Lost(e.kind()));
@@ -257,8 +257,8 @@ impl Inner {
         if let Err(e) = cq.silence() {
             return self.end_now(Disconnect::Lost(e.kind()));
         }
-        if let Some(line) = &mut self.state.borrow_mut().line {
-            line.armed = false;
+        if let Some(device) = &mut self.state.borrow_mut().device {
+            device.armed = false;
         }
         self.look();
     }
@@ -285,9 +285,9 @@ impl Inner {
     fn take_report(&self, cx: &Context<'_>) {
         let report = {
             let state = self.state.borrow();
-            let Some(line) = &state.line else { return };
-            line.watch.fault.wake(cx.waker());
-            line.watch.fault.report()
+            let Some(device) = &state.device else { return };
+            device.watch.fault.wake(cx.waker());
+            device.watch.fault.report()
         };
         if let Some(report) = report {
             self.end_now(status::of_report(report));
@@ -313,7 +313,7 @@ impl Inner {
             if let Some(reason) = state.reason.take() {
                 return self.end(state, reason);
             }
-            if state.line.is_none() {
+            if state.device.is_none() {
                 return;
             }
             match state.hand_on(cx.as_deref_mut()) {
@@ -344,10 +344,10 @@ impl Inner {
     // ---- the end ----
 
     fn end(&self, state: &mut Queues, reason: Disconnect) {
-        let Some(line) = state.line.as_ref() else { return };
+        let Some(device) = state.device.as_ref() else { return };
         // A report of the device explains more than the loss of the connection that it caused.
-        line.watch.collect();
-        let report = line.watch.fault.report();
+        device.watch.collect();
+        let report = device.watch.fault.report();
         state.take_completions();
         let unexplained = matches!(reason, Disconnect::Peer | Disconnect::Lost(_));
         let reported = report.map(status::of_report).filter(|told| !matches!(told, Disconnect::Lost(_)));
@@ -356,7 +356,7 @@ impl Inner {
             _ => reported.filter(|_| unexplained).unwrap_or(reason),
         };
         tracing::debug!(peer = %self.peer, %reason, "rnic connection ended");
-        if let Some(Line { watch, _poller, qp, .. }) = state.line.take() {
+        if let Some(DeviceSide { watch, _poller, qp, .. }) = state.device.take() {
             if let Err(e) = qp.disconnect() {
                 tracing::debug!("rdma_disconnect: {e}");
             }
@@ -407,7 +407,7 @@ impl QueuePair for RnicQueuePair {
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
         let state = &mut *self.0.state.borrow_mut();
-        if state.line.is_none() || state.closing {
+        if state.device.is_none() || state.closing {
             return Err(PostError::Closed);
         }
         state.regions.register(buf, access)
@@ -428,7 +428,7 @@ impl QueuePair for RnicQueuePair {
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
-        if state.line.is_none() || state.closing {
+        if state.device.is_none() || state.closing {
             return Err((PostError::Closed, work));
         }
         if let Work::Recv { id, buf } = work {
@@ -463,7 +463,7 @@ impl QueuePair for RnicQueuePair {
     fn close(&self) {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
-        if state.line.is_none() || std::mem::replace(&mut state.closing, true) {
+        if state.device.is_none() || std::mem::replace(&mut state.closing, true) {
             return;
         }
         state.deadline.get_or_insert((rt::now() + inner.close_timeout, Disconnect::Local));

@@ -35,7 +35,7 @@ pub(super) struct Queues {
     pub(super) send_pieces: usize,
     pub(super) caps: Caps,
     /// The device's side, until the connection ends. Declared, and so dropped, before the memory that it may access.
-    pub(super) line: Option<Line>,
+    pub(super) device: Option<DeviceSide>,
     pub(super) ended: Option<Disconnect>,
     /// Something failed; the reason may be reported soon.
     pub(super) reason: Option<Disconnect>,
@@ -62,7 +62,7 @@ pub(super) struct Queues {
 }
 
 /// In the order in which the fields must be dropped: events find a queue pair by its address.
-pub(super) struct Line {
+pub(super) struct DeviceSide {
     pub(super) watch: Watch,
     pub(super) _poller: Option<PollerGuard>,
     pub(super) armed: bool,
@@ -129,7 +129,7 @@ pub(super) enum Stop {
 
 impl Queues {
     pub(super) fn post_recv(&mut self, id: u64, buf: Buf) -> Result<(), (PostError, Work)> {
-        let Some(line) = &self.line else { return Err((PostError::Closed, Work::Recv { id, buf })) };
+        let Some(device) = &self.device else { return Err((PostError::Closed, Work::Recv { id, buf })) };
         if buf.is_part() {
             return Err((PostError::Misuse("part of a buffer to receive into"), Work::Recv { id, buf }));
         }
@@ -154,7 +154,7 @@ impl Queues {
         };
         let number = RECV | self.first_recv.wrapping_add(self.recvs.len() as u64);
         // SAFETY: `recvs` keeps the window until its completion, or until the queue pair is gone.
-        if let Err(e) = unsafe { line.qp.post_recv(number, piece.sge) } {
+        if let Err(e) = unsafe { device.qp.post_recv(number, piece.sge) } {
             tracing::debug!("the device accepts no receive: {e}");
             return back(window, PostError::Closed);
         }
@@ -164,19 +164,21 @@ impl Queues {
 
     /// Hands one request to the device.
     pub(super) fn fly(&mut self, operation: Operation, flight: Flight) -> Result<(), Stop> {
-        let Some(line) = &self.line else { return Err(Stop::Refused(io::ErrorKind::NotConnected.into())) };
+        let Some(device) = &self.device else {
+            return Err(Stop::Refused(io::ErrorKind::NotConnected.into()));
+        };
         let number = self.first_send.wrapping_add(self.sends.len() as u64);
         let mut pieces: Vec<_> = flight._pieces.iter().map(|piece| piece.sge).collect();
         // SAFETY: the flight holds the memory (shared bytes, or the window of a Read), and `sends` keeps it until its
         // completion, or until the queue pair is gone.
-        unsafe { line.qp.post_send(number, operation, &mut pieces) }.map_err(Stop::Refused)?;
+        unsafe { device.qp.post_send(number, operation, &mut pieces) }.map_err(Stop::Refused)?;
         self.sends.push_back(Some(flight));
         Ok(())
     }
 
     pub(super) fn take_completions(&mut self) {
-        if let Some(line) = &self.line {
-            let qp = line.qp.clone();
+        if let Some(device) = &self.device {
+            let qp = device.qp.clone();
             self.take_completions_of(&qp);
         }
     }
