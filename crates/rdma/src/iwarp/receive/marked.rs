@@ -34,7 +34,7 @@ pub(super) struct Marked {
 }
 
 /// The position of an FPDU that has arrived completely.
-struct Whole {
+struct CompleteFpdu {
     /// A marker precedes it.
     has_lead: bool,
     /// Its length without markers.
@@ -68,8 +68,8 @@ impl Marked {
 
     /// Moves the next FPDU to the ring, if it has arrived completely.
     pub(super) fn next(&mut self, ring: &mut Ring) -> Result<bool, Fault> {
-        let Some(whole) = self.whole() else { return Ok(false) };
-        let raw = self.bytes.split_at(whole.raw).0;
+        let Some(fpdu) = self.complete_fpdu() else { return Ok(false) };
+        let raw = self.bytes.split_at(fpdu.raw).0;
         // The CRC is checked first: nothing that does not match is interpreted.
         if self.crc {
             let (covered, field) = raw.split_last_chunk::<CRC_LEN>().ok_or(Fault::Framing)?;
@@ -80,11 +80,11 @@ impl Marked {
             }
         }
         let (mut rest, mut until) = (raw, self.until);
-        if whole.has_lead {
+        if fpdu.has_lead {
             rest = behind_marker(rest, 0)?;
             until = BETWEEN;
         }
-        let mut left = whole.len;
+        let mut left = fpdu.len;
         // Stream bytes since the length field, including markers: the value of FPDUPTR.
         let mut since = 0usize;
         loop {
@@ -101,12 +101,12 @@ impl Marked {
             until = BETWEEN;
         }
         self.until = until;
-        self.bytes.copy_within(whole.raw..self.len, 0);
-        self.len = self.len.saturating_sub(whole.raw);
+        self.bytes.copy_within(fpdu.raw..self.len, 0);
+        self.len = self.len.saturating_sub(fpdu.raw);
         Ok(true)
     }
 
-    fn whole(&self) -> Option<Whole> {
+    fn complete_fpdu(&self) -> Option<CompleteFpdu> {
         let has_lead = self.until == 0;
         let (lead, before) = if has_lead { (MARKER_LEN, BETWEEN) } else { (0, self.until) };
         // Markers and FPDUs are multiples of four, so no marker splits the length field.
@@ -115,7 +115,7 @@ impl Marked {
         // A marker directly after the last byte belongs to the next FPDU.
         let inside = len.saturating_sub(before).div_ceil(BETWEEN);
         let raw = lead.saturating_add(len).saturating_add(inside.saturating_mul(MARKER_LEN));
-        (self.len >= raw).then_some(Whole { has_lead, len, raw })
+        (self.len >= raw).then_some(CompleteFpdu { has_lead, len, raw })
     }
 }
 
