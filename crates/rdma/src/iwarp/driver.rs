@@ -162,7 +162,7 @@ impl Link {
     }
 
     /// [`Link::try_receive`] for a user about to poll, who will send the resulting output itself and need not be woken.
-    fn look(&self) {
+    fn receive_for_poll(&self) {
         let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Poll::Pending
@@ -462,7 +462,7 @@ impl QueuePair for Handle {
     }
 
     fn look(&self) {
-        self.0.look();
+        self.0.receive_for_poll();
     }
 
     fn traffic(&self) -> Traffic {

@@ -139,13 +139,13 @@ struct Lookout(Weak<Inner>);
 
 impl Poller for Lookout {
     fn poll(&self) -> bool {
-        self.0.upgrade().is_some_and(|inner| inner.look())
+        self.0.upgrade().is_some_and(|inner| inner.reap())
     }
 
     fn before_sleep(&self) -> bool {
         let Some(inner) = self.0.upgrade() else { return true };
         inner.arm();
-        !inner.look()
+        !inner.reap()
     }
 
     fn after_sleep(&self) {
@@ -220,7 +220,7 @@ impl Inner {
     }
 
     /// Takes completions; true if that woke the user.
-    fn look(&self) -> bool {
+    fn reap(&self) -> bool {
         let Some(user) = self.user.take() else { return false };
         let news = {
             let state = &mut *self.state.borrow_mut();
@@ -260,7 +260,7 @@ impl Inner {
         if let Some(device) = &mut self.state.borrow_mut().device {
             device.armed = false;
         }
-        self.look();
+        self.reap();
     }
 
     fn take_cm_event(&self) {

@@ -44,7 +44,7 @@ impl Moderated {
     }
 
     /// Sends a pending ring if the peer sleeps: called in each turn of the core's loop.
-    pub(super) fn look(&self) {
+    pub(super) fn ring_if_owed(&self) {
         if self.owed.get() {
             self.settle();
         }
@@ -58,7 +58,7 @@ impl Moderated {
 
 impl Drop for Moderated {
     fn drop(&mut self) {
-        self.look();
+        self.ring_if_owed();
     }
 }
 
@@ -87,9 +87,9 @@ mod tests {
             peer.announce();
             moderated.news();
             assert!(!bell.silence().unwrap(), "too soon");
-            moderated.look();
+            moderated.ring_if_owed();
             assert!(bell.silence().unwrap(), "but the loop settles it");
-            moderated.look();
+            moderated.ring_if_owed();
             assert!(!bell.silence().unwrap(), "once");
         })
         .unwrap();
@@ -105,7 +105,7 @@ mod tests {
             peer.announce();
             moderated.news();
             peer.awake();
-            moderated.look();
+            moderated.ring_if_owed();
             assert!(!bell.silence().unwrap());
             peer.announce();
             moderated.news();

@@ -140,7 +140,7 @@ impl Inbox {
 
 impl Poller for Inbox {
     fn poll(&self) -> bool {
-        self.their_bell.look();
+        self.their_bell.ring_if_owed();
         self.news.borrow().has_news() && self.wake()
     }
 
@@ -543,7 +543,7 @@ impl QueuePair for ShmQueuePair {
 
     /// Polling checks the ring itself; only pending bells of this side are left.
     fn look(&self) {
-        self.0.inbox.their_bell.look();
+        self.0.inbox.their_bell.ring_if_owed();
     }
 
     fn traffic(&self) -> Traffic {
