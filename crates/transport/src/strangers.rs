@@ -63,7 +63,7 @@ impl Deadlines {
     }
 
     /// Why the connection must end, if it must.
-    pub fn look(&mut self, now: Time, progress: Progress) -> Option<&'static str> {
+    pub fn check(&mut self, now: Time, progress: Progress) -> Option<&'static str> {
         if progress.stranger.is_some_and(|limit| now.since(self.born) >= limit) {
             return Some("a log-on or a first call");
         }
@@ -104,33 +104,33 @@ mod tests {
     fn a_stranger_has_so_long_and_a_known_peer_for_ever() {
         let mut deadlines = Deadlines::new(at(0));
         let idle = Progress { stranger: Some(FIRST_CALL), waits_inside: false, bytes: 0, messages: 0 };
-        assert_eq!(deadlines.look(at(29), idle), None);
-        assert!(deadlines.look(at(30), idle).is_some());
-        assert_eq!(deadlines.look(at(1 << 30), Progress { stranger: None, ..idle }), None);
+        assert_eq!(deadlines.check(at(29), idle), None);
+        assert!(deadlines.check(at(30), idle).is_some());
+        assert_eq!(deadlines.check(at(1 << 30), Progress { stranger: None, ..idle }), None);
     }
 
     #[test]
     fn a_begun_message_keeps_a_rate() {
         let mut deadlines = Deadlines::new(at(0));
         let rate = MIN_RATE * KNOWN_WINDOW.as_secs();
-        assert_eq!(deadlines.look(at(5), inside(1)), None);
-        assert_eq!(deadlines.look(at(64), inside(1)), None, "not yet");
-        assert_eq!(deadlines.look(at(65), inside(1 + rate)), None, "fast enough");
-        assert!(deadlines.look(at(125), inside(rate + rate)).is_some(), "a byte too slow");
+        assert_eq!(deadlines.check(at(5), inside(1)), None);
+        assert_eq!(deadlines.check(at(64), inside(1)), None, "not yet");
+        assert_eq!(deadlines.check(at(65), inside(1 + rate)), None, "fast enough");
+        assert!(deadlines.check(at(125), inside(rate + rate)).is_some(), "a byte too slow");
         // The period starts again with another message, and after a wait for our own memory.
         let mut deadlines = Deadlines::new(at(0));
-        assert_eq!(deadlines.look(at(5), inside(1)), None);
-        assert_eq!(deadlines.look(at(70), Progress { messages: 1, ..inside(2) }), None);
-        assert_eq!(deadlines.look(at(71), Progress { waits_inside: false, ..inside(2) }), None);
-        assert_eq!(deadlines.look(at(200), Progress { messages: 1, ..inside(2) }), None);
+        assert_eq!(deadlines.check(at(5), inside(1)), None);
+        assert_eq!(deadlines.check(at(70), Progress { messages: 1, ..inside(2) }), None);
+        assert_eq!(deadlines.check(at(71), Progress { waits_inside: false, ..inside(2) }), None);
+        assert_eq!(deadlines.check(at(200), Progress { messages: 1, ..inside(2) }), None);
     }
 
     #[test]
     fn strangers_have_a_shorter_window() {
         let mut deadlines = Deadlines::new(at(0));
         let stranger = Progress { stranger: Some(LOGON), ..inside(9) };
-        assert_eq!(deadlines.look(at(5), stranger), None);
-        assert_eq!(deadlines.look(at(10), stranger), None);
-        assert!(deadlines.look(at(15), stranger).is_some());
+        assert_eq!(deadlines.check(at(5), stranger), None);
+        assert_eq!(deadlines.check(at(10), stranger), None);
+        assert!(deadlines.check(at(15), stranger).is_some());
     }
 }

@@ -223,7 +223,7 @@ impl<F: Framing> Inner<F> {
                 bytes,
                 messages,
             };
-            if let Some(late) = watch.deadlines.look(rt::now(), progress) {
+            if let Some(late) = watch.deadlines.check(rt::now(), progress) {
                 return Poll::Ready(late);
             }
             self.watched.set(progress.stranger.is_some() || progress.waits_inside);

@@ -60,7 +60,7 @@ pub async fn accept(
         // Bytes of a partial first call stay in the socket, and less than a probe never counts as progress.
         let begun = matches!(stream.peek(&mut [0]).now_or_never(), Some(Ok(1)));
         let progress = Progress { stranger: Some(terms.limit), waits_inside: begun, bytes: 0, messages: 0 };
-        if let Some(late) = deadlines.look(rt::now(), progress) {
+        if let Some(late) = deadlines.check(rt::now(), progress) {
             return Err(Error::TimedOut(late));
         }
     };
@@ -236,7 +236,7 @@ impl Inner {
         let now = rt::now();
         if self.next_look.get() + TICK <= now {
             // Nobody has read from the channel for a while, so its peer could not continue.
-            self.look(now, false)?;
+            self.check_deadlines(now, false)?;
         }
         poll_fn(|cx| {
             loop {
@@ -255,7 +255,7 @@ impl Inner {
                 });
                 ready!(sleep.as_mut().poll(cx));
                 tick = None;
-                self.look(rt::now(), true)?;
+                self.check_deadlines(rt::now(), true)?;
             }
         })
         .await
@@ -267,7 +267,7 @@ impl Inner {
         !receiver.raw.is_empty() || !receiver.message.is_empty() || self.link.is_inside_record()
     }
 
-    fn look(&self, now: Time, reading: bool) -> Result<(), Error> {
+    fn check_deadlines(&self, now: Time, reading: bool) -> Result<(), Error> {
         self.next_look.set(now + TICK);
         let progress = Progress {
             stranger: (!self.known.get()).then_some(self.terms.limit),
@@ -275,7 +275,7 @@ impl Inner {
             bytes: self.link.received_bytes(),
             messages: self.receiver.borrow().messages,
         };
-        let late = self.deadlines.borrow_mut().look(now, progress);
+        let late = self.deadlines.borrow_mut().check(now, progress);
         late.map_or(Ok(()), |late| Err(Error::TimedOut(late)))
     }
 
