@@ -270,7 +270,8 @@ impl Channel for Datagram {
         let Some(outgoing) = self.bounded(outgoing) else { return Sending::answered(Ok(())) };
         count(&self.sent, length(&outgoing));
         let (socket, addr, pool) = (self.socket.clone(), self.addr, self.pool.clone());
-        let mut sending = Box::pin(async move { put(&socket, &whole(outgoing, &pool).await?, addr).await });
+        let mut sending =
+            Box::pin(async move { put(&socket, &contiguous(outgoing, &pool).await?, addr).await });
         match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(sent) => Sending::answered(sent),
             // A file must be read, or the socket is full. It is sent whether or not somebody waits for it; UDP reports
@@ -328,7 +329,7 @@ fn length(outgoing: &Outgoing) -> usize {
 }
 
 /// The message as one buffer of at most [`MAX_MESSAGE`] bytes.
-async fn whole(outgoing: Outgoing, pool: &Pool) -> Result<BytesMut, Error> {
+async fn contiguous(outgoing: Outgoing, pool: &Pool) -> Result<BytesMut, Error> {
     let mut message = BytesMut::new();
     let mut parts = outgoing.parts;
     if let Some(source) = outgoing.source {
