@@ -24,7 +24,7 @@ const TURN_TICKS: u64 = 2_000_000;
 /// The most polls that a task gives way for, after a turn of as many times the limit.
 const MOST_ROUNDS: u64 = 64;
 
-struct Turn {
+struct TurnClock {
     /// When the running task was polled; [`NEVER`] if turns do not end.
     began: Cell<u64>,
     /// Changes with every turn.
@@ -38,8 +38,8 @@ struct Turn {
 const NEVER: u64 = u64::MAX;
 
 thread_local! {
-    static TURN: Turn = const {
-        Turn {
+    static TURN: TurnClock = const {
+        TurnClock {
             began: Cell::new(NEVER),
             number: Cell::new(0),
             looks_left: Cell::new(0),
@@ -85,7 +85,7 @@ pub(crate) fn end_simulated() {
     });
 }
 
-impl Turn {
+impl TurnClock {
     /// Ticks since the turn began. Zero if another processor's counter is behind.
     fn lasts(&self) -> u64 {
         ticks().saturating_sub(self.began.get())
@@ -115,7 +115,7 @@ impl Turn {
 /// again.
 #[inline]
 pub fn turn_is_over() -> bool {
-    TURN.with(Turn::is_over)
+    TURN.with(TurnClock::is_over)
 }
 
 /// Ends the turn if it [is over](turn_is_over). A task that polls this beside other futures must call [`turn_is_over`]
