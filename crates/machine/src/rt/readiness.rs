@@ -55,7 +55,7 @@ impl Direction {
 }
 
 #[derive(Default)]
-struct Known {
+struct DescriptorState {
     read: Direction,
     write: Direction,
 }
@@ -63,7 +63,7 @@ struct Known {
 /// The epoll set of a core.
 pub(crate) struct Set {
     epoll: Rc<OwnedFd>,
-    known: RefCell<Slab<Rc<Known>>>,
+    known: RefCell<Slab<Rc<DescriptorState>>>,
     events: RefCell<Vec<Event>>,
 }
 
@@ -127,7 +127,7 @@ impl Set {
 /// A descriptor in the set of its core.
 pub(crate) struct Registered<T: AsFd> {
     fd: T,
-    known: Rc<Known>,
+    known: Rc<DescriptorState>,
     key: usize,
     set: Rc<Set>,
 }
@@ -138,7 +138,7 @@ impl<T: AsFd> Registered<T> {
         let set = CURRENT
             .with_borrow(Clone::clone)
             .ok_or_else(|| io::Error::other("a socket was given to a thread on which no core runs"))?;
-        let known = Rc::new(Known::default());
+        let known = Rc::new(DescriptorState::default());
         known.read.ready.set(true);
         known.write.ready.set(true);
         let key = set.known.borrow_mut().insert(known.clone());
