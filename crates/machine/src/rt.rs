@@ -271,9 +271,9 @@ const _: () = assert!(
 );
 
 /// A place of one kind, held by the call itself, so dropping the future does not free it early.
-struct Place(&'static Kind);
+struct WorkerPlace(&'static Kind);
 
-impl Drop for Place {
+impl Drop for WorkerPlace {
     /// The first in the queue gets it, and only that task is woken.
     fn drop(&mut self) {
         let mut places = self.0.places();
@@ -295,15 +295,15 @@ struct Taking {
 }
 
 impl Future for Taking {
-    type Output = Place;
+    type Output = WorkerPlace;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WorkerPlace> {
         let kind = self.kind;
         let places = &mut *kind.places();
         let Some(number) = self.number else {
             if places.taken < kind.max {
                 places.taken += 1;
-                return Poll::Ready(Place(kind));
+                return Poll::Ready(WorkerPlace(kind));
             }
             self.number = Some(places.waiting.enter(cx.waker().clone()));
             return Poll::Pending;
@@ -312,7 +312,7 @@ impl Future for Taking {
             return Poll::Pending;
         }
         self.number = None;
-        Poll::Ready(Place(kind))
+        Poll::Ready(WorkerPlace(kind))
     }
 }
 
@@ -321,7 +321,7 @@ impl Drop for Taking {
         let Some(number) = self.number else { return };
         let granted = self.kind.places().waiting.leave(number);
         if granted {
-            drop(Place(self.kind));
+            drop(WorkerPlace(self.kind));
         }
     }
 }

@@ -299,10 +299,10 @@ impl FileSystem {
         .await)
     }
 
-    async fn place(self: &Arc<FileSystem>) -> Result<Place, Unanswered> {
+    async fn place(self: &Arc<FileSystem>) -> Result<WorkerPlace, Unanswered> {
         let taken = lock(&PLACES).take(self.number);
         match taken {
-            Taken::Now => return Ok(Place(self.number)),
+            Taken::Now => return Ok(WorkerPlace(self.number)),
             Taken::Full => {}
             Taken::Wait => {
                 let taking = Taking { number: self.number, ticket: None };
@@ -507,9 +507,9 @@ impl Places {
 }
 
 /// A place of a file system, held by the call itself: dropping the future does not free it early.
-struct Place(u64);
+struct WorkerPlace(u64);
 
-impl Drop for Place {
+impl Drop for WorkerPlace {
     fn drop(&mut self) {
         let woken = lock(&PLACES).give(self.0);
         woken.into_iter().for_each(Waker::wake);
@@ -523,9 +523,9 @@ struct Taking {
 }
 
 impl Future for Taking {
-    type Output = Place;
+    type Output = WorkerPlace;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WorkerPlace> {
         let (number, mut woken) = (self.number, Vec::new());
         let mut places = lock(&PLACES);
         let ticket = match self.ticket {
@@ -542,7 +542,7 @@ impl Future for Taking {
         drop(places);
         self.ticket = waits.then_some(ticket);
         woken.into_iter().for_each(Waker::wake);
-        if waits { Poll::Pending } else { Poll::Ready(Place(number)) }
+        if waits { Poll::Pending } else { Poll::Ready(WorkerPlace(number)) }
     }
 }
 
@@ -552,7 +552,7 @@ impl Drop for Taking {
         let granted =
             lock(&PLACES).lanes.get_mut(&self.number).is_some_and(|lane| lane.waiting.leave(ticket));
         if granted {
-            drop(Place(self.number));
+            drop(WorkerPlace(self.number));
         }
     }
 }
