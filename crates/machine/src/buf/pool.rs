@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::arena::{Arena, Mappings, Piece};
 use super::budget::{Budget, ROOT, Wakers};
 use super::cache::Caches;
-use super::waiting::{Place, Waiting};
+use super::waiting::{QueuedRequest, Waiting};
 use super::{Buf, CACHED_ORDERS, MAX_BUF, MIN_BUF, Mapping, order_of};
 
 /// Unidentified peers may hold one in this many of a pool's bytes.
@@ -263,7 +263,7 @@ impl Pool {
         match taken {
             Ok(pieces) => Poll::Ready(pieces),
             Err(id) => {
-                waiting.enter(Place { pool: self.clone(), id, orders: orders.to_vec() });
+                waiting.enter(QueuedRequest { pool: self.clone(), id, orders: orders.to_vec() });
                 Poll::Pending
             }
         }

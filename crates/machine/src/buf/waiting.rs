@@ -7,9 +7,9 @@ use super::Pool;
 /// A request's position in the queue between two polls of it: empty until the request has to wait. Dropping it leaves
 /// the queue and releases what was granted meanwhile, so that the next request is served.
 #[derive(Default)]
-pub struct Waiting(Option<Place>);
+pub struct Waiting(Option<QueuedRequest>);
 
-pub(super) struct Place {
+pub(super) struct QueuedRequest {
     pub(super) pool: Pool,
     pub(super) id: u64,
     pub(super) orders: Vec<u8>,
@@ -29,7 +29,7 @@ impl Waiting {
 
     /// Leaves the queue.
     pub fn leave(&mut self) {
-        if let Some(Place { pool, id, .. }) = self.0.take() {
+        if let Some(QueuedRequest { pool, id, .. }) = self.0.take() {
             pool.give_up(id);
         }
     }
@@ -43,7 +43,7 @@ impl Waiting {
         self.0.as_ref().map(|place| place.id)
     }
 
-    pub(super) fn enter(&mut self, place: Place) {
+    pub(super) fn enter(&mut self, place: QueuedRequest) {
         self.0 = Some(place);
     }
 
