@@ -32,7 +32,7 @@ use crate::sim;
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
-pub use reactor::{Counters, Driver, Options, Unhurried, driver};
+pub use reactor::{Counters, Driver, Options, SpinInhibitor, driver};
 pub use spin::SPIN_MAX;
 pub use turn::{YieldIfDue, turn_is_over, yield_if_due};
 

@@ -113,7 +113,7 @@ thread_local! {
     /// Blocking calls that tasks of this core wait for.
     static BLOCKING: Cell<usize> = const { Cell::new(0) };
     /// Waits of this core that may end late.
-    static UNHURRIED: Cell<usize> = const { Cell::new(0) };
+    static SPIN_INHIBITORS: Cell<usize> = const { Cell::new(0) };
     /// The counters of the loop on this thread.
     static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
 }
@@ -147,24 +147,24 @@ impl Drop for AwaitsBlocking {
 /// Marks that this core waits for events that may be late, until dropped: while one exists and nothing is polled (see
 /// `poller`), the core sleeps instead of spinning.
 #[derive(Debug)]
-pub struct Unhurried {
+pub struct SpinInhibitor {
     // The count is per thread.
     _local: PhantomData<Rc<()>>,
 }
 
-impl Unhurried {
+impl SpinInhibitor {
     /// Starts such a wait.
     #[allow(clippy::new_without_default, reason = "it has an effect")]
-    pub fn new() -> Unhurried {
-        UNHURRIED.set(UNHURRIED.get() + 1);
-        Unhurried { _local: PhantomData }
+    pub fn new() -> SpinInhibitor {
+        SPIN_INHIBITORS.set(SPIN_INHIBITORS.get() + 1);
+        SpinInhibitor { _local: PhantomData }
     }
 }
 
-impl Drop for Unhurried {
+impl Drop for SpinInhibitor {
     fn drop(&mut self) {
         // During thread exit the counter may already be gone.
-        let _ = UNHURRIED.try_with(|count| count.set(count.get() - 1));
+        let _ = SPIN_INHIBITORS.try_with(|count| count.set(count.get() - 1));
     }
 }
 
@@ -364,7 +364,7 @@ impl<'a> Core<'a> {
 
     /// The busy-poll phase, which checks everything at least once; true if there is something to run.
     fn spin(&mut self) -> bool {
-        let hurry = UNHURRIED.get() == 0 || poller::any();
+        let hurry = SPIN_INHIBITORS.get() == 0 || poller::any();
         let budget = if hurry { self.spin.budget() } else { Duration::ZERO };
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);

@@ -168,7 +168,7 @@ struct Gathering {
     /// The wait for the peer timed out, and nothing has come since.
     paused: bool,
     /// Present while it waits for several.
-    unhurried: Option<rt::Unhurried>,
+    inhibitor: Option<rt::SpinInhibitor>,
     /// Runs from the first wait on, and restarts if something was received meanwhile.
     patience: Option<LocalBoxFuture<'static, ()>>,
 }
@@ -180,7 +180,7 @@ impl Gathering {
             low_water: 1,
             since: rt::now(),
             paused: false,
-            unhurried: None,
+            inhibitor: None,
             patience: None,
         }
     }
@@ -188,7 +188,7 @@ impl Gathering {
     fn received(&mut self, messages: usize, bytes: usize) {
         self.since = rt::now();
         self.paused = false;
-        self.unhurried = None;
+        self.inhibitor = None;
         self.gather.received(messages, bytes, self.since);
     }
 
@@ -322,7 +322,7 @@ impl<F: Framing> Receiver<F> {
         if let Some(large) = &self.large {
             // Partial receives of a large message gain nothing, and the peer has promised the remainder.
             gathering.set_low_water(stream, large.rest().min(LARGE_LOW_WATER))?;
-            gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
+            gathering.inhibitor.get_or_insert_with(rt::SpinInhibitor::new);
             return Poll::Pending;
         }
         if gathering.paused {
@@ -333,7 +333,7 @@ impl<F: Framing> Receiver<F> {
         if low_water == 1 {
             return Poll::Pending;
         }
-        gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
+        gathering.inhibitor.get_or_insert_with(rt::SpinInhibitor::new);
         ready!(gathering.poll_patience(cx));
         // Receives what is there, however little.
         match self.poll_fill(|into| match stream.try_recv(into) {
@@ -353,7 +353,7 @@ impl<F: Framing> Receiver<F> {
                 if let Some(gathering) = &mut self.gathering {
                     gathering.gather.paused();
                     gathering.paused = true;
-                    gathering.unhurried = None;
+                    gathering.inhibitor = None;
                     gathering.set_low_water(stream, 1)?;
                 }
                 Poll::Pending
