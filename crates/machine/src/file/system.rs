@@ -166,7 +166,7 @@ pub(super) fn learn(mounts: &[Mount]) {
     for (device, system) in &*lock(&ALL) {
         if let (Some(system), Some(mount)) = (system.upgrade(), mounts.iter().find(|m| m.device == *device)) {
             system.is_remote.store(mount.is_remote(), Ordering::Release);
-            system.look(rt::now());
+            system.update(rt::now());
         }
     }
 }
@@ -230,7 +230,7 @@ impl FileSystem {
     }
 
     /// Decides again where calls are made.
-    fn look(&self, now: Time) {
+    fn update(&self, now: Time) {
         if self.is_fixed {
             return;
         }
@@ -255,7 +255,7 @@ impl FileSystem {
     #[cold]
     fn was_slow(&self, time: Duration, now: Time) {
         lock(&self.pace).took(time, now);
-        self.look(now);
+        self.update(now);
     }
 
     /// Makes a call on names on a worker. It runs to its end even if the future is dropped. Under simulation it runs at
@@ -272,7 +272,7 @@ impl FileSystem {
             let now = rt::now();
             let number = lock(&system.pace).begin(now);
             // Another call may have been running for long.
-            system.look(now);
+            system.update(now);
             // Also ends if the call panics.
             let _running = Running(&system, number);
             call()
@@ -425,7 +425,7 @@ impl Drop for Running<'_> {
         let Running(system, number) = *self;
         let now = rt::now();
         lock(&system.pace).end(number, now);
-        system.look(now);
+        system.update(now);
     }
 }
 

@@ -77,7 +77,7 @@ impl Beat {
         self.task.store(ptr::from_ref(spawned).cast_mut(), Ordering::Relaxed);
     }
 
-    pub(super) fn look(&self) -> Seen {
+    pub(super) fn observe(&self) -> Seen {
         let task = self.task.load(Ordering::Relaxed);
         // SAFETY: null, or the argument of `runs`: a shared reference that is valid forever.
         let task = unsafe { task.as_ref() };
@@ -157,7 +157,7 @@ impl Watchdog {
                 cores.into_iter().map(|(name, beat)| (name, beat, Patience::default())).collect();
             while stopped.recv_timeout(LOOK_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
                 for (name, beat, patience) in &mut cores {
-                    let seen = beat.look();
+                    let seen = beat.observe();
                     tell(name, patience.judge(seen.stamp), seen.task, beat);
                 }
             }
@@ -243,13 +243,13 @@ mod tests {
             released.recv().unwrap();
         });
         has_entered.recv().unwrap();
-        let seen = beat.look();
+        let seen = beat.observe();
         assert_eq!(seen.stamp & 1, 1, "awake");
-        assert_eq!(beat.look().stamp, seen.stamp, "and not in its loop");
+        assert_eq!(beat.observe().stamp, seen.stamp, "and not in its loop");
         let task = seen.task.unwrap();
         assert_eq!((task.file(), task.line()), (file!(), line));
         release.send(()).unwrap();
-        while beat.look().stamp == seen.stamp {
+        while beat.observe().stamp == seen.stamp {
             std::thread::yield_now();
         }
     }

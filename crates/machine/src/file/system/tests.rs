@@ -132,16 +132,16 @@ fn a_slow_call_on_a_core_moves_the_next_ones_away() {
         assert!(system.blocks());
         // The period is over when a call ends that finds the last slow one so long ago.
         lock(&system.pace).slow = Some(Time::ZERO);
-        system.look(Time::ZERO + CALM);
+        system.update(Time::ZERO + CALM);
         assert!(!system.blocks());
         // A slow disk accepts data as usual, until a call has not ended for long.
         let number = lock(&system.pace).begin(Time::ZERO);
-        system.look(Time::ZERO + SLOW_CALL);
+        system.update(Time::ZERO + SLOW_CALL);
         assert!(system.blocks() && !system.may_hang());
-        system.look(Time::ZERO + HUNG_CALL);
+        system.update(Time::ZERO + HUNG_CALL);
         assert!(system.may_hang() && system.trouble_at(Time::ZERO + HUNG_CALL).is_some());
         lock(&system.pace).end(number, Time::ZERO + HUNG_CALL);
-        system.look(Time::ZERO + HUNG_CALL);
+        system.update(Time::ZERO + HUNG_CALL);
         assert!(system.blocks() && !system.may_hang());
     })
     .unwrap();
