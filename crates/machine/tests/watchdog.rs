@@ -17,7 +17,7 @@ impl Subscriber for Log {
         *metadata.level() <= Level::WARN
     }
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = Message(String::new());
         event.record(&mut line);
         if line.0.starts_with("core ") {
             // The receiver has seen enough.
@@ -33,9 +33,9 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-struct Line(String);
+struct Message(String);
 
-impl Visit for Line {
+impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
             write!(self.0, "{value:?}").unwrap();
