@@ -439,7 +439,7 @@ pub trait QueuePair {
     /// that is resent, or kept until it is durable, needs no copy. [`QueuePair::invalidate`] ends it and returns no
     /// buffer. `None`: not supported here, not for these bytes, or not now; the caller then registers a buffer of its
     /// own.
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
         let _ = bytes;
         None
     }

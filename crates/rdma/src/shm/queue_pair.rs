@@ -450,7 +450,7 @@ impl QueuePair for ShmQueuePair {
         state.regions.add(&inner.pool, buf, access)
     }
 
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
         if state.ended.is_some() {
@@ -458,7 +458,7 @@ impl QueuePair for ShmQueuePair {
         }
         let place = inner.pool.location(bytes)?;
         state.announced.ensure(place.0, &inner.pool, inner.link.inner()).ok()?;
-        state.regions.lend(bytes, place).ok()
+        state.regions.add_shared(bytes, place).ok()
     }
 
     fn invalidate(&self, stag: Stag) -> Option<Buf> {

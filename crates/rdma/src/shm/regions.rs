@@ -139,7 +139,7 @@ impl RegionTable {
     }
 
     /// The same for shared bytes, for reading.
-    pub(super) fn lend(&mut self, bytes: &Bytes, place: (u32, u64)) -> Result<Segment, PostError> {
+    pub(super) fn add_shared(&mut self, bytes: &Bytes, place: (u32, u64)) -> Result<Segment, PostError> {
         self.open(Held::Lent(bytes.clone()), place, bytes.len(), Access::RemoteRead)
     }
 

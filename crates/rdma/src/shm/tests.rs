@@ -237,8 +237,8 @@ fn bytes_that_others_read_are_lent_where_they_lie() {
         let (a, b) = pair(&world, 4).await;
         let bytes = filled(&world.pool, 10_000, 7).freeze();
         let before = copies();
-        let lent = b.lend(&bytes.slice(100..9_000)).expect("of the pool");
-        let again = b.lend(&bytes).expect("twice at a time");
+        let lent = b.register_shared(&bytes.slice(100..9_000)).expect("of the pool");
+        let again = b.register_shared(&bytes).expect("twice at a time");
         assert_eq!((lent.len, again.len, lent.stag == again.stag), (8_900, 10_000, false));
         for (id, from) in [(1, lent), (2, again)] {
             a.post(Work::Read { id, into: world.pool.try_alloc(10_000).unwrap(), from }).unwrap();
@@ -246,7 +246,7 @@ fn bytes_that_others_read_are_lent_where_they_lie() {
             assert_eq!(buf[..], bytes[..from.len as usize]);
         }
         assert_eq!(copies(), before);
-        assert!(b.lend(&Bytes::from(vec![0; 100])).is_none(), "not of the pool");
+        assert!(b.register_shared(&Bytes::from(vec![0; 100])).is_none(), "not of the pool");
         // Nothing is returned, and the peer's access has ended: a Read of it would end the connection.
         let file = File::in_memory("test").unwrap();
         assert!(a.read_into(lent, &file, 0).is_some());

@@ -34,9 +34,9 @@ macro_rules! pass_on_one {
             self.inner.register(buf, access)
         }
     };
-    (lend) => {
-        fn lend(&self, bytes: &bytes::Bytes) -> Option<crate::verbs::Segment> {
-            self.inner.lend(bytes)
+    (register_shared) => {
+        fn register_shared(&self, bytes: &bytes::Bytes) -> Option<crate::verbs::Segment> {
+            self.inner.register_shared(bytes)
         }
     };
     (invalidate) => {

@@ -137,8 +137,8 @@ impl QueuePair for Traced {
         result
     }
 
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
-        let segment = self.inner.lend(bytes)?;
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
+        let segment = self.inner.register_shared(bytes)?;
         add(&self.counters.registered);
         self.span.in_scope(|| tracing::trace!(?segment, "lent"));
         Some(segment)

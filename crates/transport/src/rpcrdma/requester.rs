@@ -189,7 +189,7 @@ pub(super) async fn prepare(
     if let Some(data) = placed {
         let lent = match &data {
             Payload::Chain(chain) => match chain.as_slice() {
-                [only] => qp.lend(only),
+                [only] => qp.register_shared(only),
                 _ => None,
             },
             Payload::File(_) => None,

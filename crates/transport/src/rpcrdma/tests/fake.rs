@@ -305,7 +305,7 @@ impl QueuePair for FakeQp {
         Some(file.place_at(offset, &pool.buf_from(place).unwrap().into_window()))
     }
 
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
         let pool = self.reaches.borrow().clone()?;
         pool.location(bytes)?;
         self.register(pool.buf_from(bytes)?, Access::RemoteRead).ok()
