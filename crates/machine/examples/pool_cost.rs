@@ -1,4 +1,5 @@
-//! What an allocation from the pool costs: instructions under `valgrind --tool=callgrind`, or time on several threads.
+//! Measures what an allocation from the pool costs: instructions under `valgrind --tool=callgrind`, or time on several
+//! threads.
 //!
 //! `pool_cost rounds N [threads]`: each thread allocates and frees N rounds of a mix as a server has it (mostly 4 to
 //! 64 KiB, some of 1 MiB, eight alive at a time) and prints nanoseconds a pair. The memory is not touched.
@@ -8,9 +9,9 @@ use std::time::Instant;
 
 use weft_machine::Pool;
 
-/// Sizes in the order in which they are asked for.
+/// Sizes in the order of allocation.
 const MIX: [usize; 8] = [4096, 8192, 4096, 65_536, 4096, 16_384, 8192, 1 << 20];
-/// Buffers of a thread that are alive at a time.
+/// Live buffers per thread.
 const ALIVE: usize = 8;
 
 fn work(pool: &Pool, rounds: usize) {

@@ -1,14 +1,14 @@
-//! How much clients can make a server keep: a sum for all, and a part of it for each address and each user.
+//! Bounds what clients can make a server keep: a total, and a part of it for each address and each user.
 //!
-//! Whatever is kept for a client holds a [`Charge`], which gives its bytes back when it is dropped. So nothing can grow past
-//! the budget by way of something that nobody counts.
+//! Everything kept for a client holds a [`Charge`], which returns its bytes when dropped. So nothing that nobody counts
+//! can grow past the budget.
 //!
 //! An address may hold a quarter of what is still free (the dynamic threshold of shared switch buffers, Choudhury and
-//! Hahne 1998): one that is alone gets a fifth of all, and ten that one after the other take all they can leave a tenth for
-//! whoever comes next. A user, where there is one, may hold as much as is still free, thus half of all when he is alone: he may
-//! work at many hosts, and an attacker may have many addresses. An address that got more when there was more is overdrawn: it is
-//! given nothing more, and keeps what it has, unless the protocol asks its clients to give some back ([`Charge::is_overdrawn`]).
-//! Does not: know what is kept, or take anything away.
+//! Hahne 1998): a single address gets a fifth of all, and ten addresses that each take all they can leave a tenth for
+//! the next one. A user, if known, may hold as much as is still free, thus half of all when alone: a user may work on
+//! many hosts, and an attacker may have many addresses. An address that got more while more was free is overdrawn: it
+//! is given nothing more, and keeps what it has, unless the protocol asks its clients to return some
+//! ([`Charge::is_overdrawn`]). The budget does not know what is kept, and takes nothing away.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,21 +17,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::net::Source;
 
-/// An address may hold one in so many of those that are free, where nothing else is said.
+/// By default, an address may hold one in this many of the free bytes.
 pub const SOURCE_SHARE: usize = 4;
-/// A user may hold this part of what is free.
+/// A user may hold one in this many of the free bytes.
 pub const USER_SHARE: usize = 1;
 
-/// There is no room. The client can ask again when it, or others, have given up something.
+/// There is no room. The client can ask again when it or others have released something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// On whose account something is kept.
+/// The account that something is kept on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
-    /// Where its client is; none of what was kept before the client is back.
+    /// The client's address; none for what was restored before the client is back.
     pub source: Option<Source>,
-    /// Who logged on, where that is known.
+    /// The logged-on user, if known.
     pub user: Option<Arc<str>>,
 }
 
@@ -41,13 +41,13 @@ impl From<Source> for Holder {
     }
 }
 
-/// Cloning shares it. Mostly of memory; where it is of something else, a "byte" is one of that.
+/// Clones share it. It mostly counts memory; if it counts something else, a "byte" is one unit of that.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
 struct Inner {
     limit_bytes: usize,
-    /// An address may hold one in so many of those that are free.
+    /// An address may hold one in this many of the free bytes.
     source_share: usize,
     used: Mutex<Used>,
     /// So much is taken that an address may be overdrawn.
@@ -56,9 +56,9 @@ struct Inner {
 
 #[derive(Default)]
 struct Used {
-    /// `total_bytes <= limit_bytes`, but for what was taken by [`Budget::restore`].
+    /// `total_bytes <= limit_bytes`, except for [`Budget::restore`].
     total_bytes: usize,
-    /// Those that hold something.
+    /// Only addresses that hold something.
     by_source: HashMap<Source, usize>,
     by_user: HashMap<Arc<str>, usize>,
 }
@@ -72,7 +72,7 @@ impl Used {
         self.by_user.get(user).copied().unwrap_or(0)
     }
 
-    /// Who is given nothing is not entered.
+    /// A holder of nothing gets no entry.
     fn add(&mut self, holder: &Holder, bytes: usize) {
         if bytes == 0 {
             return;
@@ -101,7 +101,7 @@ impl Used {
     }
 }
 
-/// Who holds nothing any more is forgotten.
+/// A key that holds nothing any more is removed.
 fn lower<K: Eq + Hash>(held: &mut HashMap<K, usize>, who: &K, bytes: usize) {
     if let Some(own) = held.get_mut(who) {
         *own = own.saturating_sub(bytes);
@@ -112,12 +112,12 @@ fn lower<K: Eq + Hash>(held: &mut HashMap<K, usize>, who: &K, bytes: usize) {
 }
 
 impl Budget {
-    /// So many bytes for all together.
+    /// A budget of `limit_bytes` for all holders together.
     pub fn new(limit_bytes: usize) -> Budget {
         Budget::shared(limit_bytes, SOURCE_SHARE)
     }
 
-    /// The same, of which an address may hold one in `source_share` of those that are free.
+    /// The same; an address may hold one in `source_share` of the free bytes.
     pub fn shared(limit_bytes: usize, source_share: usize) -> Budget {
         let scarce = AtomicBool::new(false);
         Budget(Arc::new(Inner { limit_bytes, source_share, used: Mutex::default(), scarce }))
@@ -128,7 +128,7 @@ impl Budget {
         self.0.lock().total_bytes
     }
 
-    /// Whether any address may be overdrawn: to be asked often, because it takes no lock.
+    /// Whether any address may be overdrawn; takes no lock, so it can be called often.
     pub fn is_scarce(&self) -> bool {
         self.0.scarce.load(Ordering::Relaxed)
     }
@@ -138,22 +138,22 @@ impl Budget {
         let (used, share) = (self.0.lock(), self.0.source_share);
         let free = self.0.limit_bytes.saturating_sub(used.total_bytes);
         let Some(source) = holder.source else { return free };
-        // What is taken is not free: `own + x <= (free - x) / share`.
+        // What the holder takes is no longer free: `own + x <= (free - x) / share`.
         let left = free.saturating_sub(used.of(source).saturating_mul(share));
         left.checked_div(share.saturating_add(1)).unwrap_or(0)
     }
 
-    /// Takes some for a holder.
+    /// Takes `bytes` for a holder.
     ///
     /// # Errors
-    /// All of it, or the holder's part, is taken.
+    /// The whole budget, or the holder's part, is used up.
     pub fn charge(&self, holder: impl Into<Holder>, bytes: usize) -> Result<Charge, Full> {
         let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(0) };
         charge.grow(bytes)?;
         Ok(charge)
     }
 
-    /// Takes some whether there is room or not: for what a client was promised before this run, and is not to lose.
+    /// Takes `bytes` whether there is room or not: for what a client was promised before this run and must not lose.
     pub fn restore(&self, holder: impl Into<Holder>, bytes: usize) -> Charge {
         let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(bytes) };
         let mut used = self.0.lock();
@@ -163,8 +163,8 @@ impl Budget {
         charge
     }
 
-    /// Takes some where there is room, otherwise nothing: for what must not be refused, and whose number is bounded by other
-    /// means. What it does not hold takes no room from others.
+    /// Takes `bytes` if there is room, otherwise nothing: for what must not be refused, and whose number is bounded by
+    /// other means. A charge that holds nothing takes no room from others.
     pub fn charge_if_room(&self, holder: impl Into<Holder>, bytes: usize) -> Charge {
         let charge = Charge { budget: self.clone(), holder: holder.into(), bytes: AtomicUsize::new(0) };
         let _ = charge.grow(bytes);
@@ -173,7 +173,7 @@ impl Budget {
 }
 
 impl Inner {
-    // Sums that are changed together, by nothing that panics.
+    // The sums change together, and nothing panics while they do.
     fn lock(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,19 +183,19 @@ impl Inner {
         self.limit_bytes.saturating_sub(used.total_bytes).checked_div(self.source_share).unwrap_or(0)
     }
 
-    /// To be called after each change.
+    /// Must be called after each change.
     fn note(&self, used: &Used) {
-        // Nobody holds more than all together.
+        // No address holds more than the total.
         self.scarce.store(used.total_bytes > self.threshold(used), Ordering::Relaxed);
     }
 }
 
-/// Bytes of the budget that somebody holds.
+/// Bytes of the budget that a holder occupies.
 #[must_use = "what is not held is given back"]
 pub struct Charge {
     budget: Budget,
     holder: Holder,
-    /// Changes while the budget is locked.
+    /// Changes only while the budget is locked.
     bytes: AtomicUsize,
 }
 
@@ -206,29 +206,29 @@ impl std::fmt::Debug for Charge {
 }
 
 impl Charge {
-    /// What it is of.
+    /// The budget that it belongs to.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// On whose account.
+    /// The account that it is on.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// How much it is.
+    /// The bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether its address holds more than it would be given now.
+    /// Whether its address holds more than it would be granted now.
     pub fn is_overdrawn(&self) -> bool {
         let inner = &self.budget.0;
         let used = inner.lock();
         self.holder.source.is_some_and(|source| used.of(source) > inner.threshold(&used))
     }
 
-    /// Another on the same account.
+    /// Another charge on the same account.
     ///
     /// # Errors
     /// As [`Budget::charge`].
@@ -239,7 +239,7 @@ impl Charge {
     /// Takes more.
     ///
     /// # Errors
-    /// As [`Budget::charge`]; then it is what it was.
+    /// As [`Budget::charge`]; the charge is then unchanged.
     pub fn grow(&self, bytes: usize) -> Result<(), Full> {
         if bytes == 0 {
             return Ok(());
@@ -261,7 +261,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives some back.
+    /// Returns some of its bytes.
     pub fn shrink(&self, bytes: usize) {
         let inner = &self.budget.0;
         let mut used = inner.lock();
@@ -271,7 +271,7 @@ impl Charge {
         inner.note(&used);
     }
 
-    /// Takes over what another of the same account holds.
+    /// Takes over the bytes of another charge on the same account.
     pub fn absorb(&self, other: Charge) {
         debug_assert!(self.holder == other.holder && Arc::ptr_eq(&self.budget.0, &other.budget.0));
         let _used = self.budget.0.lock();
@@ -279,10 +279,10 @@ impl Charge {
             .store(self.bytes().saturating_add(other.bytes.swap(0, Ordering::Relaxed)), Ordering::Relaxed);
     }
 
-    /// It is so much from now on. One task at a time sets a charge.
+    /// Sets the number of bytes. Only one task at a time may set a charge.
     ///
     /// # Errors
-    /// As [`Budget::charge`]; then it is what it was.
+    /// As [`Budget::charge`]; the charge is then unchanged.
     pub fn set(&self, bytes: usize) -> Result<(), Full> {
         let held = self.bytes();
         match bytes.checked_sub(held) {
@@ -337,7 +337,7 @@ mod tests {
         let one = budget.charge(host(1), 200).unwrap();
         assert!(budget.charge(host(1), 1).is_err());
         let other = budget.charge(host(2), 100).unwrap();
-        // Given back, it is not given again: there is less now.
+        // Bytes that are returned are not granted again, because less is free now.
         one.shrink(20);
         assert_eq!((one.grow(1), other.grow(1)), (Err(Full), Ok(())));
     }
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(other.grow(1), Err(Full));
         assert!(one.is_overdrawn());
         assert_eq!(budget.allowance(&host(3).into()), 10);
-        // There is no such division, and nothing is given.
+        // An address may have no part at all, so nothing is granted.
         assert!(Budget::shared(80, 0).charge(host(1), 1).is_err());
     }
 

@@ -1,17 +1,17 @@
 //! Payload memory: page-aligned buffers cut from memfd slabs, and the one counted copy.
 //!
 //! Slabs are memfds so that the shm provider can hand them to a peer process of the same user. A buffer is either
-//! exclusive ([`Buf`]: plain bytes) or shared ([`Window`]: memory that a peer, the kernel or another task may change
-//! at any moment, therefore never seen as a Rust reference). Reused buffers are not zeroed: a `Buf` of length n shows only
-//! what its owner filled in.
+//! exclusive ([`Buf`]: plain bytes) or shared ([`Window`]: memory that a peer, the kernel or another task may change at
+//! any moment, and which therefore has no Rust reference). Reused buffers are not zeroed: a `Buf` of length n shows
+//! only what its owner filled in.
 //!
 //! Sizes are powers of two from [`MIN_BUF`] to [`MAX_BUF`], so payloads start page-aligned. A copy whose ends differ by
-//! 1 to 31 bytes modulo 4096 runs several times slower on common processors. A request larger than [`MAX_BUF`] is the
-//! caller's fault and never succeeds.
+//! 1 to 31 bytes modulo 4096 runs several times slower on common processors. A request larger than [`MAX_BUF`] is a
+//! mistake of the caller and never succeeds.
 //!
-//! From the system up: `mapping` maps memory, `slab` knows which pages of a memfd are free (`buddy`) and take memory,
-//! `arena` makes one space of them, `budget` says who may take of it and who is next, `cache` keeps small blocks for each
-//! processor, and `pool` is what others see.
+//! From the bottom up: `mapping` maps memory, `slab` tracks which pages of a memfd are free (`buddy`) and occupy
+//! memory, `arena` combines slabs into one space, `budget` decides who may take of it and who is next, `cache` keeps
+//! small blocks for each processor, and `pool` is the interface.
 
 mod arena;
 mod buddy;
@@ -37,13 +37,13 @@ pub use waiting::Waiting;
 pub const MAX_BUF: usize = 16 << 20;
 /// The smallest buffer.
 pub const MIN_BUF: usize = 4096;
-/// How much memory one slab maps. Pages are taken from the system only when they are touched.
+/// The address space of one slab. A page occupies memory only after it is touched.
 const SLAB_BYTES: usize = 64 << 20;
 /// The pages of a slab, each a smallest buffer.
 const PAGES: usize = SLAB_BYTES / MIN_BUF;
 /// Sizes double from `MIN_BUF` to `MAX_BUF`.
 const CLASSES: usize = (MAX_BUF / MIN_BUF).trailing_zeros() as usize + 1;
-/// Sizes that the caches keep, from the smallest: 4 to 64 KiB. What larger ones are used for takes much longer than the lock.
+/// Sizes that are cached, from the smallest: 4 to 64 KiB. The use of a larger buffer takes much longer than the lock.
 const CACHED_ORDERS: usize = 5;
 
 /// A buffer of `len` bytes is a block of 2^order pages.
@@ -62,17 +62,17 @@ fn count(bytes: usize) {
     });
 }
 
-/// The one copy of payload in Weft's own code. Everything that moves payload from buffer to buffer calls it (or
-/// [`Window::place`]), so a test can assert how often that happens.
+/// The only copy of payload in Weft's own code. Everything that moves payload from buffer to buffer calls it (or
+/// [`Window::place`]), so a test can assert the number of copies.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn copy(to: &mut [u8], from: &[u8]) {
     count(from.len());
     to.copy_from_slice(from);
 }
 
-/// How many payload copies this thread has made, and of how many bytes, since it started.
+/// The number of payload copies made by this thread since its start, and their bytes.
 pub fn copies() -> (u64, u64) {
     COPIES.with(Cell::get)
 }

@@ -1,6 +1,4 @@
-//! Monotonic time as a value that is passed in, so that protocol code never asks a clock.
-//!
-//! Does not: sleep (see [`crate::rt`]).
+//! Monotonic time as a value that is passed in, so that protocol code never reads a clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -35,7 +33,7 @@ impl Time {
         Time(u64::try_from(origin().elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The same moment for the standard library's clock; what it cannot express is as good as never.
+    /// The same moment on the standard library's clock; a time that it cannot express becomes one in the far future.
     pub(crate) fn to_instant(self) -> Instant {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 86400);
         origin() + Duration::from_nanos(self.0).min(CENTURY)

@@ -1,9 +1,9 @@
-//! Counters of a process that the kernel grants to those who ask well: processor cycles, system calls.
+//! The kernel's counters of a process, for users with the permission: processor cycles, system calls.
 //!
-//! Spec: perf_event_open(2); the first version of its attributes, 64 bytes, which every kernel takes.
-//! Owns: the descriptors, one for each thread that there is when counting begins; threads that start later are counted by
-//! the thread that started them. Does not: guess; what is not granted (containers, virtual machines without such counters,
-//! /proc/sys/kernel/perf_event_paranoid) is an error.
+//! They use perf_event_open(2) with the first version of its attributes, 64 bytes, which every kernel accepts. A
+//! counter has one descriptor for each thread that exists when counting begins; threads that start later are counted
+//! with the thread that started them. Nothing is estimated; a counter that is not permitted (containers, virtual
+//! machines without such counters, /proc/sys/kernel/perf_event_paranoid) is an error.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ const CPU_CYCLES: u64 = 0;
 const INHERIT: u64 = 1 << 1;
 /// PERF_FLAG_FD_CLOEXEC.
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
-/// Where the number of the tracepoint of all system calls is.
+/// The files with the number of the tracepoint of all system calls.
 const SYSCALLS: [&str; 2] = [
     "/sys/kernel/tracing/events/raw_syscalls/sys_enter/id",
     "/sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id",
@@ -72,7 +72,7 @@ impl Counter {
         Ok(Counter(threads))
     }
 
-    /// What was counted since it was opened.
+    /// The count since it was opened.
     pub fn read(&self) -> io::Result<u64> {
         let mut sum = 0u64;
         for fd in &self.0 {
@@ -91,7 +91,8 @@ fn open(thread: libc::pid_t, kind: u32, config: u64) -> io::Result<OwnedFd> {
     let attributes = Attributes { kind, size, config, flags: INHERIT, ..Attributes::default() };
     let any_cpu: libc::c_int = -1;
     let no_group: libc::c_int = -1;
-    // SAFETY: the attributes are a valid structure of the size that they state and outlive the call, which only reads them.
+    // SAFETY: the attributes are a valid structure of the size that they state and outlive the call, which only reads
+    // them.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -114,7 +115,7 @@ fn open(thread: libc::pid_t, kind: u32, config: u64) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Both may be refused where the tests run; what is granted has to count.
+    /// Both may be refused where the tests run; a granted counter must count.
     #[test]
     fn what_is_granted_counts() {
         let pid = std::process::id();

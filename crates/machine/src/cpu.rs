@@ -1,13 +1,13 @@
-//! CPU time of a process, this one or another, as its own clock tells it (clock_getcpuclockid(3)).
+//! CPU time of a process, this one or another, from the process's clock (clock_getcpuclockid(3)).
 //!
-//! The clock counts every thread that the process ever had. The sum over `/proc/PID/task` does not: it goes back when a thread ends.
-//! Does not: estimate; what cannot be read is an error.
+//! The clock includes every thread that the process ever had. The sum over `/proc/PID/task` does not: it decreases when
+//! a thread ends. Nothing is estimated; what cannot be read is an error.
 
 use std::io;
 use std::time::Duration;
 
-/// CPU time that the process `pid` has used in all of its threads, ended ones too, to the nanosecond. It never goes back. A process
-/// that is not there is [`io::ErrorKind::NotFound`].
+/// CPU time that all threads of process `pid` have used, including ended ones, in nanoseconds. It never decreases. If
+/// the process does not exist, the error is [`io::ErrorKind::NotFound`].
 pub fn time_of(pid: u32) -> io::Result<Duration> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::NotFound)?;
     let mut clock: libc::clockid_t = 0;
@@ -21,7 +21,7 @@ pub fn time_of(pid: u32) -> io::Result<Duration> {
     // SAFETY: `time` is valid for the write of one timespec; the kernel checks the clock.
     if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         let error = io::Error::last_os_error();
-        // The process ended after its clock was named, and the name means nothing any more.
+        // The process ended after its clock was looked up, and the clock's id is invalid now.
         return Err(if error.raw_os_error() == Some(libc::EINVAL) {
             io::ErrorKind::NotFound.into()
         } else {
@@ -41,7 +41,7 @@ mod tests {
         time_of(std::process::id()).unwrap()
     }
 
-    /// Works until the process has used so much more, however long a busy machine lets it wait for its turns.
+    /// Works until the process has used `more` CPU time, however long a busy machine makes it wait.
     fn work(more: Duration) {
         let before = own();
         while own() - before < more {

@@ -1,8 +1,8 @@
 //! Open files: positioned reads and writes that try the page cache first.
 //!
-//! A read tries RWF_NOWAIT on the calling core, which never sleeps and costs one system call; only what the page
-//! cache does not hold goes to a worker thread. (io_uring punts buffered reads on tmpfs to workers: measured slower.)
-//! Owns: the descriptor. Does not: know paths, rights or share modes (see `store`).
+//! A read first tries RWF_NOWAIT on the calling core, which never sleeps and costs one system call; only what the page
+//! cache does not hold is read by a worker thread. (io_uring hands buffered reads on tmpfs to workers, which was
+//! measured to be slower.) A file owns the descriptor. Paths, rights and share modes are handled by `store`.
 
 pub mod busy;
 pub mod ending;
@@ -40,27 +40,27 @@ const SLICES_PER_CALL: usize = 256;
 /// stream, little enough to stay in the cache until it is sent.
 pub(crate) const WARM_BYTES: usize = 1 << 20;
 
-/// An open file. Cloning shares the descriptor.
+/// An open file. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct File(Arc<Open>);
 
 #[derive(Debug)]
 struct Open {
     fd: Descriptor,
-    /// Whether it lies on tmpfs, which refuses RWF_NOWAIT though its reads never wait for a disk (unless swapped
+    /// Whether it lies on tmpfs, which refuses RWF_NOWAIT although its reads never wait for a disk (unless swapped
     /// out). Known after the first refusal.
     in_memory: OnceLock<bool>,
-    /// Present for a file that was made by [`File::in_memory`]: then it knows the length, and reads.
+    /// Present for a file made by [`File::in_memory`]: this then tracks the length, and reads.
     memory: Option<Memory>,
     mapped: Mapped,
     warm: Warm,
-    /// Known when it was asked for.
+    /// Set when it was first queried.
     inode: OnceLock<Inode>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // What may block is closed by a thread of its file system, and not asked what it frees.
+        // A file that may block is closed by a thread of its file system, without a query of the memory that it frees.
         if self.fd.blocking().is_none() {
             ending::let_go(self.fd.as_fd());
         }
@@ -68,7 +68,7 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Reads without sleeping: `AGAIN` or `OPNOTSUPP` when that cannot be promised.
+    /// Reads without sleeping; `AGAIN` or `OPNOTSUPP` if that cannot be guaranteed.
     fn read_cached(&self, offset: u64, into: &Window) -> Result<usize, Errno> {
         if let Some(memory) = &self.memory {
             return memory
@@ -76,7 +76,7 @@ impl Open {
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
         }
         if self.fd.blocking().is_some() {
-            // Some file systems take RWF_NOWAIT for their pages, and ask for the file's attributes all the same.
+            // Some file systems accept RWF_NOWAIT for their pages, but still fetch the file's attributes.
             return Err(Errno::AGAIN);
         }
         if self.in_memory.get() == Some(&true) {
@@ -88,13 +88,13 @@ impl Open {
         }
     }
 
-    /// RWF_NOWAIT was refused: is it because the file is in memory anyway?
+    /// RWF_NOWAIT was refused: checks whether that is because the file is in memory anyway.
     fn find_in_memory(&self) -> bool {
         *self.in_memory.get_or_init(|| rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC))
     }
 
-    /// Whether the byte at `offset` can be read without sleeping. Past the end it can; what is an error shows when the
-    /// byte is read.
+    /// Whether the byte at `offset` can be read without sleeping. Past the end it can; an error shows when the byte is
+    /// read.
     fn is_cached(&self, offset: u64) -> bool {
         if self.in_memory.get() == Some(&true) {
             return true;
@@ -113,7 +113,7 @@ impl Open {
     }
 }
 
-/// The page cache's unit here; where pages are larger, one byte more is looked at than needed.
+/// The page cache's unit here; with larger pages, one byte more is checked than needed.
 const PAGE: u64 = 4096;
 /// statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -154,14 +154,14 @@ impl AsFd for File {
 }
 
 impl File {
-    /// An anonymous file in memory (tmpfs pages), readable, writable and sparse. Its length changes through this type
-    /// only, never through the descriptor.
+    /// An anonymous file in memory (tmpfs pages), readable, writable and sparse. Its length must change through this
+    /// type only, never through the descriptor.
     pub fn in_memory(name: &str) -> io::Result<File> {
         let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
         Ok(File::of_memory(fd))
     }
 
-    /// An empty file on tmpfs that nobody else has.
+    /// An empty file on tmpfs that nobody else has open.
     fn of_memory(fd: OwnedFd) -> File {
         File(Arc::new(Open {
             fd: Descriptor::new(fd, None),
@@ -173,15 +173,16 @@ impl File {
         }))
     }
 
-    /// Like [`File::in_memory`], in pages of 2 MiB where the file has room for a whole one: storing something where there was
-    /// nothing takes a fifth of the time, and whoever writes a few bytes has 2 MiB taken. memfds have such pages where an
-    /// administrator lets all of them, so this is a file of a tmpfs of its own, which nobody else can find and which goes with
-    /// the file. An error where that is not allowed (it takes CAP_SYS_ADMIN), or the kernel has no such pages.
+    /// Like [`File::in_memory`], in pages of 2 MiB if the file has room for a whole one: storing data where there was
+    /// none takes a fifth of the time, but a write of a few bytes occupies 2 MiB. memfds have such pages only if an
+    /// administrator enables them for all memfds, so this is a file of its own tmpfs, which nobody else can find and
+    /// which goes away with the file. An error if that is not permitted (it needs CAP_SYS_ADMIN), or if the kernel has
+    /// no such pages.
     pub fn in_large_pages() -> io::Result<File> {
         use rustix::mount;
         let fs = mount::fsopen("tmpfs", mount::FsOpenFlags::FSOPEN_CLOEXEC)?;
         mount::fsconfig_set_string(fs.as_fd(), "huge", "within_size")?;
-        // As much as a memfd may take: what there is.
+        // No limit, as for a memfd.
         mount::fsconfig_set_string(fs.as_fd(), "size", "0")?;
         mount::fsconfig_create(fs.as_fd())?;
         let nowhere =
@@ -214,7 +215,7 @@ impl File {
         Ok(done)
     }
 
-    /// Like [`File::read_at`] from the page cache alone: `None` when the read would have to sleep (what was read until
+    /// Like [`File::read_at`] from the page cache only: `None` if the read would have to sleep (what was read until
     /// then is in `into`).
     pub fn try_read_at(&self, offset: u64, into: &Window) -> Option<io::Result<usize>> {
         let mut done = 0;
@@ -232,9 +233,9 @@ impl File {
 
     /// Writes all of `chain` at `offset`, in as few calls as the kernel allows.
     ///
-    /// The write goes to the page cache on the calling core. (Writes that must not wait, RWF_NOWAIT, are refused by
-    /// too many file systems to be worth the attempt, and a hop to a worker thread costs more than the copy.)
-    /// Only where the file system may block it goes to a worker. While a worker has the file's lock, it waits as a task (see [`busy`]).
+    /// The write goes to the page cache on the calling core. (Too many file systems refuse RWF_NOWAIT writes for an
+    /// attempt to pay, and a hop to a worker thread costs more than the copy.) It goes to a worker only if the file
+    /// system may block. While a worker has the file's lock, the write waits as a task (see [`busy`]).
     pub async fn write_at(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
         let unlocked = busy::shared_of(self).await?;
         if let Some(system) = self.blocking() {
@@ -248,7 +249,7 @@ impl File {
         self.write_chain(offset, chain)
     }
 
-    /// The same, if it need not wait: `None` while a worker may have the file's lock, and where the file system may block.
+    /// The same without waiting: `None` while a worker may have the file's lock, and if the file system may block.
     pub fn try_write_at(&self, offset: u64, chain: &[Bytes]) -> Option<io::Result<()>> {
         if self.blocking().is_some() {
             return None;
@@ -259,7 +260,8 @@ impl File {
 
     fn write_chain(&self, offset: u64, chain: &[Bytes]) -> io::Result<()> {
         if let [bytes] = chain {
-            // A message's payload lies in one piece, and is often short: no table of slices, which costs as much as a small copy.
+            // The payload of a message is one slice, and often short: this avoids a table of slices, which costs as
+            // much as a small copy.
             return self.write_piece(offset, bytes);
         }
         let mut at = offset;
@@ -279,10 +281,9 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` behind the last byte, wherever that is by then: others who append at the same time, by this
-    /// descriptor or another one of the file, write before or behind it. `admit` hears where that will be before anything is
-    /// written; of a file in memory that is exact, of any other it is where the end was a moment ago. The caller has a claim, as
-    /// for [`File::place_at`].
+    /// Appends all of `bytes` at the current end of the file: concurrent appends, by this descriptor or another one,
+    /// come before or after it. `admit` is told the offset before anything is written; it is exact for a file in
+    /// memory, and a moment old for any other. The caller holds a claim, as for [`File::place_at`].
     pub async fn append<E: From<io::Error>>(
         &self,
         bytes: &Bytes,
@@ -302,7 +303,7 @@ impl File {
         admit: impl FnOnce(u64) -> Result<(), E>,
     ) -> Result<(), E> {
         if let Some(memory) = &self.0.memory {
-            // The descriptor's own end may lie behind ours, so that the kernel cannot do it.
+            // The descriptor's own end may lie beyond ours, so the kernel cannot append.
             let _alone = memory.appending();
             let end = memory.len();
             admit(end)?;
@@ -334,7 +335,7 @@ impl File {
             rest = &rest[n..];
             at = at.saturating_add(n as u64);
             if n > 0 {
-                // It may have been truncated meanwhile: then it is longer again, as it would be by the descriptor.
+                // The file may have been truncated meanwhile: it becomes longer again, as with any write.
                 memory.written(at);
             }
         }
@@ -351,15 +352,15 @@ impl File {
         self.0.memory.is_some()
     }
 
-    /// Writes all of `from` at `offset`, on the calling core: the one copy that payload needs which lies in a peer's memory.
-    /// What the peer changes meanwhile may be torn. The caller has a claim of the file (see [`busy::shared_of`]) where others
-    /// can punch holes into it.
+    /// Writes all of `from` at `offset`, on the calling core: the single copy needed for payload in a peer's memory. If
+    /// the peer changes the payload meanwhile, it may be torn. The caller holds a claim on the file (see
+    /// [`busy::shared_of`]) if others can punch holes into it.
     pub fn place_at(&self, offset: u64, from: &Window) -> io::Result<()> {
         let mut done = 0;
         if let Some(memory) = &self.0.memory {
             done = memory.place_at(self.0.fd.as_fd(), offset, from);
             if done > 0 {
-                // As after a write: it may have been truncated meanwhile.
+                // As after a write: the file may have been truncated meanwhile.
                 memory.written(offset.saturating_add(done as u64));
             }
         }
@@ -370,7 +371,7 @@ impl File {
         Ok(())
     }
 
-    /// What became of one write at `at`: how many bytes the file has taken, `None` where it is to be tried again.
+    /// The result of one write at `at`: how many bytes the file has taken, `None` to try again.
     fn written(&self, at: u64, result: Result<usize, Errno>) -> io::Result<Option<usize>> {
         let n = match result {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -395,7 +396,7 @@ impl File {
         Ok(())
     }
 
-    /// By which calls that wait for each other find each other, see [`busy`].
+    /// Identifies the file, so that calls that wait for each other find each other, see [`busy`].
     pub fn inode(&self) -> io::Result<Inode> {
         if let Some(inode) = self.0.inode.get() {
             return Ok(*inode);
@@ -412,8 +413,8 @@ impl File {
         Ok(rustix::fs::ftruncate(&self.0.fd, len)?)
     }
 
-    /// Size in bytes now. A file system that may block is not asked: then it is the size that the kernel learned with the last
-    /// attributes, or by a write.
+    /// Size in bytes now. A file system that may block is not queried: the result is then the size from the kernel's
+    /// last attributes or writes.
     pub fn len(&self) -> io::Result<u64> {
         if let Some(memory) = &self.0.memory {
             return Ok(memory.len());
@@ -424,13 +425,13 @@ impl File {
         Ok(u64::try_from(rustix::fs::fstat(&self.0.fd)?.st_size).unwrap_or(0))
     }
 
-    /// Attributes as the kernel has them, where the file system may block and so is not asked.
+    /// Attributes as cached by the kernel, because the file system may block and is not queried.
     fn known(&self, wanted: StatxFlags) -> io::Result<rustix::fs::Statx> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         Ok(rustix::fs::statx(&self.0.fd, c"", flags, wanted)?)
     }
 
-    /// Names, and bytes that it takes up, as [`File::len`] has its size.
+    /// The number of names, and the bytes allocated; for these, too, [`File::len`]'s caveat holds.
     pub fn links_and_allocated(&self) -> io::Result<(u64, u64)> {
         if self.blocking().is_some() {
             let known = self.known(StatxFlags::NLINK | StatxFlags::BLOCKS)?;
@@ -440,15 +441,15 @@ impl File {
         Ok((stat.st_nlink, stat.st_blocks.unsigned_abs().saturating_mul(512)))
     }
 
-    /// What is known of a file in memory, without asking the system where nothing has changed that it alone knows;
+    /// The state of a file in memory, without a system call unless something has changed that only the system knows;
     /// `Unsupported` for any other file.
     pub fn state_in_memory(&self) -> io::Result<InMemory> {
         let memory = self.0.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         memory.state(self.0.fd.as_fd())
     }
 
-    /// Counts a short read. Whether the file is mapped by now, so that ranges of it are better sent than read (see
-    /// [`FileRange::mapped`]).
+    /// Counts a short read. Returns whether the file is mapped by now, so that sending ranges of it is better than
+    /// reading them (see [`FileRange::mapped`]).
     pub fn is_mapped(&self) -> bool {
         self.blocking().is_none() && self.mapping().is_some()
     }
@@ -464,47 +465,47 @@ impl File {
     }
 }
 
-/// A range of an open file: payload that has not been read yet, so a transport may splice it or read it straight
-/// into the peer's memory.
+/// A range of an open file: payload that was not read yet, so that a transport may splice it or read it straight into
+/// the peer's memory.
 #[derive(Clone, Debug)]
 pub struct FileRange {
     /// Where the bytes are.
     pub file: File,
     /// First byte.
     pub offset: u64,
-    /// How many; whoever builds the range has bounded it by the file's size. Bytes lost to a truncation in between
-    /// are sent as zeros.
+    /// The length; the creator of the range has limited it to the file's size. Bytes lost to a later truncation are
+    /// sent as zeros.
     pub len: usize,
 }
 
-/// Whether a send failed because a mapped file no longer has what was to be sent.
+/// Whether a send failed because a mapped file no longer has the bytes to send.
 pub fn is_lost(e: &io::Error) -> bool {
     Errno::from_io_error(e) == Some(Errno::FAULT)
 }
 
 impl FileRange {
-    /// The range without its first `n` bytes, at most all.
+    /// The range without its first `n` bytes, or without all of them.
     #[must_use]
     pub fn advanced(&self, n: usize) -> FileRange {
         let n = n.min(self.len);
         FileRange { file: self.file.clone(), offset: self.offset.saturating_add(n as u64), len: self.len - n }
     }
 
-    /// Brings `len` bytes of the range, from its byte `from`, into the page cache by a worker thread, if its first or
-    /// last byte is not there already (or the file system cannot tell).
+    /// Reads `len` bytes of the range, from its byte `from`, into the page cache with a worker thread, unless its first
+    /// and last bytes are there already (or if the file system cannot tell).
     pub async fn warm(&self, from: usize, len: usize) -> io::Result<()> {
         drop(self.warm_claimed(from, len).await?);
         Ok(())
     }
 
-    /// The same. While the answer is held no worker frees what is there: it is for one attempt to send, which need not succeed, and is
-    /// held across no wait.
+    /// The same. While the result is held no worker frees these bytes: it is for one attempt to send, which may fail,
+    /// and must not be held across a wait.
     pub async fn warm_claimed(&self, from: usize, len: usize) -> io::Result<Vec<Claim>> {
         let Some(last) = len.checked_sub(1) else { return Ok(Vec::new()) };
         let start = self.offset.saturating_add(from as u64);
         let end = start.saturating_add(last as u64);
         let open = &self.file.0;
-        // What is freed now is in the page cache no more. A worker locks a file in memory as well.
+        // Bytes freed at this moment are no longer in the page cache. A worker locks a file in memory as well.
         let mut claims = busy::shared_of(&self.file).await?.into_claims();
         if open.in_memory.get() == Some(&true) {
             return Ok(claims);
@@ -525,7 +526,7 @@ impl FileRange {
         Ok(claims)
     }
 
-    /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and forgets them.
+    /// Reads `len` bytes of the file, from its byte `start`, on a worker thread, and discards them.
     async fn read_ahead(&self, start: u64, len: usize, claims: Vec<Claim>) -> io::Result<Vec<Claim>> {
         let file = self.file.clone();
         let read = move || {
@@ -545,8 +546,8 @@ impl FileRange {
         busy::in_places_of(self.file.blocking(), read, rt::blocking).await?
     }
 
-    /// `len` bytes from byte `from` of the range, read on a worker thread, with zeros for what the file has lost. For files whose file
-    /// system may block: nothing of these is sent without a read.
+    /// `len` bytes from byte `from` of the range, read on a worker thread, with zeros for bytes that the file has lost.
+    /// For files whose file system may block: these are never sent without a read.
     pub(crate) async fn fetch(&self, from: usize, len: usize) -> io::Result<Bytes> {
         let range = self.clone();
         let read = move || {
@@ -560,18 +561,18 @@ impl FileRange {
         busy::in_places_of(self.file.blocking(), read, rt::blocking).await?
     }
 
-    /// The range for sending without a read, where the file is mapped (see `file::mapped`) and the page cache holds it. For short
-    /// ranges: a long one goes by [`crate::net::Stream::send_file`] for less.
+    /// The range for sending without a read, if the file is mapped (see `file::mapped`) and the page cache holds the
+    /// range. For short ranges: [`crate::net::Stream::send_file`] sends a long one at lower cost.
     pub fn mapped(&self) -> Option<MappedRange> {
         let open = &self.file.0;
         if self.file.blocking().is_some() || busy::is_locked(&self.file) {
-            // A page that is gone comes back when the call has ended.
+            // A freed page faults in only when the worker's call has ended.
             return None;
         }
         let mapping = self.file.mapping()?;
         let found = MappedRange::new(mapping, self.offset, self.len)?;
         if open.memory.is_some() {
-            // There is nothing to wait for.
+            // Nothing can block.
             return Some(found);
         }
         let range = self.offset..self.offset.saturating_add(self.len as u64);
@@ -587,8 +588,8 @@ impl FileRange {
         mapping.is_cached(&range).then_some(found)
     }
 
-    /// Reads at most `len` bytes from byte `from` of the range into `staging`; past the end of the file they are
-    /// zeros. Returns how many.
+    /// Reads at most `len` bytes from byte `from` of the range into `staging`; past the end of the file they are zeros.
+    /// Returns their number.
     pub fn read_or_zero(&self, from: usize, len: usize, staging: &mut [u8]) -> io::Result<usize> {
         let room = &mut staging[..len];
         loop {
@@ -612,7 +613,7 @@ impl FileRange {
         Ok(())
     }
 
-    /// Like [`FileRange::read_into`] from the page cache alone: `None` when the read would have to sleep.
+    /// Like [`FileRange::read_into`] from the page cache only: `None` if the read would have to sleep.
     pub fn try_read_into(&self, into: &Window) -> Option<io::Result<()>> {
         let Some(into) = into.slice(0, self.len) else {
             return Some(Err(io::ErrorKind::InvalidInput.into()));
@@ -621,8 +622,8 @@ impl FileRange {
         Some(done.map(|done| self.fill_up(&into, done)))
     }
 
-    /// Like [`FileRange::try_read_into`]; where the bytes pass through our hands anyway (files in memory), it appends
-    /// the CRC32C of each whole `piece` of them to `sums`, which costs next to nothing there. Else `sums` stays as it is.
+    /// Like [`FileRange::try_read_into`]; if we copy the bytes ourselves anyway (files in memory), it appends the
+    /// CRC32C of each whole `piece` to `sums`, at almost no cost. Otherwise `sums` does not change.
     pub fn try_read_summed(
         &self,
         into: &Window,
@@ -636,14 +637,14 @@ impl FileRange {
         let before = sums.len();
         Some(memory.read_summed(self.file.0.fd.as_fd(), self.offset, &into, piece, sums).map(|done| {
             if done < self.len {
-                // The zeros are in none of them.
+                // The checksums do not cover the zeros.
                 sums.truncate(before);
                 self.fill_up(&into, done);
             }
         }))
     }
 
-    /// Zeros where the file has shrunk since the range was made.
+    /// Fills with zeros where the file has shrunk since the range was made.
     fn fill_up(&self, into: &Window, mut done: usize) {
         const ZEROS: [u8; 4096] = [0; 4096];
         while done < self.len {

@@ -1,10 +1,9 @@
-//! What the hardware gives: buffers, clock, sockets, files, shared memory and cores, real and simulated.
+//! The hardware and the kernel: buffers, clock, sockets, files, shared memory and cores, real and simulated.
 //!
-//! The rest of Weft sees time, memory and the network only through this crate, so the simulator can stand in
-//! for them. It is one of the rooms where `unsafe` is allowed (`rdma::rnic` and `kerberos` are the others).
+//! The rest of Weft uses time, memory and the network only through this crate, so the simulator can replace them. It is
+//! one of the rooms where `unsafe` is allowed (`rdma::rnic` and `kerberos` are the others).
 //!
-//! Owns: the buffer pool's slabs, the reactor of each core, every file descriptor.
-//! Does not: know any protocol.
+//! The crate owns the buffer pool's slabs, the reactor of each core, and every file descriptor. It knows no protocol.
 
 pub mod budget;
 pub mod buf;

@@ -1,6 +1,6 @@
-//! Log lines that others can provoke, at a bounded rate.
+//! Limits the rate of log lines that others can provoke.
 //!
-//! Owns: the count of what was left out. Does not: log; the caller does, where [`LogLimit::pass`] lets it.
+//! It counts the lines left out. The caller logs, if [`LogLimit::pass`] allows it.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::clock::Time;
 
-/// Lines of a kind at the beginning of each burst: enough to see who it is.
+/// Lines of a kind at the start of each burst: enough to identify the cause.
 const BURST: u32 = 10;
-/// Then one line in so long. A kind of message is quiet for this long before a burst begins anew.
+/// After that, one line per interval. A kind of message must be quiet for this long before a new burst begins.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The limit of one kind of message: `static REFUSED: LogLimit = LogLimit::new();`.
@@ -22,15 +22,15 @@ pub struct LogLimit {
 
 #[derive(Debug)]
 struct State {
-    /// Since when this interval lasts.
+    /// Start of the current interval.
     since: Option<Time>,
     /// Lines logged in it.
     logged: u32,
-    /// Lines left out since the last one that was logged.
+    /// Lines left out since the last logged one.
     left_out: u64,
 }
 
-/// How many lines of a kind were left out before this one; shown behind it.
+/// The number of lines of a kind left out before this one; appended to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut(pub u64);
 
@@ -50,22 +50,23 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// Of a kind of message that nobody has logged yet.
+    /// The limit of a kind of message that has not been logged yet.
     pub const fn new() -> LogLimit {
         LogLimit::every(INTERVAL)
     }
 
-    /// The same, of a kind that lasts until somebody mends something: after its first lines one in `interval`.
+    /// The same for a kind that persists until somebody fixes the cause: after its first lines, one line per
+    /// `interval`.
     pub const fn every(interval: Duration) -> LogLimit {
         LogLimit { interval, state: Mutex::new(State { since: None, logged: 0, left_out: 0 }) }
     }
 
-    /// Whether to log a line now: then what to show behind it.
+    /// Whether to log a line now; if so, the text to append.
     pub fn pass(&self, now: Time) -> Option<LeftOut> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let over = state.since.is_none_or(|since| now.since(since) >= self.interval);
         if over {
-            // A burst that goes on has one line an interval; one that was quiet for an interval has its first lines again.
+            // A continuing burst gets one line per interval; after a quiet interval the first lines are logged again.
             state.logged = if state.left_out > 0 { BURST } else { 0 };
             state.since = Some(now);
         } else if state.logged >= BURST {
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(logged[..BURST as usize], [LeftOut(0); BURST as usize]);
         assert_eq!(logged[BURST as usize], LeftOut(60_000 - u64::from(BURST)));
         assert_eq!(logged[BURST as usize].to_string(), " (59990 more like this were not logged)");
-        // Quiet for an interval, it tells what was left out, and begins anew an interval later.
+        // After a quiet interval, it reports the lines left out, and starts again an interval later.
         assert_eq!(limit.pass(at(180_000)), Some(LeftOut(59_999)));
         assert_eq!(limit.pass(at(240_000)), Some(LeftOut(0)));
         assert_eq!(limit.pass(at(240_001)).map(|left| left.to_string()), Some(String::new()));

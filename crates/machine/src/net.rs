@@ -1,9 +1,8 @@
-//! Byte streams and listeners: TCP and Unix sockets, and their simulated twins.
+//! Byte streams and listeners: TCP and Unix sockets, and their simulated counterparts.
 //!
 //! Receives and sends are plain system calls that never wait, made when the core knows the socket to be ready: on a
-//! busy connection that is one call per batch, and the caller chooses where received bytes land (a header staging
-//! area, a region).
-//! Owns: the sockets. Does not: frame messages (see `transport`) or place by STag (see `rdma::iwarp`).
+//! busy connection that is one call per batch, and the caller chooses where received bytes go (a header staging area, a
+//! region). It owns the sockets. Framing of messages is in `transport`, placement by STag in `rdma::iwarp`.
 
 mod certificate;
 mod interfaces;
@@ -40,12 +39,12 @@ pub use peer::Peer;
 pub use reserved::{SourcePort, may_reserve};
 pub use source::Source;
 
-/// How long [`Stream::connect`] tries.
+/// Time limit of [`Stream::connect`].
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The TCP congestion control within this host, unless another is asked for. There is no network to be fair to, and bbr,
-/// the default of many systems, paces what could go at once: at half the speed, seen with iWARP. Every Linux has reno,
-/// and lets everybody choose it.
+/// The TCP congestion control within this host, unless another is requested. There is no network to be fair to, and
+/// bbr, the default of many systems, paces data that could be sent at once: iWARP ran at half the speed. Every Linux
+/// has reno, and allows everybody to choose it.
 pub const LOOPBACK_CONGESTION: &str = "reno";
 
 /// Slices that a send passes to the kernel in one call (the kernel takes up to 1024, UIO_MAXIOV): enough for a megabyte
@@ -53,7 +52,7 @@ pub const LOOPBACK_CONGESTION: &str = "reno";
 const SLICES_PER_CALL: usize = 256;
 
 /// A connected byte stream. Both directions work at once through a shared reference; each direction has one user at a
-/// time (of two tasks that wait to receive, only the last is woken).
+/// time (of two tasks that wait to receive, only the last one is woken).
 pub struct Stream(Kind, Peer);
 
 enum Kind {
@@ -61,8 +60,8 @@ enum Kind {
     Sim(sim::net::Stream),
 }
 
-/// A connection that no core owns yet: what [`Listener::accept`] returns, to be moved to a core and made a
-/// [`Stream`] there. Dropping it closes the connection.
+/// A connection that no core owns yet: [`Listener::accept`] returns it, and the core that it is moved to turns it into
+/// a [`Stream`]. Dropping it closes the connection.
 pub struct Socket(SocketKind, Peer);
 
 enum SocketKind {
@@ -80,10 +79,10 @@ enum ListenerKind {
 }
 
 impl Socket {
-    /// A TCP socket that somebody else has accepted, and the address that accept(2) said with it.
+    /// A TCP socket that was accepted elsewhere, with the address that accept(2) returned.
     ///
     /// # Errors
-    /// It cannot be made one that does not wait.
+    /// It cannot be set to non-blocking mode.
     pub fn from_tcp((socket, peer): (std::net::TcpStream, SocketAddr)) -> io::Result<Socket> {
         socket.set_nonblocking(true)?;
         Ok(Socket(SocketKind::Tcp(socket.into()), Peer::Tcp(peer)))
@@ -92,13 +91,13 @@ impl Socket {
     /// A connected Unix socket.
     ///
     /// # Errors
-    /// It is not connected: the kernel names nobody at its other end.
+    /// It is not connected: the kernel reports no peer.
     pub fn from_unix(socket: UnixStream) -> io::Result<Socket> {
         let peer = Peer::of_unix(&socket)?;
         Ok(Socket(SocketKind::Unix(socket), peer))
     }
 
-    /// Who is at the other end, as it was known when the connection was accepted.
+    /// The peer, as known when the connection was accepted.
     pub fn peer(&self) -> Peer {
         self.1
     }
@@ -114,8 +113,8 @@ fn within_this_host(addr: SocketAddr) -> bool {
     addr.ip().is_loopback()
 }
 
-/// Whether connections of this process may have this TCP congestion control. The kernel loads what it has on its disk, where
-/// that is allowed, so it is asked with a socket and not looked up.
+/// Whether connections of this process may use this TCP congestion control. The kernel loads a module for it if
+/// permitted, so this tries it on a socket instead of looking it up.
 pub fn try_congestion(algorithm: &str) -> io::Result<()> {
     socket::try_congestion(algorithm)
 }
@@ -128,7 +127,7 @@ pub fn is_exhausted(error: &io::Error) -> bool {
 }
 
 impl Listener {
-    /// Listens on `addr`; port 0 picks any.
+    /// Listens on `addr`; port 0 chooses any.
     pub fn bind(addr: SocketAddr) -> io::Result<Listener> {
         if sim::active() {
             return Ok(Listener(ListenerKind::Sim(sim::net::Listener::bind(addr)?)));
@@ -140,7 +139,7 @@ impl Listener {
         Ok(Listener(ListenerKind::Real(listener)))
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn local_addr(&self) -> SocketAddr {
         match &self.0 {
             ListenerKind::Real(listener) => listener.local_addr(),
@@ -148,8 +147,8 @@ impl Listener {
         }
     }
 
-    /// Chooses the TCP congestion control of the connections that come from now on (see [`Stream::connect_with`]).
-    /// Without effect under simulation.
+    /// Sets the TCP congestion control of connections accepted from now on (see [`Stream::connect_with`]). No effect
+    /// under simulation.
     pub fn set_congestion(&self, algorithm: &str) -> io::Result<()> {
         match &self.0 {
             ListenerKind::Real(listener) => listener.set_congestion(algorithm),
@@ -159,8 +158,8 @@ impl Listener {
 
     /// The next connection, as a socket that can be moved to the core that will own it.
     ///
-    /// Connections that fail before they are accepted are skipped. An error means that the process has run out of descriptors or
-    /// memory ([`is_exhausted`]: others may let some go) or that the listener itself is broken.
+    /// Connections that fail before they are accepted are skipped. An error means that the process has run out of
+    /// descriptors or memory ([`is_exhausted`]: others may release some) or that the listener itself is broken.
     pub async fn accept(&self) -> io::Result<Socket> {
         match &self.0 {
             ListenerKind::Real(listener) => {
@@ -204,10 +203,10 @@ impl Stream {
     }
 
     /// [`Stream::connect_within`] with a TCP congestion control, such as `reno`, in place of the system's (within this
-    /// host: [`LOOPBACK_CONGESTION`]). Without effect under simulation.
+    /// host: [`LOOPBACK_CONGESTION`]). No effect under simulation.
     ///
-    /// It is chosen before there is a connection, and cannot be later: one that began under bbr is paced for as long
-    /// as it lasts, whatever it is told then.
+    /// It is set before the connection exists and cannot be changed later: a connection that began under bbr stays
+    /// paced, whatever is set then.
     pub async fn connect_with(
         addr: SocketAddr,
         limit: Duration,
@@ -216,7 +215,7 @@ impl Stream {
         Stream::connect_from(addr, limit, congestion, SourcePort::Any).await
     }
 
-    /// [`Stream::connect_with`] from such a port.
+    /// [`Stream::connect_with`] from a port of `source`.
     pub async fn connect_from(
         addr: SocketAddr,
         limit: Duration,
@@ -245,12 +244,12 @@ impl Stream {
         Stream::from_socket(Socket::from_unix(rt::blocking(move || UnixStream::connect(path)).await?)?)
     }
 
-    /// Who is at the other end, as it was known when the connection was made.
+    /// The peer, as known when the connection was made.
     pub fn peer(&self) -> Peer {
         self.1
     }
 
-    /// The own address, where it has one.
+    /// Our own address, if the socket has one.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.0 {
             Kind::Real(stream) => stream.local_addr(),
@@ -266,7 +265,7 @@ impl Stream {
         }
     }
 
-    /// Receives into `into`, in order, as much as one call gives; 0 is the end of the stream. Dropping the future
+    /// Receives into `into`, in order, as much as one call returns; 0 is the end of the stream. Dropping the future
     /// loses no bytes.
     pub async fn recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_recv(cx, into)).await
@@ -280,8 +279,8 @@ impl Stream {
         }
     }
 
-    /// Looks at the next bytes without taking them, until `into` is full or no more will come; how many there are. Nothing
-    /// can be looked at under simulation.
+    /// Copies the next bytes without consuming them, until `into` is full or no more will come; returns how many. Not
+    /// supported under simulation.
     ///
     /// # Errors
     /// The connection broke.
@@ -292,7 +291,7 @@ impl Stream {
         }
     }
 
-    /// One receive that never waits: [`io::ErrorKind::WouldBlock`] when nothing is there.
+    /// One receive that never waits: [`io::ErrorKind::WouldBlock`] if there is nothing.
     pub fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match &self.0 {
             Kind::Real(stream) => stream.try_recv(into),
@@ -313,14 +312,14 @@ impl Stream {
         self.poll_send_flagged(cx, from, false)
     }
 
-    /// [`Stream::poll_send`] of bytes that more will follow at once: the last, partial segment is held back for them
-    /// (MSG_MORE; at most 200 ms).
+    /// [`Stream::poll_send`] of bytes that are followed by more at once: the last, partial segment is held back for
+    /// them (MSG_MORE; at most 200 ms).
     pub fn poll_send_more(&self, cx: &mut Context<'_>, from: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.poll_send_flagged(cx, from, true)
     }
 
-    /// Until it is taken back, a last segment that is not full waits for what is sent next, file ranges included (TCP_CORK; at
-    /// most 200 ms). Nothing where there are no segments.
+    /// While on, a partial last segment waits for the next send, including file ranges (TCP_CORK; at most 200 ms). No
+    /// effect on sockets without segments.
     pub fn hold(&self, on: bool) -> io::Result<()> {
         match &self.0 {
             Kind::Real(stream) => stream.hold(on),
@@ -328,13 +327,14 @@ impl Stream {
         }
     }
 
-    /// Whether [`Stream::poll_send_pieces`] takes pieces of mapped files.
+    /// Whether [`Stream::poll_send_pieces`] accepts pieces of mapped files.
     pub fn takes_mapped(&self) -> bool {
         matches!(self.0, Kind::Real(_))
     }
 
-    /// [`Stream::poll_send`], or with `more` [`Stream::poll_send_more`], of pieces that may lie in mapped files, where
-    /// [`Stream::takes_mapped`] says so. EFAULT ([`crate::file::is_lost`]): the file of the first piece has become shorter.
+    /// [`Stream::poll_send`], or with `more` [`Stream::poll_send_more`], of pieces that may lie in mapped files if
+    /// [`Stream::takes_mapped`] allows it. EFAULT ([`crate::file::is_lost`]): the file of the first piece has become
+    /// shorter.
     pub fn poll_send_pieces(
         &self,
         cx: &mut Context<'_>,
@@ -356,22 +356,22 @@ impl Stream {
         }
     }
 
-    /// Sends all of `chain` as one gather write (more calls only when the socket buffer is full).
+    /// Sends all of `chain` as one gather write (several calls only if the socket buffer is full).
     ///
-    /// A future dropped half-way has sent an unknown part: the stream is then good only for closing.
+    /// A future dropped half-way has sent an unknown part: the stream can then only be closed.
     pub async fn send_all(&self, chain: &[Bytes]) -> io::Result<()> {
         self.send_chain(chain, false).await
     }
 
-    /// [`Stream::send_all`] of bytes that more will follow at once, such as [`Stream::send_file`]: small headers then
-    /// travel in one segment with what follows (MSG_MORE).
+    /// [`Stream::send_all`] of bytes that are followed by more at once, such as [`Stream::send_file`]: small headers
+    /// then share a segment with what follows (MSG_MORE).
     pub async fn send_all_more(&self, chain: &[Bytes]) -> io::Result<()> {
         self.send_chain(chain, true).await
     }
 
     async fn send_chain(&self, chain: &[Bytes], more: bool) -> io::Result<()> {
         let mut rest = chain;
-        // Bytes of rest[0] that are sent already.
+        // Bytes of rest[0] that were already sent.
         let mut skip = 0;
         while let Some(first) = rest.first() {
             if skip == first.len() {
@@ -379,7 +379,7 @@ impl Stream {
                 skip = 0;
                 continue;
             }
-            // A short chain must not be parted from its end by the slices that fit into one call.
+            // The limit of slices per call must not separate a short chain from its end.
             let last_call = rest.len() <= SLICES_PER_CALL;
             let sent = std::future::poll_fn(|cx| {
                 let mut slices = [IoSlice::new(&[]); SLICES_PER_CALL];
@@ -390,7 +390,7 @@ impl Stream {
             if sent == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            // Steps over what was sent.
+            // Skips the slices that were sent.
             while sent > 0 {
                 let here = rest[0].len() - skip;
                 if sent < here {
@@ -405,13 +405,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends a range of a file without bringing it to user space (sendfile; by reading where the file system refuses
-    /// that). What the file has lost to a truncation is sent as zeros: the peer was promised [`FileRange::len`] bytes.
+    /// Sends a range of a file without copying it to user space (sendfile; or by reading if the file system refuses
+    /// that). Bytes that the file has lost to a truncation are sent as zeros, because the peer was promised
+    /// [`FileRange::len`] bytes.
     pub async fn send_file(&self, range: &FileRange) -> io::Result<()> {
         let mut done = 0;
         while done < range.len {
             if range.file.blocking().is_some() {
-                // sendfile asks some file systems for the file's attributes, though they have its pages.
+                // On some file systems sendfile fetches the file's attributes, even if the pages are cached.
                 let piece = (range.len - done).min(file::WARM_BYTES);
                 let bytes = range.fetch(done, piece).await?;
                 done += piece;
@@ -433,7 +434,7 @@ impl Stream {
         Ok(())
     }
 
-    /// [`Stream::poll_send_file`] with what [`FileRange::warm_claimed`] has answered, which is given back after one attempt.
+    /// [`Stream::poll_send_file`] with the result of [`FileRange::warm_claimed`], which is released after one attempt.
     pub fn poll_send_claimed(
         &self,
         cx: &mut Context<'_>,
@@ -446,12 +447,12 @@ impl Stream {
         sent
     }
 
-    /// Sends some of `range` between its bytes `from` and `to`; returns how many. What is not in the page cache is read from disk
-    /// inside the call ([`FileRange::warm`] prevents that). 0: while the peer took nothing a worker has begun to free the file's
-    /// blocks, so the pages that were there may be gone, and the range is to be warmed again.
+    /// Sends some of `range` between its bytes `from` and `to`; returns how many. Bytes that are not in the page cache
+    /// are read from disk inside the call ([`FileRange::warm`] prevents that). 0: while the peer took nothing a worker
+    /// has begun to free the file's blocks, so the cached pages may be gone, and the range must be warmed again.
     ///
     /// # Panics
-    /// When `from >= to` or `to > range.len`.
+    /// If `from >= to` or `to > range.len`.
     pub fn poll_send_file(
         &self,
         cx: &mut Context<'_>,
@@ -473,7 +474,7 @@ impl Stream {
         }
     }
 
-    /// Ends both directions: the peer sees the end of the stream, pending receives return 0.
+    /// Shuts down both directions: the peer sees the end of the stream, pending receives return 0.
     pub fn shutdown(&self) {
         match &self.0 {
             Kind::Real(stream) => stream.shutdown(rustix::net::Shutdown::Both),
@@ -481,7 +482,7 @@ impl Stream {
         }
     }
 
-    /// Ends the sending direction: the peer sees the end of the stream behind what was sent, and can still send.
+    /// Shuts down the sending direction: the peer sees the end of the stream after what was sent, and can still send.
     pub fn shutdown_write(&self) {
         match &self.0 {
             Kind::Real(stream) => stream.shutdown(rustix::net::Shutdown::Write),
@@ -489,8 +490,8 @@ impl Stream {
         }
     }
 
-    /// Bytes that the kernel took and the peer's has not acknowledged. Zero where nobody counts (simulation, other sockets
-    /// than TCP's, one that is closed).
+    /// Bytes that our kernel took and the peer's has not acknowledged. Zero if unknown (simulation, sockets other than
+    /// TCP, closed sockets).
     pub fn unacknowledged(&self) -> usize {
         match &self.0 {
             Kind::Real(stream) => stream.unacknowledged().unwrap_or(0),
@@ -506,8 +507,8 @@ impl Stream {
         }
     }
 
-    /// Gives a peer up that does not acknowledge what was sent to it for so long (TCP_USER_TIMEOUT, RFC 5482). Without
-    /// effect under simulation.
+    /// Drops a peer that does not acknowledge sent data for this long (TCP_USER_TIMEOUT, RFC 5482). No effect under
+    /// simulation.
     pub fn set_unacknowledged_limit(&self, limit: Duration) -> io::Result<()> {
         match self.fd() {
             Some(fd) => {
@@ -518,8 +519,9 @@ impl Stream {
         }
     }
 
-    /// Bytes that have arrived and are not taken (FIONREAD). More than anybody asks for where waiting for more would not end:
-    /// under simulation, and on local sockets, whose senders wait for room and which do not keep to [`Stream::set_low_water`].
+    /// Bytes that have arrived and were not received yet (FIONREAD). `usize::MAX` where a wait for more would not end:
+    /// under simulation, and on local sockets, whose senders wait for room and which do not honour
+    /// [`Stream::set_low_water`].
     pub fn waiting_bytes(&self) -> io::Result<usize> {
         match &self.0 {
             Kind::Real(stream) => stream.waiting_bytes(),
@@ -527,8 +529,8 @@ impl Stream {
         }
     }
 
-    /// Waits until so many bytes are here that are not taken yet, or as many as the kernel has room for, or no more will come.
-    /// Given up, it leaves the low-water mark where it was set for that.
+    /// Waits until `bytes` bytes have arrived and were not received yet, or as many as the kernel has room for, or no
+    /// more will come. If dropped, it leaves the low-water mark that it has set.
     pub async fn wait_for(&self, bytes: usize) -> io::Result<()> {
         if self.waiting_bytes()? >= bytes {
             return Ok(());
@@ -539,7 +541,8 @@ impl Stream {
         self.set_low_water(1)
     }
 
-    /// Waits until something says that a receive may succeed. To wait for news, [`Stream::forget_readable`] first.
+    /// Waits until an event says that a receive may succeed. To wait for a new event, call [`Stream::forget_readable`]
+    /// first.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         match &self.0 {
             Kind::Real(stream) => stream.poll_readable(cx),
@@ -547,15 +550,15 @@ impl Stream {
         }
     }
 
-    /// What is there is not enough: [`Stream::poll_readable`] waits for what the kernel tells from now on.
+    /// The available bytes are not enough: [`Stream::poll_readable`] waits for events from now on.
     pub fn forget_readable(&self) {
         if let Kind::Real(stream) = &self.0 {
             stream.forget_readable();
         }
     }
 
-    /// From now on waiting for bytes ends only when so many have come, or the end of the stream (SO_RCVLOWAT); 1 is how
-    /// a stream begins. Receiving without waiting takes what is there. Without effect under simulation.
+    /// From now on a wait for bytes ends only when this many have come, or at the end of the stream (SO_RCVLOWAT); a
+    /// stream starts with 1. Receiving without waiting takes whatever is there. No effect under simulation.
     pub fn set_low_water(&self, bytes: usize) -> io::Result<()> {
         match &self.0 {
             Kind::Real(stream) => stream.set_low_water(bytes),
@@ -563,8 +566,8 @@ impl Stream {
         }
     }
 
-    /// Asks the kernel for socket buffers of these sizes in bytes (it doubles them, and caps them by its sysctls).
-    /// A buffer whose size is set no longer grows by itself. Without effect under simulation.
+    /// Requests socket buffers of these sizes in bytes (the kernel doubles them, and caps them by its sysctls). A
+    /// buffer with a fixed size no longer grows by itself. No effect under simulation.
     pub fn set_buffers(&self, send_bytes: usize, receive_bytes: usize) -> io::Result<()> {
         if let Some(fd) = self.fd() {
             rustix::net::sockopt::set_socket_send_buffer_size(fd, send_bytes)?;
@@ -574,7 +577,7 @@ impl Stream {
     }
 }
 
-/// Lays `chain`, without its first `skip` bytes, out in `slices`; returns how many of them it took.
+/// Fills `slices` with `chain`, without its first `skip` bytes; returns how many slices it used.
 fn fill<'a>(slices: &mut [IoSlice<'a>], chain: &'a [Bytes], skip: usize) -> usize {
     let mut n = 0;
     let firsts = std::iter::once(skip).chain(std::iter::repeat(0));
@@ -596,7 +599,7 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// A descriptor whose readiness can be awaited: an eventfd, a Unix socket that someone else reads. Real cores only.
+/// A descriptor whose readiness can be awaited: an eventfd, a Unix socket with another reader. Only on real cores.
 pub struct Readable<T: AsFd + 'static>(Registered<T>);
 
 impl<T: AsFd + 'static> Readable<T> {
@@ -605,7 +608,7 @@ impl<T: AsFd + 'static> Readable<T> {
         Ok(Readable(Registered::new(fd)?))
     }
 
-    /// Waits until the descriptor is readable (or its peer has gone). It may wake once without cause: try, and wait
+    /// Waits until the descriptor is readable (or its peer is gone). It may wake once without cause: try, and wait
     /// again on EAGAIN.
     pub async fn readable(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
@@ -626,7 +629,7 @@ impl<T: AsFd + 'static> Readable<T> {
         self.poll_level(PollFlags::OUT, || self.0.clear_writable(), || self.0.poll_writable(cx))
     }
 
-    /// Edges alone do not do here: whoever uses the descriptor may leave part of what is there.
+    /// Edges alone are not sufficient here: a user of the descriptor may leave part of the data.
     fn poll_level(
         &self,
         wanted: PollFlags,
@@ -635,10 +638,10 @@ impl<T: AsFd + 'static> Readable<T> {
     ) -> Poll<io::Result<()>> {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         loop {
-            // POLLHUP and POLLERR are reported without being asked for.
+            // POLLHUP and POLLERR are reported without being requested.
             match rustix::event::poll(&mut [PollFd::new(&self.0, wanted)], Some(&NOW)) {
                 Ok(0) => {
-                    // Nothing there now: the next edge counts.
+                    // Nothing is there now, so the next edge counts.
                     clear();
                     return wait().map(Ok);
                 }

@@ -1,6 +1,6 @@
-//! Payload on its way to a peer: bytes in memory, or a range of a file that nobody has read yet.
+//! Payload for a peer: bytes in memory, or a range of a file that was not read yet.
 //!
-//! Owns: its buffers or its open file. Does not: say where it goes (see `transport::Part`).
+//! It owns its buffers or its open file; `transport::Part` holds the destination.
 
 use std::io;
 
@@ -32,10 +32,10 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Cuts the first `n` bytes off, without touching one: buffers are sliced, a file range becomes two.
+    /// Cuts off the first `n` bytes without touching any: buffers are sliced, a file range becomes two.
     ///
     /// # Panics
-    /// When there are fewer than `n`.
+    /// If there are fewer than `n`.
     pub fn take_front(&mut self, n: usize) -> Payload {
         assert!(n <= self.len());
         if n == self.len() {
@@ -69,8 +69,8 @@ impl Payload {
         }
     }
 
-    /// The bytes in memory: a file range is read into pool buffers (one, up to [`MAX_BUF`] bytes), a chain is returned
-    /// as it is.
+    /// The bytes in memory: a file range is read into pool buffers (a single one, up to [`MAX_BUF`] bytes), a chain is
+    /// returned unchanged.
     pub async fn into_chain(self, pool: &Pool) -> io::Result<Vec<Bytes>> {
         let range = match self {
             Payload::Chain(chain) => return Ok(chain),
@@ -116,11 +116,11 @@ mod tests {
             let range = |len| Payload::File(FileRange { file: file.clone(), offset: 10, len });
             assert_eq!(range(9).len(), 9);
             assert_eq!(range(9).into_chain(&pool).await.expect("read"), [&b"something"[..]]);
-            // What the file does not have is zeros.
+            // Bytes that the file does not have are zeros.
             assert_eq!(range(12).into_chain(&pool).await.expect("read"), [&b"something\0\0\0"[..]]);
             assert!(range(0).is_empty());
             assert!(range(0).into_chain(&pool).await.expect("read").is_empty());
-            // More than one buffer holds.
+            // More than one buffer can hold.
             let chain = range(MAX_BUF + 5).into_chain(&pool).await.expect("read");
             assert_eq!(chain.iter().map(Bytes::len).collect::<Vec<_>>(), [MAX_BUF, 5]);
             let bytes = Payload::from(Bytes::from_static(b"as it is"));

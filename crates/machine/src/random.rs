@@ -1,11 +1,11 @@
-//! Random numbers of the system, which nobody guesses.
+//! Random numbers from the system, which nobody can guess.
 //!
-//! Spec: getrandom(2). Does not: offer numbers that are the same again under simulation; what has to be so is given
-//! its numbers as an argument.
+//! They come from getrandom(2). They differ also under simulation; code that must be reproducible takes its numbers as
+//! an argument.
 
 use std::io;
 
-/// The system gives no random numbers: without getrandom(2) and without /dev/urandom.
+/// The system provides no random numbers: neither getrandom(2) nor /dev/urandom is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no random numbers: {0}")]
 pub struct Unavailable(getrandom::Error);
@@ -16,15 +16,15 @@ impl From<Unavailable> for io::Error {
     }
 }
 
-/// Fills all of it.
+/// Fills all of `bytes`.
 ///
 /// # Errors
-/// There are none; what was filled until then is no secret.
+/// No random numbers are available; bytes filled until then are no secret.
 pub fn fill(bytes: &mut [u8]) -> Result<(), Unavailable> {
     getrandom::fill(bytes).map_err(Unavailable)
 }
 
-/// So many.
+/// `N` random bytes.
 ///
 /// # Errors
 /// As [`fill`].

@@ -1,8 +1,8 @@
 //! The reactor of a core: tasks, timers, sleeping and busy polling.
 //!
-//! The functions here act on the loop that runs on the calling thread: a real one (compio on io_uring or epoll), or
-//! the simulated one of [`crate::sim`], on which the same code runs under virtual time.
-//! Owns: the loop of each core. Does not: migrate tasks between cores.
+//! The functions here act on the loop of the calling thread: a real one (compio on io_uring or epoll), or the simulated
+//! one of [`crate::sim`], on which the same code runs under virtual time. It owns each core's loop; tasks do not
+//! migrate between cores.
 
 mod cores;
 mod crowd;
@@ -32,11 +32,11 @@ use crate::sim;
 pub use cores::{Cores, CoresOptions};
 pub use drain::{Drain, Drainee};
 pub use poller::{Poller, PollerGuard, register_poller};
-pub use reactor::{Counters, Driver, Options, Unhurried, driver};
+pub use reactor::{Counters, Driver, Options, SpinInhibitor, driver};
 pub use spin::SPIN_MAX;
 pub use turn::{YieldIfDue, turn_is_over, yield_if_due};
 
-/// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on.
+/// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it continue.
 #[must_use = "dropping a task cancels it"]
 pub struct Task<T>(TaskKind<T>);
 
@@ -48,7 +48,7 @@ enum TaskKind<T> {
 }
 
 impl<T> Task<T> {
-    /// Lets the task run to its end by itself.
+    /// Lets the task run to its end on its own.
     pub fn detach(self) {
         match self.0 {
             TaskKind::Real(task) => task.detach(),
@@ -82,8 +82,8 @@ impl<T> Future for Task<T> {
                 Poll::Ready(Err(compio_runtime::JoinError::Panicked(panic))) => {
                     std::panic::resume_unwind(panic)
                 }
-                // Only dropping the handle cancels a task, and here is the handle: its core has stopped. Whoever
-                // awaits it is about to be dropped as well.
+                // Only dropping the handle cancels a task, and this is the handle: so its core has stopped. The task
+                // that awaits it is about to be dropped as well.
                 Poll::Ready(Err(compio_runtime::JoinError::Cancelled)) => Poll::Pending,
             },
             TaskKind::Sim(task) => Pin::new(task).poll(cx),
@@ -92,7 +92,7 @@ impl<T> Future for Task<T> {
     }
 }
 
-/// Starts a task on this core. One that is spawned by the drop of another, when the core stops, is dropped at once.
+/// Starts a task on this core. A task spawned by the drop of another one, while the core stops, is dropped at once.
 ///
 /// # Panics
 /// Outside [`block_on`], [`Cores`] and [`sim::Sim::run`].
@@ -104,7 +104,7 @@ pub fn spawn<F: Future + 'static>(future: F) -> Task<F::Output> {
     })
 }
 
-/// Runs `future` to its end, in a task of its own: dropping this future does not cancel it.
+/// Runs `future` to its end in its own task: dropping the returned future does not cancel it.
 ///
 /// # Panics
 /// As [`spawn`], and with the task's own panic.
@@ -128,7 +128,7 @@ impl<T> Drop for Detached<T> {
     }
 }
 
-/// `spawned`: who is to be told of as the task's origin.
+/// `spawned` is reported as the task's origin.
 fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static>) -> TaskKind<F::Output> {
     match reactor::stops() {
         true => TaskKind::Dropped,
@@ -136,17 +136,17 @@ fn spawn_real<F: Future + 'static>(future: F, spawned: &'static Location<'static
     }
 }
 
-/// Runs `future` on a loop of this thread until it ends. Tasks that still run then are dropped.
+/// Runs `future` on a loop of this thread until it ends. Tasks still running then are dropped.
 pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     block_on_with(&Options::default(), future)
 }
 
-/// [`block_on`] with a choice of how the loop runs.
+/// [`block_on`] with options for the loop.
 pub fn block_on_with<F: Future>(options: &Options, future: F) -> io::Result<F::Output> {
     reactor::block_on(options, None, future)
 }
 
-/// What the loop of this thread has done so far.
+/// Counters of this thread's loop.
 pub fn counters() -> Counters {
     reactor::counters()
 }
@@ -159,7 +159,7 @@ pub fn now() -> Time {
     }
 }
 
-/// Waits until `deadline`; a deadline in the past is no wait.
+/// Waits until `deadline`; returns at once if that is in the past.
 pub async fn sleep_until(deadline: Time) {
     match sim::current() {
         Some(world) => world.sleep_until(deadline).await,
@@ -183,12 +183,12 @@ impl From<Elapsed> for io::Error {
     }
 }
 
-/// The output of `future`, or [`Elapsed`] (and `future` is dropped) when it takes longer than `duration`.
+/// The output of `future`, or [`Elapsed`] (and `future` is dropped) if it takes longer than `duration`.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     let mut limit = pin!(sleep(duration));
     std::future::poll_fn(|cx| {
-        // The future first: what is ready at the deadline counts as in time.
+        // The future is polled first: if it is ready at the deadline, it is in time.
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
@@ -197,7 +197,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     .await
 }
 
-/// Lets every other task that can run have a turn.
+/// Lets every other runnable task have a turn.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|cx| {
@@ -210,8 +210,9 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Calls of one kind that run at once in this process; more wait their turn. Each core's worker threads could number as many as the
-/// sum of all kinds and of what file systems take ([`crate::file::system::ALL_PLACES`]), so handing a call over never finds them exhausted.
+/// Limits the calls of one kind that run at once in this process; others queue. Each core may have as many worker
+/// threads as all kinds and file systems together can use ([`crate::file::system::ALL_PLACES`]), so a call always finds
+/// one.
 struct Kind {
     max: usize,
     places: Mutex<Places>,
@@ -254,7 +255,7 @@ impl Kind {
     }
 }
 
-/// Hands a call over to a worker thread. Whoever calls this has bounded how many there are.
+/// Passes a call to a worker thread. The caller must bound the number of such calls.
 pub(crate) async fn on_worker<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     #[cfg(test)]
     tests::BLOCKING_CALLS.set(tests::BLOCKING_CALLS.get() + 1);
@@ -262,18 +263,18 @@ pub(crate) async fn on_worker<T: Send + 'static>(call: impl FnOnce() -> T + Send
     Task(TaskKind::Real(compio_runtime::spawn_blocking(call))).await
 }
 
-/// The worker threads that a core may have: compio's own limit.
+/// The maximum of worker threads per core, which is compio's own limit.
 const WORKERS: usize = 256;
 const _: () = assert!(
     BLOCKING_MAX + LENGTHY_MAX + RANGES_MAX + SEEKS_MAX + crate::file::system::ALL_PLACES <= WORKERS,
     "each call finds a worker"
 );
 
-/// One of a kind's places; held by the call itself, so a dropped future does not free it early.
-struct Place(&'static Kind);
+/// A place of one kind, held by the call itself, so dropping the future does not free it early.
+struct WorkerPlace(&'static Kind);
 
-impl Drop for Place {
-    /// The first who waits has it, and is the only one who is woken.
+impl Drop for WorkerPlace {
+    /// The first in the queue gets it, and only that task is woken.
     fn drop(&mut self) {
         let mut places = self.0.places();
         let next = places.waiting.grant();
@@ -294,15 +295,15 @@ struct Taking {
 }
 
 impl Future for Taking {
-    type Output = Place;
+    type Output = WorkerPlace;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WorkerPlace> {
         let kind = self.kind;
         let places = &mut *kind.places();
         let Some(number) = self.number else {
             if places.taken < kind.max {
                 places.taken += 1;
-                return Poll::Ready(Place(kind));
+                return Poll::Ready(WorkerPlace(kind));
             }
             self.number = Some(places.waiting.enter(cx.waker().clone()));
             return Poll::Pending;
@@ -311,7 +312,7 @@ impl Future for Taking {
             return Poll::Pending;
         }
         self.number = None;
-        Poll::Ready(Place(kind))
+        Poll::Ready(WorkerPlace(kind))
     }
 }
 
@@ -320,14 +321,14 @@ impl Drop for Taking {
         let Some(number) = self.number else { return };
         let granted = self.kind.places().waiting.leave(number);
         if granted {
-            drop(Place(self.kind));
+            drop(WorkerPlace(self.kind));
         }
     }
 }
 
-/// Runs a call that may block on a worker thread (under simulation: at once, here).
+/// Runs a call that may block on a worker thread (under simulation: at once, on the caller's thread).
 ///
-/// The call runs to its end even when the future is dropped.
+/// The call runs to its end even if the future is dropped.
 ///
 /// # Panics
 /// With the call's own panic.
@@ -335,8 +336,8 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     BLOCKING.run(call).await
 }
 
-/// [`blocking`] for a call that may take minutes, as freeing the space of a fragmented file does. Few run at once, and those that wait
-/// keep nobody else from reading and syncing.
+/// [`blocking`] for a call that may take minutes, such as freeing the space of a fragmented file. Few run at once, and
+/// waiting ones do not delay reads and syncs.
 ///
 /// # Panics
 /// With the call's own panic.
@@ -344,8 +345,8 @@ pub async fn lengthy<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
     LENGTHY.run(call).await
 }
 
-/// [`blocking`] for a call that reserves, frees, zeroes or copies a range as long as a client says. They keep nobody from reading and
-/// syncing, and deletions ([`lengthy`]) keep none of them.
+/// [`blocking`] for a call that reserves, frees, zeroes or copies a range of a client's length. Such calls do not delay
+/// reads and syncs, and deletions ([`lengthy`]) do not delay them.
 ///
 /// # Panics
 /// With the call's own panic.
@@ -353,8 +354,8 @@ pub async fn ranged<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static
     RANGES.run(call).await
 }
 
-/// [`blocking`] for a call that keeps a processor busy in the kernel for as long as a file is fragmented. More of these than there are
-/// processors would keep the cores themselves from running.
+/// [`blocking`] for a call that occupies a processor in the kernel in proportion to a file's fragmentation. More of
+/// these than there are processors would keep the cores themselves from running.
 ///
 /// # Panics
 /// With the call's own panic.

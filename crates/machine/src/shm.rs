@@ -1,10 +1,9 @@
 //! Shared memory between processes of one user: control segments, rings, doorbells, and the socket that passes
 //! their descriptors.
 //!
-//! What: the primitives of `rdma::shm`, safe to use against a peer that scribbles over everything it can map.
-//! Spec: unix(7) SCM_RIGHTS and SO_PEERCRED, memfd_create(2) with seals.
-//! Owns: mappings and descriptors. Does not: know verbs, or keep a same-user peer from spoiling *data*: it can
-//! always write what it maps. It can never make us read or write outside a mapping.
+//! These are the primitives of `rdma::shm`, safe to use against a peer that scribbles over everything it can map. They
+//! use unix(7) SCM_RIGHTS and SO_PEERCRED, and memfd_create(2) with seals. They do not protect *data* from a peer of
+//! the same user, which can always write what it maps. But it can never make us access memory outside a mapping.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod dir;

@@ -1,4 +1,4 @@
-//! The watchdog's words, from the core that is blocked to the log: a process of its own, whose log is read here.
+//! The watchdog's messages, from the blocked core to the log: this is a separate process, whose log is read here.
 
 use std::fmt::{Debug, Write};
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use weft_machine::rt::Cores;
 
-/// A log whose lines go to whoever waits for them.
+/// A log whose lines go to a channel.
 struct Log(mpsc::Sender<(Level, String)>);
 
 impl Subscriber for Log {
@@ -17,10 +17,10 @@ impl Subscriber for Log {
         *metadata.level() <= Level::WARN
     }
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = Message(String::new());
         event.record(&mut line);
         if line.0.starts_with("core ") {
-            // Whoever waited has seen enough.
+            // The receiver has seen enough.
             let _ = self.0.send((*event.metadata().level(), line.0));
         }
     }
@@ -33,9 +33,9 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-struct Line(String);
+struct Message(String);
 
-impl Visit for Line {
+impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
             write!(self.0, "{value:?}").unwrap();
@@ -43,7 +43,7 @@ impl Visit for Line {
     }
 }
 
-/// No test waits that long: the watchdog looks four times a second.
+/// No test waits that long: the watchdog checks four times a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -55,7 +55,7 @@ fn a_core_that_is_blocked_is_named_in_the_log_with_its_task_and_again_when_it_is
     let (release, released) = mpsc::channel::<()>();
     let spawned = format!("{}:{}:", file!(), line!() + 1);
     cores.run(1, move || async move {
-        // What no task may do: block its core. It does so until the log has told of it, a second at the least.
+        // What no task may do: block its core. It does so until the log has reported it, for at least a second.
         released.recv().unwrap();
     });
     let (level, away) = line();
@@ -63,7 +63,7 @@ fn a_core_that_is_blocked_is_named_in_the_log_with_its_task_and_again_when_it_is
     assert!(away.starts_with("core watched-1 has not returned to its loop for 1.0 s"), "{away}");
     assert!(away.contains(&format!("last task spawned at {spawned}")), "{away}");
     release.send(()).unwrap();
-    // On a slow machine it is reported once more before it is seen to be back.
+    // On a slow machine it is reported again before its return is noticed.
     let back = loop {
         match line() {
             (Level::ERROR, line) => assert!(line.starts_with("core watched-1 has not returned"), "{line}"),

@@ -1,4 +1,4 @@
-//! Measures the shm provider between two processes, each pinned to a core of its own.
+//! Measures the shm provider between two processes, each pinned to its own core.
 //!
 //! `cargo run --release -p weft-rdma --example shm_pingpong`. Prints the 8-byte Send round trip, the round trip of an
 //! SMB READ's shape (request, 8 KiB Write, reply), and 512 KiB Writes out of a page-cached file at queue depth 8 with
@@ -33,7 +33,7 @@ const DEPTH: usize = 8;
 const FILE: usize = 64 << 20;
 const RECVS: usize = 32;
 
-/// What the client asks: the first byte of its message.
+/// The client's request: the first byte of its message.
 const ECHO: u8 = 0;
 const READ: u8 = 1;
 const READ_MEMFD: u8 = 2;
@@ -51,7 +51,7 @@ fn cpu() -> f64 {
 }
 
 fn config(dir: &Path) -> Config {
-    // The provider makes the directory, closed to other users.
+    // The provider creates the directory, with no access for other users.
     Config { dir: dir.join("weft"), ..Config::default() }
 }
 
@@ -226,7 +226,7 @@ fn buffer(pool: &Pool, len: usize) -> Outcome<Buf> {
     Ok(buf)
 }
 
-/// What a buffer costs that is taken and given back at once.
+/// The cost of taking a buffer and giving it back at once.
 fn pool_speed(pool: &Pool) -> Outcome<()> {
     const TIMES: u32 = 1_000_000;
     let start = cpu();
@@ -261,7 +261,7 @@ async fn measure(dir: &Path, addr: SocketAddr) -> Outcome<()> {
     let mut segment = qp.register(buffer(&pool, BLOCK)?, Access::RemoteWrite)?;
     let read = Bytes::from(request(READ, segment));
     let again = || {
-        // As an SMB client does: take the data out, and open another buffer for the next READ.
+        // As an SMB client does: takes the data out, and opens another buffer for the next READ.
         let data = qp.invalidate(segment.stag).ok_or("the region is gone")?;
         assert_eq!(data[BLOCK - 1], 7);
         drop(data);

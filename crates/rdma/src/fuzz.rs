@@ -1,7 +1,8 @@
-//! What must survive any bytes: MPA set-up, the FPDU stream, the rings of shared memory. One function each.
+//! Fuzz targets, which must survive any input: MPA set-up, the FPDU stream, the rings of shared memory. Each is one
+//! function.
 //!
-//! Spec: none. The fuzzers of `fuzz/` run them for hours; the test below runs them for a second over the same corpus, so
-//! that they stay alive. Does not: exist in a build that is neither a test nor a fuzzer's.
+//! The fuzzers in `fuzz/` run them for hours; the test below runs them for a second over the same corpus, so that they
+//! keep working. They exist only in builds for tests and fuzzing.
 //!
 //! An input is a [`Script`]: its bytes decide what happens, one after the other.
 
@@ -10,7 +11,7 @@ pub(crate) use weft_machine::sim::Script;
 pub use crate::iwarp::{fpdu_stream, mpa_setup};
 pub use crate::shm::shm_rings;
 
-/// A name, as in `fuzz/`, and what runs under it.
+/// A name, as in `fuzz/`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this crate.
@@ -26,7 +27,7 @@ mod tests {
     use super::*;
 
     fn rounds() -> usize {
-        // Longer on demand: WEFT_FUZZ_ROUNDS=100000 cargo test -p weft-rdma --release fuzz
+        // More rounds on demand: WEFT_FUZZ_ROUNDS=100000 cargo test -p weft-rdma --release fuzz
         std::env::var("WEFT_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
     }
 
@@ -37,7 +38,7 @@ mod tests {
             for _ in 0..rounds() {
                 let mut script = vec![0; rng.below(300)];
                 rng.fill(&mut script);
-                // Small numbers are likelier decisions than large ones.
+                // Favours small numbers, which are the likelier decisions.
                 script.iter_mut().filter(|_| rng.one_in(2)).for_each(|byte| *byte %= 16);
                 target(&script);
             }

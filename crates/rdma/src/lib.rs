@@ -1,10 +1,10 @@
 //! Verbs: move messages and memory between two processes, over any provider.
 //!
-//! What: [`Provider`] makes [`QueuePair`]s; work goes in by [`QueuePair::post`], completions come out by
-//! [`QueuePair::poll`]. Every buffer is owned: posting moves it in, its completion hands it back.
-//! Spec: RFC 5040 (RDMAP verbs behaviour), the common denominator of iWARP and InfiniBand: Send, Send with
-//! Invalidate, Write, Read, local invalidate. No immediate data, no atomics.
-//! Owns: registered memory, posted buffers. Does not: retry, reconnect, or know what a message means.
+//! [`Provider`] makes [`QueuePair`]s; work is submitted with [`QueuePair::post`], completions are returned by
+//! [`QueuePair::poll`]. Every buffer is owned: posting moves it in, its completion returns it. The verbs behave as RFC
+//! 5040 (RDMAP) describes, limited to what iWARP and InfiniBand share: Send, Send with Invalidate, Write, Read, local
+//! invalidate. There is no immediate data and there are no atomics. The room does not retry, reconnect or interpret
+//! messages.
 #![deny(unsafe_code)]
 
 #[cfg(any(test, fuzzing))]

@@ -1,7 +1,7 @@
-//! The contract between providers and their users: the types, and the three traits.
+//! The contract between providers and their users: the types and the traits.
 //!
-//! Spec: RFC 5040 section 5 (message formats), 8 (error semantics); design decisions in ARCHITECTURE.md.
-//! Does not: implement; see `iwarp` and `shm`.
+//! It follows RFC 5040 5 (message formats) and 8 (error semantics); ARCHITECTURE.md explains the design. `iwarp`, `shm`
+//! and `rnic` implement it.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ impl fmt::Debug for Stag {
     }
 }
 
-/// A range of a peer's registered memory: what chunk lists and SMB2 buffer descriptors carry.
+/// A range of a peer's registered memory, as chunk lists and SMB2 buffer descriptors carry it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// The region.
@@ -42,30 +42,30 @@ pub struct Segment {
 pub enum Access {
     /// The peer may read it (RDMA Read).
     RemoteRead,
-    /// The peer may write it (RDMA Write); what it does not write stays as it was.
+    /// The peer may write it (RDMA Write); bytes that it does not write keep their value.
     RemoteWrite,
-    /// The peer may write it, and what it does not write is undefined once the region is taken back, as is everything
-    /// when the connection ends first: for memory that a message will say how much of was filled. A provider may
-    /// then receive further ahead, and before it has verified what it receives.
+    /// The peer may write it, and bytes that it does not write are undefined once the region is taken back; all bytes
+    /// are undefined if the connection ends first. For memory where a message will say how much was filled. A provider
+    /// may then receive further ahead, and before it has verified what it receives.
     RemoteFill,
 }
 
 impl Access {
-    /// Whether a region opened so is good for what `wanted` stands for: reading, or writing.
+    /// Whether a region with this access allows `wanted`: reading or writing.
     pub fn allows(self, wanted: Access) -> bool {
         (self == Access::RemoteRead) == (wanted == Access::RemoteRead)
     }
 }
 
-/// Work for a queue pair. Sends, Writes and Reads of one queue pair are carried out in the order they were posted
-/// (a Read's data may arrive later; a Send posted after it is not held back).
+/// Work for a queue pair. The Sends, Writes and Reads of a queue pair are carried out in the order in which they were
+/// posted (a Read's data may arrive later; a Send posted after it is not held back).
 #[derive(Debug)]
 pub enum Work {
-    /// A message into the peer's next posted receive buffer.
+    /// A message for the peer's next posted receive buffer.
     Send {
-        /// Comes back in the completion.
+        /// Returned in the completion.
         id: u64,
-        /// The message, gathered.
+        /// The message, in parts.
         data: Vec<Bytes>,
         /// A region of the peer that this message also revokes (Send with Invalidate).
         invalidate: Option<Stag>,
@@ -76,36 +76,36 @@ pub enum Work {
     },
     /// A buffer for one incoming message; its capacity bounds the message.
     Recv {
-        /// Comes back in the completion.
+        /// Returned in the completion.
         id: u64,
-        /// Where the message goes.
+        /// Receives the message.
         buf: Buf,
     },
-    /// Payload into the peer's memory.
+    /// Payload for the peer's memory.
     Write {
-        /// Comes back in the completion.
+        /// Returned in the completion.
         id: u64,
-        /// The bytes; a file range is read by the provider, into the peer's memory itself where it can.
+        /// The bytes; the provider reads a file range, directly into the peer's memory if it can.
         data: Payload,
-        /// Where to; `len` is at least the payload's.
+        /// The destination; `len` is at least the payload's.
         to: Segment,
         /// Whether to report success; failure is always reported.
         signalled: bool,
     },
-    /// The peer's memory into `into`, from its start; always signalled. Of an empty one neither STag nor offset are looked
-    /// at (RFC 5040 5.2.1), and it completes behind the Reads before it.
+    /// Reads the peer's memory into `into`, from its start; always signalled. For an empty Read neither STag nor offset
+    /// are checked (RFC 5040 5.2.1); it completes after the Reads before it.
     Read {
-        /// Comes back in the completion.
+        /// Returned in the completion.
         id: u64,
         /// Capacity is at least `from.len`.
         into: Buf,
-        /// Where from.
+        /// The source.
         from: Segment,
     },
 }
 
 impl Work {
-    /// What its completion will be known by.
+    /// The id that its completion carries.
     pub fn id(&self) -> u64 {
         match self {
             Work::Send { id, .. }
@@ -116,7 +116,7 @@ impl Work {
     }
 }
 
-/// What became of one piece of work.
+/// The outcome of one piece of work.
 #[derive(Debug)]
 pub struct Completion {
     /// As posted.
@@ -125,10 +125,10 @@ pub struct Completion {
     pub result: Result<Done, WorkError>,
 }
 
-/// Success, with what the work hands back.
+/// Success, and what the work returns.
 #[derive(Debug)]
 pub enum Done {
-    /// The message was handed to the medium (not: placed remotely).
+    /// The message was handed to the medium (it may not have been placed yet).
     Sent,
     /// A message arrived; `buf.len()` is its length.
     Received {
@@ -141,20 +141,20 @@ pub enum Done {
     },
     /// The payload was handed to the medium.
     Written,
-    /// The peer's memory is here; `buf.len()` is `from.len`.
+    /// The peer's memory was read; `buf.len()` is `from.len`.
     Read {
         /// The buffer as posted, filled.
         buf: Buf,
     },
 }
 
-/// Why a piece of work failed. The queue pair is then in its error state: everything else flushes.
+/// Why a piece of work failed. The queue pair is then in its error state: all other work is flushed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WorkError {
     /// The queue pair ended before this work was carried out.
     #[error("flushed: the connection ended first")]
     Flushed,
-    /// The peer refused it: bad STag, bounds, rights (it sent a Terminate, or its table says no).
+    /// The peer refused it: bad STag, bounds or rights (it sent a Terminate, or its table refused).
     #[error("refused by the peer: {0}")]
     Remote(Refusal),
     /// The payload's file could not be read.
@@ -162,7 +162,7 @@ pub enum WorkError {
     Payload(io::ErrorKind),
 }
 
-/// Why access to a region was refused; one Terminate code each (RFC 5040 4.8, RFC 5041 7.2).
+/// Why access to a region was refused; each has a Terminate code (RFC 5040 4.8, RFC 5041 7.2).
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Refusal {
     /// Unknown, revoked or foreign STag.
@@ -189,7 +189,7 @@ pub enum Refusal {
     /// STag cannot be invalidated.
     #[error("STag cannot be invalidated")]
     CannotInvalidate,
-    /// Anything else: the layer, type and code of the Terminate, as they were on the wire.
+    /// Anything else: the layer, type and code of the Terminate, as sent.
     #[error("Terminate layer {layer} type {etype} code {code:#04x}{}", in_words(*.layer, *.etype, *.code))]
     Other {
         /// RFC 5040 4.8 Layer.
@@ -201,7 +201,7 @@ pub enum Refusal {
     },
 }
 
-/// What a Terminate means, as far as the numbers tell: Linux's siw has layer and type in each other's place.
+/// The meaning of a Terminate, if its numbers are defined; Linux's siw swaps layer and type.
 fn in_words(layer: u8, etype: u8, code: u8) -> String {
     let said = rdmap::terminate_name((layer, etype, code));
     let swapped = rdmap::terminate_name((etype, layer, code)).filter(|_| layer != etype);
@@ -215,7 +215,7 @@ fn in_words(layer: u8, etype: u8, code: u8) -> String {
     }
 }
 
-/// Why `post` or `register` did not take something; the caller's fault or a limit.
+/// Why `post` or `register` refused: a mistake of the caller, or a limit.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     /// The send or receive queue is full: wait for completions.
@@ -224,7 +224,7 @@ pub enum PostError {
     /// The region table is full.
     #[error("region table full ({0} regions)")]
     RegionsFull(usize),
-    /// The work contradicts itself (buffer smaller than the segment, ...).
+    /// The work is inconsistent (buffer smaller than the segment, ...).
     #[error("misuse: {0}")]
     Misuse(&'static str),
     /// The queue pair has ended.
@@ -244,10 +244,10 @@ pub enum Disconnect {
     /// The peer reported our fault.
     #[error("terminated by the peer: {0}")]
     Terminated(Refusal),
-    /// The peer broke the protocol; what it did.
+    /// The peer broke the protocol, in this way.
     #[error("protocol violation by the peer: {0}")]
     Violation(&'static str),
-    /// The peer tried something that its rights do not cover.
+    /// The peer attempted an access without the right to it.
     #[error("refused the peer: {0}")]
     Refused(Refusal),
     /// The socket failed, or the peer process died.
@@ -261,7 +261,7 @@ pub enum ConnectError {
     /// The provider cannot work here; the text says why and what to do.
     #[error("provider not available: {0}")]
     Unavailable(String),
-    /// The peer said no; its private data.
+    /// The peer rejected the connection; its private data.
     #[error("rejected by the peer")]
     Rejected(Bytes),
     /// The peer does not speak this protocol, or broke it.
@@ -275,14 +275,14 @@ pub enum ConnectError {
     Io(#[from] io::Error),
 }
 
-/// A receive that cannot be posted before an acceptance is the caller's fault.
+/// A receive that cannot be posted before an acceptance is a mistake of the caller.
 impl From<PostError> for ConnectError {
     fn from(e: PostError) -> ConnectError {
         ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, e))
     }
 }
 
-/// How long a provider's set-up may take unless it is configured otherwise: as initiator in all.
+/// The default time limit for a provider's set-up; for the initiator it covers all steps.
 pub const SETUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Limits of a provider and, after set-up, of a connection.
@@ -300,12 +300,13 @@ pub struct Caps {
     pub max_regions: usize,
     /// Whether payload reaches the peer's memory without the kernel.
     pub kernel_bypass: bool,
-    /// Whether Send with Invalidate leaves as such; else it leaves as a plain Send, and revokes nothing.
+    /// Whether Send with Invalidate is sent as such; otherwise it is sent as a plain Send and revokes nothing.
     pub send_with_invalidate: bool,
-    /// Whether the peer's Send with Invalidate can revoke regions that are registered here; else such a Send ends the
-    /// connection, so the peer must not be invited to it.
+    /// Whether the peer's Send with Invalidate can revoke regions that are registered here; otherwise such a Send ends
+    /// the connection, so the peer must not be invited to use it.
     pub revocable_regions: bool,
-    /// Whether [`QueuePair::read_into`] goes: then payload is best left with the peer until it is known where it belongs.
+    /// Whether [`QueuePair::read_into`] is supported: then payload should stay with the peer until its destination is
+    /// known.
     pub reads_into_files: bool,
 }
 
@@ -314,13 +315,13 @@ pub struct Caps {
 pub struct ConnectParams {
     /// Opaque to the provider; at most 508 bytes (RFC 6581 leaves 4 of 512 to IRD/ORD).
     pub private_data: Bytes,
-    /// Inbound Reads wanted; 0 takes the provider's default.
+    /// Inbound Reads requested; 0 uses the provider's default.
     pub ird: u16,
-    /// Outbound Reads wanted; 0 takes the provider's default.
+    /// Outbound Reads requested; 0 uses the provider's default.
     pub ord: u16,
 }
 
-/// What moved over a queue pair so far, by kind: the answer to "was RDMA really used?".
+/// The traffic of a queue pair so far, by kind: the answer to "was RDMA really used?".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes and messages sent by Send.
@@ -340,7 +341,7 @@ pub struct Traffic {
 impl Add for Traffic {
     type Output = Traffic;
 
-    /// What moved over both.
+    /// The sum of both.
     fn add(self, other: Traffic) -> Traffic {
         let add = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         Traffic {
@@ -354,7 +355,7 @@ impl Add for Traffic {
     }
 }
 
-/// Counts on; a counter that is full stays full.
+/// Adds to a counter, which saturates.
 pub(crate) fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
@@ -365,19 +366,19 @@ pub(crate) fn tally((total, operations): &mut (u64, u64), bytes: usize) {
     add(operations, 1);
 }
 
-/// What a completed `connect` gives: the queue pair, and the private data of the acceptance.
+/// The result of `connect`: the queue pair, and the private data of the acceptance.
 pub type Connected = (Rc<dyn QueuePair>, Bytes);
 
-/// Makes connections. One per kind of hardware (or its absence).
+/// Makes connections. There is one per kind of hardware, or its absence.
 pub trait Provider {
     /// "iwarp", "shm", "rnic".
     fn name(&self) -> &'static str;
-    /// Limits before negotiation.
+    /// The limits before negotiation.
     fn caps(&self) -> Caps;
-    /// Listens on `addr`; port 0 picks any.
+    /// Listens on `addr`; port 0 chooses any.
     fn listen(&self, addr: SocketAddr) -> LocalBoxFuture<'_, io::Result<Box<dyn Listener>>>;
-    /// Connects; the second value is the private data of the acceptance. Ends within the provider's time for set-up, however
-    /// many steps that has.
+    /// Connects; the second value is the private data of the acceptance. Finishes within the provider's time limit for
+    /// set-up, however many steps that takes.
     fn connect(
         &self,
         addr: SocketAddr,
@@ -387,23 +388,23 @@ pub trait Provider {
 
 /// Waits for connection requests.
 pub trait Listener {
-    /// Where it listens.
+    /// The address that it listens on.
     fn local_addr(&self) -> SocketAddr;
-    /// The next peer that has *begun* to connect (a socket was accepted; nothing was read from it). Cheap and never
-    /// blocked by a silent peer; move the result to the core that will own the connection.
+    /// The next peer that has *begun* to connect (a socket was accepted; nothing was read from it). It is cheap and a
+    /// silent peer never blocks it; move the result to the core that will own the connection.
     fn accept(&self) -> LocalBoxFuture<'_, io::Result<Box<dyn Incoming>>>;
 }
 
 /// A peer that has begun to connect.
 pub trait Incoming: Send {
-    /// Who connects, as accept(2) or the connection manager said.
+    /// The peer's address, from accept(2) or the connection manager.
     fn peer(&self) -> Peer;
-    /// What the connection takes for itself comes from `pool` instead of the provider's pool: a share of that, as a rule, so that it
-    /// counts as its peer's. Providers whose connections take nothing do nothing.
+    /// The connection takes its own memory from `pool` instead of the provider's pool; usually a share of that pool, so
+    /// that the memory counts as its peer's. Does nothing for providers whose connections need no memory.
     fn charge(&mut self, pool: &Pool) {
         let _ = pool;
     }
-    /// Performs the passive side of set-up on this core, up to the peer's request (bounded by a time limit).
+    /// Performs the passive side of set-up on this core, up to the peer's request, within a time limit.
     fn request(self: Box<Self>) -> LocalBoxFuture<'static, Result<Box<dyn Request>, ConnectError>>;
 }
 
@@ -411,57 +412,58 @@ pub trait Incoming: Send {
 pub trait Request {
     /// The peer's private data.
     fn private_data(&self) -> &Bytes;
-    /// Who asks.
+    /// The peer.
     fn peer(&self) -> Peer;
-    /// Says yes. Receive buffers in `recvs` are posted before the peer can send.
+    /// Accepts the request. Receive buffers in `recvs` are posted before the peer can send.
     fn accept(
         self: Box<Self>,
         params: ConnectParams,
         recvs: Vec<Work>,
     ) -> LocalBoxFuture<'static, Result<Rc<dyn QueuePair>, ConnectError>>;
-    /// Says no.
+    /// Rejects the request.
     fn reject(self: Box<Self>, private_data: Bytes) -> LocalBoxFuture<'static, Result<(), ConnectError>>;
 }
 
-/// A connected pair of queues, its regions and its completions. Lives on one core.
+/// A connected pair of queues, its regions and its completions. It lives on one core.
 pub trait QueuePair {
     /// The provider's name.
     fn provider(&self) -> &'static str;
     /// The limits that hold for this connection.
     fn caps(&self) -> Caps;
-    /// Who the peer is.
+    /// The peer.
     fn peer(&self) -> Peer;
     /// Opens the first `buf.len()` bytes of `buf` to the peer of this connection (and to nobody else). The segment's
-    /// `offset` is where the region starts for the peer.
+    /// `offset` is the peer's address for the start of the region.
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError>;
-    /// Opens bytes to the peer for reading where they lie, in a buffer of the provider's pool that others read at the same time:
-    /// what is sent again, or kept until it is durable, needs no copy. [`QueuePair::invalidate`] ends it and gives nothing
-    /// back. `None`: not here, or not these bytes, or not now; then a buffer of their own is to be registered.
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+    /// Opens bytes to the peer for reading in place, in a buffer of the provider's pool that has other readers: data
+    /// that is resent, or kept until it is durable, needs no copy. [`QueuePair::invalidate`] ends it and returns no
+    /// buffer. `None`: not supported here, not for these bytes, or not now; the caller then registers a buffer of its
+    /// own.
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
         let _ = bytes;
         None
     }
-    /// Takes the region back: on return the peer can no longer reach it, and nothing of a refused or late access was
-    /// or will be placed. `None` when there is no such region (for example because the peer's Send with Invalidate
-    /// already ended it and it was taken before). A region that the peer invalidated still waits here for its owner.
+    /// Takes the region back: on return the peer can no longer access it, and no refused or late access has changed it
+    /// or will. `None` if there is no such region (for example because the peer's Send with Invalidate already ended it
+    /// and it was taken before). A region that the peer invalidated still waits here for its owner.
     fn invalidate(&self, stag: Stag) -> Option<Buf>;
-    /// Hands over work. On error the work comes back untouched.
+    /// Submits work. On error the work is returned unchanged.
     fn post(&self, work: Work) -> Result<(), (PostError, Work)>;
-    /// Reads the peer's memory straight into a file in memory, at `offset`, where that waits for nobody. `None`: it does not
-    /// go so here, or not now, or the peer does not allow it; then a Read does it, or says why not. What the file has by then
-    /// is not said.
+    /// Reads the peer's memory straight into a file in memory, at `offset`, if that needs no waiting. `None`: not
+    /// supported here, not possible now, or not allowed by the peer; the caller then posts a Read, which succeeds or
+    /// gives the reason. The file's content is then unspecified.
     fn read_into(&self, from: Segment, file: &File, offset: u64) -> Option<io::Result<()>> {
         let _ = (from, file, offset);
         None
     }
-    /// Appends at least one completion to `out`, or ends: `Err` comes after every posted work has completed.
+    /// Appends at least one completion to `out`, or ends: `Err` comes after all posted work has completed.
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>>;
-    /// Takes in what has come, as the core's loop would do in its next turn, and does not wait: for a user that polls
-    /// without a pause, as `ibv_poll_cq` is used, and leaves the core to others now and then. What was found is for the
-    /// next `poll` to say.
+    /// Takes in new events, as the core's loop would do in its next turn, without waiting: for a user that polls
+    /// without a pause, as with `ibv_poll_cq`, and yields the core only now and then. The next `poll` returns what was
+    /// found.
     fn look(&self);
-    /// What moved so far.
+    /// The traffic so far.
     fn traffic(&self) -> Traffic;
-    /// Begins an orderly end: posted Sends go out first; then everything flushes.
+    /// Begins an orderly end: posted Sends are still sent; then everything is flushed.
     fn close(&self);
 }

@@ -1,4 +1,5 @@
-//! What a READ costs the server's side of `nbss`: CPU time per operation, for sizes around the sendfile threshold.
+//! Measures what a READ costs the server's side of `nbss`: CPU time per operation, for sizes around the sendfile
+//! threshold.
 //!
 //! `cargo run --release -p weft-transport --example nbss_cost [SECONDS [SIZE...]]`: a client thread keeps 32 requests
 //! of 120 bytes under way; the server answers each with 84 bytes and SIZE bytes of a file in the page cache. Server
@@ -42,7 +43,7 @@ fn main() {
 
 fn measure(size: usize, duration: Duration) -> (Duration, Duration, u64) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    // Before there is a connection: one that began under bbr stays paced.
+    // Set before any connection exists: one that began under bbr stays paced.
     let _ = rustix::net::sockopt::set_tcp_congestion(&listener, "reno");
     let addr = listener.local_addr().expect("an address");
     let client = std::thread::spawn(move || {
@@ -60,7 +61,7 @@ fn measure(size: usize, duration: Duration) -> (Duration, Duration, u64) {
 fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // A machine with one CPU measures too, only differently.
+    // A machine with one CPU can measure too, but with other results.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
@@ -72,7 +73,7 @@ fn cpu_time() -> Duration {
 async fn serve(socket: (TcpStream, SocketAddr), size: usize) -> (Duration, Duration, u64) {
     let stream = Stream::from_socket(Socket::from_tcp(socket).expect("a socket")).expect("a stream");
     let channel = Nbss::new(stream, Pool::new(256 << 20), Config::default());
-    // A real file where there is one with a page cache, else tmpfs.
+    // A real file if there is a file system with a page cache, otherwise tmpfs.
     let mut path = std::env::var_os("WEFT_COST_DIR").map_or(std::env::temp_dir(), Into::into);
     path.push(format!("weft-nbss-cost-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().create(true).read(true).write(true).truncate(true).open(&path);
@@ -103,7 +104,7 @@ async fn serve(socket: (TcpStream, SocketAddr), size: usize) -> (Duration, Durat
 
 fn answer(channel: &Rc<Nbss>, head: &Bytes, range: FileRange) {
     let parts = vec![Part::Bytes(head.clone()), Part::Payload { data: Payload::File(range), to: To::Inline }];
-    // The depth of the client bounds what is queued.
+    // The client's depth bounds the queue.
     drop(channel.send(Outgoing { parts, ..Outgoing::default() }));
 }
 

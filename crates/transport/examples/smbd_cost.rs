@@ -1,4 +1,4 @@
-//! What SMB Direct costs on top of a provider: round trips of a READ's shape, two threads of one process.
+//! Measures what SMB Direct costs on top of a provider: round trips of a READ's shape, two threads of one process.
 //!
 //! `cargo run --release -p weft-transport --example smbd_cost [shm|iwarp [ROUNDS [BYTES]]]`: the client opens a region,
 //! sends 120 bytes that name it, and waits for a reply of 84 bytes; the server writes BYTES of a file there first.
@@ -56,7 +56,7 @@ fn main() {
 fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // A machine with one CPU measures too, only differently.
+    // A machine with one CPU can measure too, but with other results.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 

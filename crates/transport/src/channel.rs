@@ -1,7 +1,7 @@
 //! The contract between transports and protocols: a message comes in whole, a reply goes out as a list of parts.
 //!
-//! Spec: [MS-SMBD] 3.1.4; RFC 8166 3.4 (DDP-eligible data), 4.4 (chunks).
-//! Does not: implement; see the siblings.
+//! It follows [MS-SMBD] 3.1.4, and RFC 8166 3.4 (DDP-eligible data) and 4.4 (chunks). The modules beside it implement
+//! it.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -26,8 +26,8 @@ pub const SHORT_ANSWER: usize = 4 << 10;
 pub struct Message {
     /// The message, contiguous.
     pub body: Bytes,
-    /// Payload that travelled beside the message (RDMA Read chunk pulled by us, Write chunk filled by the peer). An
-    /// RPC decoder takes it where the stream has the item's length but not its bytes (RFC 8166 3.4.3).
+    /// Payload that travelled beside the message (RDMA Read chunk pulled by us, Write chunk filled by the peer). An RPC
+    /// decoder takes it if the stream has the item's length but not its bytes (RFC 8166 3.4.3).
     pub detached: Option<Detached>,
     /// Where the payload of the reply goes; give it back with the reply. Meaningless to the protocol.
     pub ticket: Ticket,
@@ -38,13 +38,13 @@ pub struct Message {
 pub enum Detached {
     /// Its bytes.
     Here(Bytes),
-    /// Still in the peer's memory, because from there it may go straight to where it belongs. It stays there until the call
-    /// is answered.
+    /// Still in the peer's memory, because it may go straight from there to its destination. It stays there until the
+    /// call is answered.
     There(Rc<dyn Distant>),
 }
 
 impl Detached {
-    /// The bytes, where they are here.
+    /// The bytes, if they have been received.
     pub fn here(self) -> Option<Bytes> {
         match self {
             Detached::Here(bytes) => Some(bytes),
@@ -61,10 +61,11 @@ pub trait Distant: Debug {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Brings its first `len` bytes straight into a file in memory, from `offset` on, where that waits for nobody. `None`: it
-    /// does not go so; then [`Distant::fetch`] does it, or says why not. What the file has there by then is not said.
+    /// Moves its first `len` bytes straight into a file in memory, from `offset` on, if that needs no waiting. `None`:
+    /// not possible; [`Distant::fetch`] then does it, or gives the reason. The file's content in that range is then
+    /// unspecified.
     fn place(&self, len: usize, file: &File, offset: u64) -> Option<io::Result<()>>;
-    /// Brings it here.
+    /// Receives it.
     fn fetch(&self) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
 }
 
@@ -101,7 +102,7 @@ pub enum Part {
 pub enum To {
     /// Into the message, at this place.
     Inline,
-    /// Wherever the call asked; the ticket is in [`Outgoing`].
+    /// As the call requested; the ticket is in [`Outgoing`].
     Ticket,
     /// By RDMA Write into these segments, before the message is sent.
     Segments(Vec<Segment>),
@@ -114,27 +115,27 @@ pub struct Outgoing {
     pub parts: Vec<Part>,
     /// The ticket of the call that this answers.
     pub ticket: Ticket,
-    /// A region of the peer to revoke with this message, where the transport can (Send with Invalidate).
+    /// A region of the peer to revoke with this message, if the transport can (Send with Invalidate).
     pub invalidate: Option<Stag>,
-    /// For calls: where a large payload of the answer may be put. A transport without RDMA ignores it; a filled one
-    /// comes back as [`Message::detached`] of the reply. The first `len()` bytes of the buffer are offered.
+    /// For calls: where a large payload of the answer may be placed. A transport without RDMA ignores it; a filled one
+    /// is returned as [`Message::detached`] of the reply. The first `len()` bytes of the buffer are offered.
     pub sink: Option<Buf>,
-    /// For RPC calls: payload behind the last part (an XDR opaque's content whose length the last part ends with), as
-    /// a buffer that the transport may open to the peer instead of copying it. SMB leaves it `None`.
+    /// For RPC calls: payload after the last part (an XDR opaque's content whose length the last part ends with), as a
+    /// buffer that the transport may open to the peer instead of copying it. SMB leaves it `None`.
     pub source: Option<Buf>,
-    /// For RPC calls: the longest reply that can come, in bytes and without the payload that `sink` takes. A transport
-    /// with small receive buffers makes room when this exceeds them.
+    /// For RPC calls: the length of the longest possible reply, in bytes and without the payload that `sink` takes. A
+    /// transport with small receive buffers makes room if the reply may exceed them.
     pub longest_reply: usize,
 }
 
 impl Outgoing {
-    /// A message of bytes alone.
+    /// A message of bytes only.
     pub fn bytes(bytes: impl Into<Bytes>) -> Outgoing {
         Outgoing { parts: vec![Part::Bytes(bytes.into())], ..Outgoing::default() }
     }
 
-    /// Bytes of it that are in memory: all but ranges of files, and payload that travels beside it, of which a transport has no more
-    /// under way than its work queues take.
+    /// Its bytes in memory: all except ranges of files, and payload sent beside it, which the transport's work queues
+    /// bound.
     pub fn memory_bytes(&self) -> usize {
         let len = |part: &Part| match part {
             Part::Bytes(bytes) => bytes.len(),
@@ -150,7 +151,7 @@ impl Outgoing {
 /// Memory opened to the peer by [`Channel::expose`].
 #[derive(Debug)]
 pub struct Exposed {
-    /// What to tell the peer.
+    /// What to send to the peer.
     pub segments: Vec<Segment>,
     /// Whether the peer may be asked to revoke it with its answer.
     pub revocable: bool,
@@ -166,13 +167,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Largest payload that can be placed beside the message: then [`Outgoing::sink`] and [`Outgoing::source`] pay.
+    /// Largest payload that can be placed beside the message: then [`Outgoing::sink`] and [`Outgoing::source`] are
+    /// worth using.
     pub fn placed_payload(&self) -> Option<usize> {
         self.max_rdma
     }
 }
 
-/// Which sibling this is, and over what: shown to users.
+/// The transport and its medium, as shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SMB over TCP.
@@ -187,10 +189,10 @@ pub enum Kind {
     RpcRdma,
 }
 
-/// What protects a channel from those between its ends.
+/// What protects a channel from third parties between its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Security {
-    /// Whose certificate the peer has shown, which an authority of ours has signed.
+    /// The holder of the peer's certificate, which an authority of ours has signed.
     pub holder: Option<Holder>,
 }
 
@@ -203,7 +205,7 @@ pub enum Error {
     /// The peer broke a rule of state (credits, sizes, order).
     #[error("violation: {0}")]
     Violation(&'static str),
-    /// We were asked for something the channel cannot do.
+    /// We requested something that the channel cannot do.
     #[error("misuse: {0}")]
     Misuse(&'static str),
     /// The medium failed.
@@ -226,10 +228,10 @@ pub enum Error {
     Closed,
 }
 
-/// Why a channel is over, in a form that every later caller can be told.
+/// Why a channel has ended, in a form that can be returned to every later caller.
 #[derive(Clone, Debug)]
 pub enum Ending {
-    /// The peer left in order.
+    /// The peer left orderly.
     Peer,
     /// We closed it.
     Local,
@@ -248,7 +250,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// What a reader is told: an orderly end is not an error.
+    /// The result for a reader: an orderly end is not an error.
     pub fn at_reader(&self) -> Result<Option<Message>, Error> {
         match self {
             Ending::Peer | Ending::Local => Ok(None),
@@ -256,7 +258,7 @@ impl Ending {
         }
     }
 
-    /// What everybody else is told.
+    /// The error for everybody else.
     pub fn at_sender(&self) -> Error {
         match self.clone() {
             Ending::Peer | Ending::Local => Error::Closed,
@@ -270,23 +272,23 @@ impl Ending {
     }
 }
 
-/// A message on its way into the medium; ends when the medium has taken it.
-#[must_use = "a message that could not be sent says so here alone"]
+/// A message being sent; completes when the medium has taken it.
+#[must_use = "this future is the only report of a failed send"]
 pub struct Sending(State);
 
 enum State {
-    /// The medium answered at once; `None` after it was told.
+    /// The medium answered at once; `None` after the answer was returned.
     Answered(Option<Result<(), Error>>),
     Waiting(LocalBoxFuture<'static, Result<(), Error>>),
 }
 
 impl Sending {
-    /// It is known already what became of the message.
+    /// The outcome of the message is already known.
     pub fn answered(result: Result<(), Error>) -> Sending {
         Sending(State::Answered(Some(result)))
     }
 
-    /// It will be known when `future` ends.
+    /// `future` returns the outcome.
     pub fn waiting(future: impl Future<Output = Result<(), Error>> + 'static) -> Sending {
         Sending(State::Waiting(Box::pin(future)))
     }
@@ -315,72 +317,72 @@ pub trait Channel {
     fn kind(&self) -> Kind;
     /// "tcp", or the RDMA provider's name.
     fn medium(&self) -> &'static str;
-    /// Who the peer is: what rules about addresses are kept by, and what logs show.
+    /// The peer: rules about addresses apply to it, and logs show it.
     fn peer(&self) -> Peer;
     /// What it can carry.
     fn limits(&self) -> Limits;
-    /// What protects it, where something does: nobody between the ends reads or changes messages.
+    /// What protects it, if anything: then nobody between the ends reads or changes messages.
     fn security(&self) -> Option<Security> {
         None
     }
-    /// The protocol knows the peer from now on (a log-on over SMB, a first call over RPC): limits that hold for strangers alone (sizes,
-    /// deadlines, shares of memory) may be lifted.
+    /// The protocol has identified the peer (an SMB log-on, a first RPC call): limits for strangers (sizes, deadlines,
+    /// shares of memory) may be lifted.
     fn authenticated(&self) {}
-    /// The next message; `Ok(None)` is an orderly end. Whoever keeps the future polls it when it is woken: the
-    /// connection may make progress by it alone. A reader that wants nothing for a while drops it.
+    /// The next message; `Ok(None)` is an orderly end. The owner of the future must poll it when it is woken, because
+    /// the connection may depend on it to make progress. A reader that pauses drops the future.
     fn recv(&self) -> LocalBoxFuture<'_, Result<Option<Message>, Error>>;
     /// A message that has already arrived, without waiting: lets a server take a batch per wake-up.
     fn try_recv(&self) -> Option<Message>;
-    /// Queues a message. The future ends when the medium has taken it (its buffers are free); dropping the future
-    /// does not take the message back.
+    /// Queues a message. The future ends when the medium has taken it (its buffers are free); dropping the future does
+    /// not cancel the message.
     fn send(&self, message: Outgoing) -> Sending;
     /// Messages queued by `send` that the medium has not taken yet: a server stops reading requests above a limit. Zero
-    /// where the transport's own credits bound them.
+    /// if the transport's own credits bound them.
     fn backlog(&self) -> usize {
         0
     }
-    /// Bytes in memory of these messages. What a peer does not read stays in memory, so a server stops reading its requests above
-    /// a limit.
+    /// Bytes in memory of these messages. Data that a peer does not read stays in memory, so a server stops reading its
+    /// requests above a limit.
     fn unsent_bytes(&self) -> usize {
         0
     }
-    /// Where the bytes of long answers come from: the part of the pool that the answers to one address share. `None`: nobody has
-    /// divided the pool.
+    /// The memory for long answers: the part of the pool that the answers to one address share. `None`: the pool is not
+    /// divided.
     fn answers(&self) -> Option<Pool> {
         None
     }
-    /// Whether no answer reaches the peer any more. A server that still has its requests does not carry them out for nobody.
+    /// Whether answers can no longer reach the peer. A server then drops the requests that it still holds.
     fn has_ended(&self) -> bool {
         false
     }
-    /// Bytes that the medium took and the peer's host has not acknowledged; zero where the transport does not know. What
-    /// stays unacknowledged for long was sent into a hole.
+    /// Bytes that the medium took and the peer's host has not acknowledged; zero if the transport cannot tell. Bytes
+    /// that stay unacknowledged for long are lost.
     fn unacknowledged(&self) -> usize {
         0
     }
-    /// Whether memory of our own is waited for, before more is received or before a call is sent: meanwhile the peer's silence
-    /// says nothing of it. See [`crate::Silence`].
+    /// Whether the channel waits for our own memory, before it receives more or sends a call: meanwhile the peer's
+    /// silence is no fault of the peer. See [`crate::Silence`].
     fn waits_for_memory(&self) -> bool {
         false
     }
-    /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that replies to
-    /// a batch of requests leave in one system call.
+    /// Holds back small writes until the next call with `false` (or the next `recv` that waits), so that the replies to
+    /// a batch of requests take one system call.
     fn cork(&self, on: bool);
     /// Pulls the peer's memory (RDMA Read).
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>>;
-    /// Pulls the peer's memory straight into a file in memory, one segment behind the other from `offset` on, where that
-    /// waits for nobody. `None`: it does not go so; then [`Channel::fetch`] does it, or says why not. What the file has there
-    /// by then is not said.
+    /// Pulls the peer's memory straight into a file in memory, segment after segment from `offset` on, if that needs no
+    /// waiting. `None`: not possible; [`Channel::fetch`] then does it, or gives the reason. The file's content in that
+    /// range is then unspecified.
     fn fetch_into(&self, from: &[Segment], file: &File, offset: u64) -> Option<io::Result<()>> {
         let _ = (from, file, offset);
         None
     }
     /// Opens memory to the peer. `Err(Misuse)` without RDMA.
     fn expose(&self, buf: Buf, access: Access) -> Result<Exposed, Error>;
-    /// Takes it back. After this the peer cannot reach it, whatever it does.
+    /// Takes it back. Afterwards the peer cannot access it, whatever it does.
     fn revoke(&self, exposed: Exposed) -> Option<Buf>;
-    /// What moved by RDMA and by Send so far. Zero RDMA counts without RDMA; then `sent` and `received` count frames.
+    /// The traffic by RDMA and by Send so far. Zero RDMA counts without RDMA; then `sent` and `received` count frames.
     fn traffic(&self) -> Traffic;
-    /// Ends the connection: what was queued goes out first.
+    /// Ends the connection; queued messages are still sent.
     fn close(&self);
 }

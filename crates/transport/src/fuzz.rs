@@ -1,12 +1,12 @@
-//! Peers over RDMA that know what they do: messages that are well-formed and make no sense, memory that is not there, Reads that
-//! nobody answers, connections that end when they like.
+//! Fuzz targets: RDMA peers that send well-formed but senseless messages, name memory that does not exist, leave Reads
+//! unanswered and end connections at any time.
 //!
-//! Spec: RFC 8166, [MS-SMBD]. Owns: a queue pair whose other end is a script. Does not: check what an honest peer is told; tests
-//! do. Exists in the builds of tests and fuzzers alone.
+//! They cover RFC 8166 and [MS-SMBD]. The other end of the queue pair is scripted. The answers to an honest peer are
+//! checked by tests. The targets exist only in builds for tests and fuzzing.
 //!
-//! An input is a [`Script`]: its bytes decide what the peer does, what the server's users do, and how time passes. Checked: no
-//! panic, no loop (each act may ask the queue pair so many times), nothing waits for a silent peer for ever, all that was
-//! posted was sound, and the pool is whole when the connection is gone.
+//! An input is a [`Script`]: its bytes decide what the peer does, what the server's users do, and how time passes. They
+//! check that nothing panics or loops (the number of polls per act is limited), that nothing waits for a silent peer
+//! forever, that all posted work was valid, and that the pool is whole when the connection is gone.
 
 mod calls;
 mod frame;
@@ -17,7 +17,7 @@ pub use calls::rpcrdma_peer;
 pub use transfers::smbd_peer;
 pub(crate) use weft_machine::sim::Script;
 
-/// A name, as in `fuzz/`, and what runs under it.
+/// A name, as in `fuzz/`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this crate.
@@ -31,7 +31,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells what a target died of.
+    /// Prints the input on which a target failed.
     struct Input<'a>(&'static str, &'a [u8]);
 
     impl Drop for Input<'_> {
@@ -49,7 +49,7 @@ mod tests {
     }
 
     fn rounds() -> usize {
-        // Longer on demand: WEFT_FUZZ_ROUNDS=100000 cargo test -p weft-transport --release fuzz
+        // More rounds on demand: WEFT_FUZZ_ROUNDS=100000 cargo test -p weft-transport --release fuzz
         std::env::var("WEFT_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
     }
 
@@ -60,7 +60,7 @@ mod tests {
             for _ in 0..rounds() {
                 let mut script = vec![0; rng.below(1500)];
                 rng.fill(&mut script);
-                // Small numbers are likelier decisions than large ones.
+                // Favours small numbers, which are the likelier decisions.
                 script.iter_mut().filter(|_| rng.one_in(2)).for_each(|byte| *byte %= 16);
                 run(name, *target, &script);
             }

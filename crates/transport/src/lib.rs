@@ -1,11 +1,11 @@
-//! Messages between two peers: the switch under SMB and under ONC RPC.
+//! Messages between two peers: the layer under SMB and under ONC RPC.
 //!
-//! What: five siblings of one shape, [`Channel`]: `nbss` (SMB over TCP), `smbd` (SMB Direct), `record` (RPC over
-//! TCP), `datagram` (RPC over UDP), `rpcrdma` (RPC over RDMA).
-//! Spec: [MS-SMBD] 3.1.4 gives the list of calls; RFC 8166 the meaning of tickets.
-//! Owns: framing, credits, fragments, registered payload. Does not: look into messages.
+//! Five transports implement [`Channel`]: `nbss` (SMB over TCP), `smbd` (SMB Direct), `record` (RPC over TCP),
+//! `datagram` (RPC over UDP), `rpcrdma` (RPC over RDMA). [MS-SMBD] 3.1.4 defines the list of calls, RFC 8166 the
+//! meaning of tickets. The room handles framing, credits, fragments and registered payload. It does not interpret
+//! messages.
 #![forbid(unsafe_code)]
-// Nothing from the network reaches an index, and a sum that may overflow says what happens then.
+// No input from the network is used as an unchecked index, and every sum that may overflow states the outcome.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod channel;

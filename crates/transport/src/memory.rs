@@ -1,6 +1,4 @@
-//! What buffers cost the pool: each counts as the power of two that it is rounded up to.
-//!
-//! Does not: decide how much a connection may ask for.
+//! What a buffer costs the pool: the power of two that its length is rounded up to.
 
 use weft_machine::buf::MIN_BUF;
 

@@ -1,8 +1,9 @@
-//! Memory for a connection's long answers, from before they are made until the network has taken them.
+//! Reserves memory for a connection's long answers, from before they are made until the network has taken them.
 //!
-//! An answer that may become long has room before it is made. One that turned out to be long waits for room afterwards, and no more is
-//! received meanwhile. So clients that do not read their answers are bounded by bytes.
-//! Owns: the count of answers that wait. Does not: divide the pool (see [`Channel::answers`]), stop receiving, or copy.
+//! An answer that may become long reserves room before it is made. An answer that turned out to be long waits for room
+//! afterwards, and nothing more is received meanwhile. This bounds in bytes what clients that do not read their answers
+//! can occupy. This file counts the answers that wait; it neither divides the pool (see [`Channel::answers`]), nor
+//! stops receiving, nor copies.
 
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ use weft_machine::{Buf, Pool};
 
 use crate::Channel;
 
-/// The rooms of one connection's answers.
+/// Reserves room for one connection's answers.
 #[derive(Default)]
 pub struct Rooms {
     waits: Cell<u64>,
@@ -19,7 +20,7 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// Room for an answer of so many bytes, as soon as there is some.
+    /// Room for an answer of `len` bytes, as soon as there is some.
     pub async fn room(&self, pool: &Pool, len: usize) -> Box<Buf> {
         let len = len.min(MAX_BUF);
         let room = match pool.try_alloc(len) {
@@ -32,7 +33,7 @@ impl Rooms {
         Box::new(room)
     }
 
-    /// The same for an answer that is made already.
+    /// The same for an answer that is already made.
     pub async fn room_afterwards(&self, pool: &Pool, len: usize) -> Box<Buf> {
         let _homeless = Homeless::new(&self.homeless);
         self.room(pool, len).await
@@ -43,18 +44,18 @@ impl Rooms {
         self.waits.get()
     }
 
-    /// Whether an answer that is made has no room yet.
+    /// Whether a finished answer has no room yet.
     pub fn is_waited_for(&self) -> bool {
         self.homeless.get() > 0
     }
 
-    /// Whether the client has to read before more is received from it: it leaves more than `most` bytes unsent.
+    /// Whether the client must read before more is received from it: more than `most` bytes are unsent.
     pub fn is_full(&self, channel: &dyn Channel, most: usize) -> bool {
         self.is_waited_for() || channel.unsent_bytes() > most
     }
 }
 
-/// Counts one, for as long as it is waited for.
+/// Counts one answer while it waits for room.
 struct Homeless<'a>(&'a Cell<usize>);
 
 impl Homeless<'_> {

@@ -1,14 +1,14 @@
-//! Which queued messages the medium has taken: the numbers behind the futures of `Channel::send`.
+//! Tracks which queued messages the medium has taken: the numbers behind the futures of `Channel::send`.
 //!
-//! What: [`Sent`], a count and whoever waits for it; messages are taken in the order of their numbers.
-//! Owns: wakers, and failures until they are told. Does not: own messages.
+//! [`Sent`] counts messages and keeps the wakers of those who wait; messages are taken in the order of their numbers.
+//! It keeps failures until they are reported; it does not own the messages.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::task::Waker;
 
-/// Failures remembered for callers that have not asked yet (and may have dropped their future).
+/// Failures kept for callers that have not asked yet (and may have dropped their future).
 const MAX_FAILED: usize = 1024;
 
 /// The numbers of a channel's messages.
@@ -16,25 +16,25 @@ const MAX_FAILED: usize = 1024;
 pub(crate) struct Sent {
     /// Number of the next message.
     next: u64,
-    /// All messages before this one are taken or have failed.
+    /// All messages before this one have been taken or have failed.
     done: u64,
     /// The bytes in memory of the messages from `done` to `next`, and their sum.
     sizes: VecDeque<usize>,
     bytes: usize,
-    /// Messages that failed while others before them are outstanding; none is below `done`.
+    /// Messages that failed while earlier ones are outstanding; none is below `done`.
     holes: BTreeSet<u64>,
-    /// Failures that nobody has been told of.
+    /// Failures not reported yet.
     failed: BTreeMap<u64, io::Error>,
     waiting: BTreeMap<u64, Waker>,
 }
 
 impl Sent {
-    /// The number of a new message that keeps so many bytes in memory.
+    /// The number of a new message that occupies `bytes` bytes in memory.
     pub(crate) fn number(&mut self, bytes: usize) -> u64 {
         self.sizes.push_back(bytes);
         self.bytes = self.bytes.saturating_add(bytes);
         let number = self.next;
-        // 64 bits of it are not used up.
+        // A 64-bit counter does not run out.
         self.next = number.saturating_add(1);
         number
     }
@@ -44,12 +44,13 @@ impl Sent {
         self.next.saturating_sub(self.done)
     }
 
-    /// The bytes in memory of those.
+    /// Their bytes in memory.
     pub(crate) fn outstanding_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The medium has taken message `number` and all before it. Call [`Sent::wake`] when the batch is over.
+    /// The medium has taken message `number` and all before it. The caller calls [`Sent::wake`] at the end of the
+    /// batch.
     pub(crate) fn done(&mut self, number: u64) {
         self.done = self.done.max(number.saturating_add(1));
         self.close_holes();
@@ -66,7 +67,7 @@ impl Sent {
         }
     }
 
-    /// Message `number` will not be sent; the channel goes on.
+    /// Message `number` will not be sent; the channel continues.
     pub(crate) fn fail(&mut self, number: u64, e: io::Error) {
         if self.failed.len() == MAX_FAILED {
             self.failed.pop_first();
@@ -83,21 +84,21 @@ impl Sent {
         }
     }
 
-    /// Wakes those whose messages are taken.
+    /// Wakes the tasks whose messages are taken.
     pub(crate) fn wake(&mut self) {
         while let Some(entry) = self.waiting.first_entry().filter(|entry| *entry.key() < self.done) {
             entry.remove().wake();
         }
     }
 
-    /// Wakes everybody: the channel has ended, and its messages are gone.
+    /// Wakes all waiting tasks: the channel has ended, and its messages are gone.
     pub(crate) fn wake_all(&mut self) {
         mem::take(&mut self.waiting).into_values().for_each(Waker::wake);
         self.sizes.clear();
         self.bytes = 0;
     }
 
-    /// What became of message `number`; `None` while it is queued. A failure is told once.
+    /// The outcome of message `number`; `None` while it is queued. A failure is reported once.
     pub(crate) fn outcome(&mut self, number: u64) -> Option<io::Result<()>> {
         if !self.failed.is_empty()
             && let Some(e) = self.failed.remove(&number)
@@ -107,7 +108,7 @@ impl Sent {
         (number < self.done).then_some(Ok(()))
     }
 
-    /// Wakes `waker` when something becomes of message `number`.
+    /// Wakes `waker` when message `number` has an outcome.
     pub(crate) fn wait(&mut self, number: u64, waker: &Waker) {
         self.waiting.entry(number).and_modify(|old| old.clone_from(waker)).or_insert_with(|| waker.clone());
     }

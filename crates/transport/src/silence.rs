@@ -1,21 +1,21 @@
-//! A peer that owes an answer and is not heard: whose fault that is, in the same words for every protocol.
+//! Explains a peer's missing answer, and whose fault it is, in the same words for every protocol.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::Channel;
 
-/// Why nothing is heard of a server.
+/// Why a server's answer is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// It says nothing, or the network loses it.
+    /// The server does not answer, or the network loses the answer.
     Server,
-    /// What it is asked, or answers, waits on our side for memory ([`Channel::waits_for_memory`]).
+    /// Our request, or the server's answer, waits on our side for memory ([`Channel::waits_for_memory`]).
     Memory,
 }
 
 impl Silence {
-    /// Of the server at the other end of a channel that is silent.
+    /// The reason for the silence of the server at the other end of `channel`.
     pub fn of(channel: &dyn Channel) -> Silence {
         match channel.waits_for_memory() {
             true => Silence::Memory,
@@ -33,7 +33,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// There was no memory for what a server answers, for so long: other requests of this client hold it.
+/// There was no memory for a server's answers for this long: other requests of this client hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no memory for the server's answers within {} s: what is read or written at a time is more than the buffers hold", .0.as_secs())]
+#[error("no memory for the server's answers within {} s: the data read or written at a time exceeds the buffers", .0.as_secs())]
 pub struct Starved(pub Duration);

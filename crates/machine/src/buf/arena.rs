@@ -1,4 +1,4 @@
-//! The slabs of a pool as one space of blocks, and how much memory they take.
+//! The slabs of a pool as one space of blocks, and the memory that they occupy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -6,15 +6,15 @@ use std::sync::{Arc, OnceLock};
 use super::slab::Slab;
 use super::{CLASSES, MIN_BUF, Mapping, SLAB_BYTES};
 
-/// How far the address space of the slabs may exceed the limit: once for each size. A block is the first that is free, by
-/// address, so nothing of size n lies above the place where smaller sizes end, but what blocks of n and larger sizes fill
-/// without a gap, at most the limit; add that up over the sizes. So a request that is within the limit finds a place,
-/// however the buffers that are alive lie. What lies between them is address space; memory is bounded by punching. Without
-/// an adversary the slabs end one above the limit.
+/// How far the address space of the slabs may exceed the limit: by this factor, once for each size. Allocation takes
+/// the free block with the lowest address, so blocks of size n lie above the end of the smaller sizes only if blocks of
+/// n and larger sizes fill that space without a gap, at most the limit; the sum over the sizes is the bound. So a
+/// request within the limit always finds a place, however the live buffers are distributed. The gaps between them are
+/// address space only; punching bounds the memory. Without an adversary the slabs end one above the limit.
 const MAX_SPREAD: usize = CLASSES;
-/// Slabs that a piece can name: 16 TiB.
+/// The most slabs that a piece can address: 16 TiB.
 const MAX_SLABS: usize = 1 << 18;
-/// What is punched at least when memory is at its limit, so that not each request punches.
+/// The minimum to punch when memory is at its limit, so that not every request punches.
 const PUNCH_BYTES: usize = 4 << 20;
 
 /// A block of a slab.
@@ -36,10 +36,10 @@ impl Piece {
     }
 }
 
-/// What is known of the slabs without a lock.
+/// The slabs' data that needs no lock.
 #[derive(Clone)]
 pub(super) struct Mappings {
-    /// By number. A slab stays where it is as long as the pool lives.
+    /// Indexed by slab number. A slab stays mapped as long as the pool lives.
     slabs: Arc<[OnceLock<Arc<Mapping>>]>,
     punches: Arc<AtomicU64>,
 }
@@ -58,7 +58,7 @@ impl Mappings {
         self.slabs.iter().map_while(OnceLock::get)
     }
 
-    /// How often memory was punched. Whoever has a block sees all punches of what it was part of.
+    /// How often memory was punched. The holder of a block sees all earlier punches of its memory.
     pub(super) fn punches(&self) -> u64 {
         self.punches.load(Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ pub(super) struct Arena {
     slabs: Vec<Slab>,
     mappings: Mappings,
     limit_bytes: usize,
-    /// Memory that the slabs take: every page that was used since it was last punched.
+    /// Memory that the slabs occupy: every page used since it was last punched.
     /// `taken blocks <= touched_bytes <= limit_bytes`, while the taken blocks are within the limit.
     touched_bytes: usize,
 }
@@ -82,12 +82,12 @@ impl Arena {
         self.touched_bytes
     }
 
-    /// Whether all is free and merged.
+    /// Whether everything is free and merged.
     pub(super) fn is_whole(&self) -> bool {
         self.slabs.iter().all(Slab::is_whole)
     }
 
-    /// A block of the slabs that exist; the caller sees to it that all taken blocks are within the limit.
+    /// A block of the existing slabs; the caller ensures that all taken blocks are within the limit.
     pub(super) fn take(&mut self, order: u8) -> Option<Piece> {
         let (slab, page, new_pages) =
             self.slabs.iter_mut().zip(0..).find_map(|(slab, number)| {
@@ -96,7 +96,7 @@ impl Arena {
         Some(self.taken(slab, page, new_pages, order))
     }
 
-    /// The same of a new slab. `None` when the system has no memory for one.
+    /// The same from a new slab. `None` if the system has no memory for one.
     pub(super) fn take_of_new(&mut self, order: u8) -> Option<Piece> {
         let number = self.slabs.len();
         let place = self.mappings.slabs.get(number)?;
@@ -111,7 +111,7 @@ impl Arena {
         Some(self.taken(number as u32, page, new_pages, order))
     }
 
-    /// Memory of free blocks is given back to the system where the block's own would exceed the limit.
+    /// Returns memory of free blocks to the system if the new block's memory would exceed the limit.
     fn taken(&mut self, slab: u32, page: usize, new_pages: usize, order: u8) -> Piece {
         self.touched_bytes += new_pages * MIN_BUF;
         let excess = self.touched_bytes.saturating_sub(self.limit_bytes);
@@ -125,8 +125,8 @@ impl Arena {
         self.slabs[piece.slab as usize].give(usize::from(piece.page), piece.order);
     }
 
-    /// Gives memory of free blocks back to the system, from the highest address down: `wanted` bytes, or as much as there
-    /// is, or somewhat more. Returns how much.
+    /// Returns memory of free blocks to the system, from the highest address down: `wanted` bytes, or as much as there
+    /// is, or somewhat more. The result is how much it was.
     pub(super) fn punch(&mut self, wanted: usize) -> usize {
         let mut punched = 0;
         for slab in self.slabs.iter_mut().rev() {
@@ -136,7 +136,7 @@ impl Arena {
             let (pages, result) = slab.punch((wanted - punched).div_ceil(MIN_BUF));
             punched += pages * MIN_BUF;
             if let Err(e) = result {
-                tracing::warn!("memory of free buffers cannot be given back: {e}");
+                tracing::warn!("memory of free buffers cannot be returned to the system: {e}");
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! A buddy allocator over the pages of one slab: blocks of a power of two pages, each aligned to its length.
 //!
-//! A free block merges with its neighbour as soon as that is free too, so what one size has given back serves every
+//! A free block merges with its neighbour as soon as that is free too, so memory returned in one size serves every
 //! other. The tree is an array: node 1 is the slab, nodes 2n and 2n + 1 are the halves of node n, and each node knows
 //! the largest free block below it, so taking and giving are one walk between root and block (at most 14 steps).
 
@@ -9,10 +9,10 @@ use super::PAGES;
 /// The order of the whole slab: a block of order n has 2^n pages.
 pub(super) const SLAB_ORDER: u8 = PAGES.trailing_zeros() as u8;
 
-/// Which pages of a slab are free.
+/// The free pages of a slab.
 pub(super) struct Buddy {
-    /// By node: 1 + the order of the largest free block inside, or 0 when nothing is free. A block that was taken whole
-    /// has 0, and the nodes below it keep the values of free ones.
+    /// By node: 1 + the order of the largest free block inside, or 0 when nothing is free. A taken block has 0, and the
+    /// nodes below it keep the values of free ones.
     largest: Box<[u8]>,
 }
 
@@ -26,8 +26,8 @@ impl Buddy {
         Buddy { largest }
     }
 
-    /// Takes the free block of `order` with the lowest address: its first page. The lowest, so that what is used stays
-    /// together, and because it bounds how far fragments spread (see `pool::MAX_SPREAD`).
+    /// Takes the free block of `order` with the lowest address and returns its first page. The lowest address keeps
+    /// used memory together, and bounds how far fragments spread (see `arena::MAX_SPREAD`).
     pub(super) fn take(&mut self, order: u8) -> Option<usize> {
         if self.largest[1] <= order {
             return None;
@@ -45,20 +45,21 @@ impl Buddy {
         Some(page)
     }
 
-    /// Gives back what [`Buddy::take`] gave.
+    /// Returns a block that [`Buddy::take`] gave.
     pub(super) fn give(&mut self, page: usize, order: u8) {
         let node = (PAGES + page) >> order;
-        debug_assert_eq!(self.largest[node], 0, "a block that is given back was taken");
+        debug_assert_eq!(self.largest[node], 0, "only a taken block is given back");
         self.largest[node] = order + 1;
         self.note_above(node, order);
     }
 
-    /// Whether nothing is taken.
+    /// Whether no block is taken.
     pub(super) fn is_whole(&self) -> bool {
         self.largest[1] == SLAB_ORDER + 1
     }
 
-    /// Shows the maximal free blocks as (first page, pages), from the highest address down, until one answers false.
+    /// Calls `show` with the maximal free blocks as (first page, pages), from the highest address down, until it
+    /// returns false.
     pub(super) fn free_blocks(&self, mut show: impl FnMut(usize, usize) -> bool) {
         self.walk(1, SLAB_ORDER, &mut show);
     }
@@ -71,13 +72,13 @@ impl Buddy {
         }
     }
 
-    /// Brings the nodes above `node` up to date.
+    /// Updates the nodes above `node`.
     fn note_above(&mut self, mut node: usize, mut order: u8) {
         while node > 1 {
             node /= 2;
             order += 1;
             let (low, high) = (self.largest[2 * node], self.largest[2 * node + 1]);
-            // Both halves are wholly free: `order` is one more than theirs.
+            // Both halves are completely free: `order` is one more than theirs.
             let merged = if low == order && high == order { order + 1 } else { low.max(high) };
             if self.largest[node] == merged {
                 return;

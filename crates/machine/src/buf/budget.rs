@@ -1,16 +1,17 @@
-//! What may be taken of a pool, by whom, and who waits for it: the part of the pool behind its lock.
+//! Decides what may be taken of a pool, by whom, and who waits for it: the part of the pool behind its lock.
 //!
-//! The budget is divided into shares: the whole pool is one, and each other is a part of its parent. What is taken counts in a
-//! share and in all above it. A request that exceeds one of them is parked at that share, and requests are
-//! served in the order in which they came: the first that is parked at a share reserves what becomes free there, so small
-//! requests do not starve a large one. A request that waits for its own share is in nobody's way elsewhere.
+//! The budget is divided into shares: the whole pool is one, and every other share is a part of its parent. What is
+//! taken counts in a share and in all its ancestors. A request that exceeds one of them is parked at that share, and
+//! requests are served in order of arrival: the first one parked at a share reserves what becomes free there, so small
+//! requests do not starve a large one. A request that waits for its own share does not hold up others elsewhere.
 //!
-//! A share may be divided fairly: no part of it holds more than is still free of it, as switches divide the memory of their ports
-//! ("dynamic thresholds", Choudhury and Hahne). A request that is too much by that waits for its own share, and what becomes free
-//! goes to the part that holds least: who holds much keeps nobody waiting who holds little, however long the latter's requests are.
+//! A share may be divided fairly: no part of it holds more than is still free of it, as switches divide the memory of
+//! their ports ("dynamic thresholds", Choudhury and Hahne). A request that exceeds that limit waits for its own share,
+//! and memory that becomes free goes to the part that holds least: a part that holds much never delays one that holds
+//! little, however large the latter's requests are.
 //!
-//! One share may have a reserve: a part of the whole pool that all others leave alone, whether it is used or not. What it asks for
-//! within that does not stand behind those who wait for the whole pool.
+//! One share may have a reserve: a part of the whole pool that no other share uses, whether it is in use or not.
+//! Requests within the reserve do not queue behind those that wait for the whole pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
@@ -21,21 +22,21 @@ use super::cache::Caches;
 
 /// The whole pool.
 pub(super) const ROOT: usize = 0;
-/// Behind every request that waits.
+/// After every waiting request.
 const LAST: u64 = u64::MAX;
 
 struct Share {
     limit_bytes: usize,
-    /// Taken by this share and those below it. `in_use_bytes <= limit_bytes`
+    /// Taken by this share and its descendants. `in_use_bytes <= limit_bytes`
     in_use_bytes: usize,
-    /// Given back since it was made, in all.
+    /// Total given back since the share was made.
     given_back_bytes: u64,
-    /// A part of this one. None for the whole pool.
+    /// The share that this one is a part of. None for the whole pool.
     parent: Option<usize>,
-    /// What keeps the number: one for the handles, one for each share below.
+    /// References to the share: one for its handles, one for each child.
     holders: usize,
-    /// Requests that wait for this share, oldest first. The first of them does not fit into it (or, in the whole pool, the
-    /// system has no memory for a slab).
+    /// Requests that wait for this share, oldest first. The first of them does not fit into it (or, for the whole pool,
+    /// the system has no memory for a slab).
     waiting: BTreeSet<u64>,
     /// How it is divided among its parts.
     division: Division,
@@ -43,9 +44,9 @@ struct Share {
 
 /// How a share is divided among its parts, the shares whose parent it is.
 enum Division {
-    /// Each may hold what its own limit allows.
+    /// Each part may hold what its own limit allows.
     ByLimits,
-    /// Each may hold as much as is still free, too. `hungry`: those that requests wait for.
+    /// Each part may also hold no more than is still free. `hungry`: the parts with waiting requests.
     Fair { hungry: BTreeSet<usize> },
 }
 
@@ -60,7 +61,7 @@ impl Share {
     }
 }
 
-/// What a share has for itself.
+/// The reserve of a share.
 #[derive(Clone, Copy)]
 struct Reserve {
     share: usize,
@@ -75,13 +76,13 @@ struct Request {
 }
 
 enum RequestState {
-    /// Among the waiting of share `at`: its own, or one above.
+    /// Among the waiting of share `at`: its own, or an ancestor.
     Parked { at: usize, waker: Waker },
-    /// Taken, and not yet fetched.
+    /// Taken, but not fetched yet.
     Granted(Vec<Piece>),
 }
 
-/// What the caller does after it has let go of the lock: a waker may run, or drop, a task that holds buffers.
+/// What the caller does after it has released the lock: a waker may run, or drop, a task that holds buffers.
 #[derive(Default)]
 pub(super) struct Wakers {
     pub(super) wake: Vec<Waker>,
@@ -100,7 +101,7 @@ pub(super) struct Budget {
     requests: BTreeMap<u64, Request>,
     next_request: u64,
     pub(super) arena: Arena,
-    /// The most that was in use of the whole pool since this was last asked for.
+    /// The peak use of the whole pool since it was last queried.
     peak_bytes: usize,
 }
 
@@ -133,14 +134,15 @@ impl Budget {
         self.shares[share].given_back_bytes
     }
 
-    /// What requests wait for because this share, and none below it, has no room for them, or its division does not allow it.
+    /// Bytes of requests that wait because this share, and not one below it, has no room for them, or because its
+    /// division does not allow them.
     pub(super) fn wanted_bytes(&self, share: usize) -> usize {
         let of = |share: usize| {
             let requests = self.shares[share].waiting.iter().filter_map(|id| self.requests.get(id));
             requests.map(|request| request.bytes).fold(0, usize::saturating_add)
         };
         let within_limits = |part: &usize| {
-            // One that is at its own limit waits for itself alone.
+            // A part at its own limit waits only for itself.
             let first = self.shares[*part].waiting.first().and_then(|id| self.requests.get(id));
             first.is_some_and(|request| request.bytes <= self.shares[*part].free_bytes())
         };
@@ -163,7 +165,7 @@ impl Budget {
         std::mem::replace(&mut self.peak_bytes, self.shares[ROOT].in_use_bytes)
     }
 
-    /// A new share of `parent`.
+    /// Makes a new share of `parent`.
     pub(super) fn divide(&mut self, parent: usize, limit_bytes: usize) -> usize {
         self.shares[parent].holders += 1;
         let limit_bytes = limit_bytes.min(self.shares[parent].limit_bytes);
@@ -175,8 +177,8 @@ impl Budget {
         self.shares[share].division = Division::Fair { hungry: BTreeSet::new() };
     }
 
-    /// Gives `share` a reserve of so many bytes of the whole pool, unless another has one: of those there is one. Others keep
-    /// what they have of it until they give it back.
+    /// Reserves `bytes` of the whole pool for `share`, unless another share has a reserve: only one can. Other shares
+    /// keep what they already hold of it until they give it back.
     pub(super) fn set_reserve(&mut self, share: usize, bytes: usize) {
         self.reserve.get_or_insert(Reserve { share, bytes });
     }
@@ -193,7 +195,8 @@ impl Budget {
         self.chain(share).any(|at| at == above)
     }
 
-    /// One holder of a share less. Its buffers and requests hold it as well, so the last one leaves nothing behind.
+    /// Drops one reference to a share. Its buffers and requests hold references as well, so the last one leaves nothing
+    /// behind.
     pub(super) fn let_go(&mut self, share: usize) {
         let mut next = Some(share);
         while let Some(share) = next {
@@ -207,12 +210,13 @@ impl Budget {
         }
     }
 
-    /// Share and those above it.
+    /// The share and its ancestors.
     fn chain(&self, share: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(share), |share| self.shares[*share].parent)
     }
 
-    /// Makes `share` a part of `parent`, with all that it holds; false, changing nothing, when it does not fit there.
+    /// Makes `share` a part of `parent`, with everything that it holds; false, with no change, if it does not fit
+    /// there.
     pub(super) fn move_share(
         &mut self,
         share: usize,
@@ -235,14 +239,14 @@ impl Budget {
             && self.is_below(share, reserve.share)
             && !self.is_below(parent, reserve.share)
         {
-            // What it takes along is the reserve's no longer.
+            // What it takes along no longer counts against the reserve.
             let rest = self.shares[reserve.share].in_use_bytes - bytes;
             let root = &self.shares[ROOT];
             if root.limit_bytes - root.in_use_bytes < reserve.bytes.saturating_sub(rest) {
                 return false;
             }
         }
-        // Requests that wait at a share above which is no longer theirs look for a place anew.
+        // Requests parked at a former ancestor are parked again.
         let parked: Vec<(u64, usize)> = self
             .requests
             .iter()
@@ -271,7 +275,7 @@ impl Budget {
         true
     }
 
-    /// Gives a share the limit of the one that it is a part of.
+    /// Raises a share's limit to that of its parent.
     pub(super) fn raise_limit(&mut self, share: usize, caches: &Caches, wakers: &mut Wakers) {
         if let Some(parent) = self.shares[share].parent {
             self.shares[share].limit_bytes = self.shares[parent].limit_bytes;
@@ -281,10 +285,10 @@ impl Budget {
 
     // ---- taking and giving ----
 
-    /// The first share from `share` up that `bytes` more exceed, or where somebody waits who came before request `id`.
+    /// The first share, from `share` up, that `bytes` more would exceed, or where a request older than `id` waits.
     fn blocked_at(&self, share: usize, bytes: usize, id: u64) -> Option<usize> {
         let mut next = Some(share);
-        // Others leave the reserve alone. Within it, nobody stands behind them.
+        // Other shares leave the reserve alone. Requests within the reserve do not queue behind others.
         let (mut within, mut withheld) = (false, self.reserve.map_or(0, |reserve| self.unused(reserve)));
         while let Some(at) = next {
             let share = &self.shares[at];
@@ -302,7 +306,7 @@ impl Budget {
         None
     }
 
-    /// What a share may take besides what it has, as far as it is for itself and its parent's division to say.
+    /// What a share may take in addition, according to its own limit and its parent's division.
     fn allowance(&self, share: &Share) -> usize {
         let parent = share.parent.map(|parent| &self.shares[parent]);
         let fairly = parent.filter(|parent| matches!(parent.division, Division::Fair { .. }));
@@ -310,7 +314,7 @@ impl Budget {
         share.free_bytes().min(fairly.unwrap_or(usize::MAX))
     }
 
-    /// What is free of a reserve. Never more than is free of the whole pool, but while others have not given it back.
+    /// The free part of a reserve. It exceeds the free part of the whole pool only while others have not given it back.
     fn unused(&self, reserve: Reserve) -> usize {
         let root = &self.shares[ROOT];
         let unused = reserve.bytes.saturating_sub(self.shares[reserve.share].in_use_bytes);
@@ -337,11 +341,11 @@ impl Budget {
         }
     }
 
-    /// Brings back what the caches hold when that is what is missing. Whether it may be enough now.
+    /// Collects the caches' blocks if that is what is missing. Returns whether there may be enough now.
     fn collect_for(&mut self, share: usize, bytes: usize, caches: &Caches) -> bool {
         match self.blocked_at(share, bytes, LAST) {
             None => true,
-            // Where somebody waits for the whole pool, the caches are empty.
+            // If a request waits for the whole pool, the caches are empty.
             Some(ROOT) if self.shares[ROOT].waiting.is_empty() => {
                 self.collect(caches);
                 self.blocked_at(share, bytes, LAST).is_none()
@@ -350,7 +354,7 @@ impl Budget {
         }
     }
 
-    /// One block at once, or none.
+    /// Takes one block at once, or none.
     pub(super) fn try_take(&mut self, share: usize, order: u8, caches: &Caches) -> Option<Piece> {
         let bytes = MIN_BUF << order;
         if !self.collect_for(share, bytes, caches) {
@@ -364,7 +368,7 @@ impl Budget {
         piece
     }
 
-    /// All blocks at once, or none.
+    /// Takes all blocks at once, or none.
     pub(super) fn try_take_all(
         &mut self,
         share: usize,
@@ -377,7 +381,8 @@ impl Budget {
         self.take_all(share, orders, caches)
     }
 
-    /// A block, of a new slab where the others have no gap for it. The caches may have just the blocks that would merge.
+    /// A block, from a new slab if the others have no gap for it. The caches may hold exactly the blocks that would
+    /// merge.
     fn block(&mut self, order: u8, caches: &Caches) -> Option<Piece> {
         if let Some(piece) = self.arena.take(order) {
             return Some(piece);
@@ -386,7 +391,7 @@ impl Budget {
         self.arena.take(order).or_else(|| self.arena.take_of_new(order))
     }
 
-    /// Blocks that no share forbids; none when the system has no memory for a slab.
+    /// Takes blocks that every share allows; none if the system has no memory for a slab.
     fn take_all(&mut self, share: usize, orders: &[u8], caches: &Caches) -> Option<Vec<Piece>> {
         let bytes = bytes_of(orders);
         self.charge(share, bytes);
@@ -404,14 +409,14 @@ impl Budget {
         Some(pieces)
     }
 
-    /// Takes a block back and serves who waits for it.
+    /// Takes a block back and serves waiting requests.
     pub(super) fn give(&mut self, share: usize, piece: Piece, caches: &Caches, wakers: &mut Wakers) {
         self.arena.give(piece);
         self.discharge(share, piece.bytes());
         self.serve(share, caches, wakers);
     }
 
-    /// Brings back what the caches hold.
+    /// Returns the caches' blocks to the slabs.
     pub(super) fn collect(&mut self, caches: &Caches) {
         let (arena, root) = (&mut self.arena, &mut self.shares[ROOT]);
         caches.collect(|piece| {
@@ -422,7 +427,7 @@ impl Budget {
 
     // ---- waiting ----
 
-    /// A request behind all others. It may be granted at once.
+    /// Enqueues a request after all others. It may be granted at once.
     pub(super) fn enter(
         &mut self,
         share: usize,
@@ -442,7 +447,7 @@ impl Budget {
         id
     }
 
-    /// What request `id` was granted; otherwise whoever waits for it is woken by `waker` from now on.
+    /// What request `id` was granted; otherwise its task is woken by `waker` from now on.
     pub(super) fn fetch(&mut self, id: u64, waker: &Waker, wakers: &mut Wakers) -> Option<Vec<Piece>> {
         match &mut self.requests.get_mut(&id)?.state {
             RequestState::Parked { waker: old, .. } if old.will_wake(waker) => None,
@@ -458,7 +463,7 @@ impl Budget {
         }
     }
 
-    /// Request `id` is given up: those behind it are served.
+    /// Cancels request `id` and serves those behind it.
     pub(super) fn give_up(&mut self, id: u64, caches: &Caches, wakers: &mut Wakers) {
         let Some(request) = self.requests.remove(&id) else { return };
         match request.state {
@@ -476,7 +481,7 @@ impl Budget {
         }
     }
 
-    /// Grants what has become possible at `share` and above it, in order.
+    /// Grants what has become possible at `share` and its ancestors, in order.
     pub(super) fn serve(&mut self, share: usize, caches: &Caches, wakers: &mut Wakers) {
         let mut next = Some(share);
         while let Some(at) = next {
@@ -485,7 +490,7 @@ impl Budget {
                     break;
                 }
             }
-            // What became free of it is more that each of its parts may hold.
+            // Memory that became free also raises what each part may hold.
             while let Some((id, part)) = self.least_of_hungry(at) {
                 if !self.advance(id, part, caches, wakers) {
                     break;
@@ -495,8 +500,8 @@ impl Budget {
         }
     }
 
-    /// The request of the part of `share` that holds least, if that is divided fairly: what becomes free gathers for it. One that its
-    /// part has no room for itself is in nobody's way.
+    /// The request of the part of `share` that holds least, if the share is divided fairly: memory that becomes free
+    /// accumulates for it. A request that its own part has no room for does not hold up others.
     fn least_of_hungry(&self, share: usize) -> Option<(u64, usize)> {
         let Division::Fair { hungry } = &self.shares[share].division else { return None };
         let first = |part: &usize| {
@@ -507,7 +512,7 @@ impl Budget {
         hungry.iter().filter_map(first).min().map(|(_, id, part)| (id, part))
     }
 
-    /// Grants request `id`, the first that is parked at share `at`, or parks it where it is blocked now; false when that is
+    /// Grants request `id`, the first one parked at share `at`, or parks it where it is blocked now; false if it stays
     /// here.
     fn advance(&mut self, id: u64, at: usize, caches: &Caches, wakers: &mut Wakers) -> bool {
         let Some(Request { share, bytes, .. }) = self.requests.get(&id) else { return false };
@@ -526,7 +531,7 @@ impl Budget {
             if let Some(request) = self.requests.get_mut(&id) {
                 request.orders = orders;
             }
-            // The system's memory is what it waits for: as long as that, for that of the whole pool.
+            // It waits for memory of the system, and meanwhile for the whole pool.
             if at != ROOT {
                 self.repark(id, at, ROOT, caches);
             }
@@ -543,7 +548,7 @@ impl Budget {
         true
     }
 
-    /// Request `id` waits for share `at`.
+    /// Parks request `id` at share `at`.
     fn park(&mut self, id: u64, at: usize) {
         self.shares[at].waiting.insert(id);
         self.note_hungry(at, true);
@@ -557,7 +562,7 @@ impl Budget {
         }
     }
 
-    /// Whether requests wait for `share`, where it is a part of one that is divided fairly.
+    /// Notes whether requests wait for `share`, if its parent is divided fairly.
     fn note_hungry(&mut self, share: usize, waits: bool) {
         let parent = self.shares[share].parent.map(|parent| &mut self.shares[parent].division);
         if let Some(Division::Fair { hungry }) = parent {
@@ -579,7 +584,7 @@ impl Budget {
         self.note_root(to, caches);
     }
 
-    /// While anybody waits for the whole pool nothing stays in the caches.
+    /// While any request waits for the whole pool, nothing stays in the caches.
     fn note_root(&mut self, changed: usize, caches: &Caches) {
         if changed != ROOT {
             return;

@@ -35,16 +35,16 @@ impl Buf {
         self.cap
     }
 
-    /// Sets the length. Bytes beyond what was filled hold whatever the previous user left: fill before showing.
+    /// Sets the length. Bytes that were not filled hold what the previous user left: fill them before showing them.
     ///
     /// # Panics
-    /// When `len` exceeds the capacity.
+    /// If `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.cap);
         self.len = len;
     }
 
-    /// The whole room, filled or not. Slab memory is always initialised (memfds start zeroed).
+    /// The whole capacity, filled or not. Slab memory is always initialised (memfds start zeroed).
     pub fn room(&mut self) -> &mut [u8] {
         // SAFETY: the range [ptr, ptr+cap) belongs to this Buf alone and is initialised.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.cap) }
@@ -53,20 +53,20 @@ impl Buf {
     /// Appends header bytes (not payload: that goes through [`copy`](super::copy)).
     ///
     /// # Panics
-    /// When they do not fit.
+    /// If they do not fit.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let start = self.len;
         self.set_len(start + bytes.len());
         self[start..].copy_from_slice(bytes);
     }
 
-    /// Splits the buffer: the first `at` bytes (all of them filled) leave as a buffer of their own, the rest stays with
-    /// what it holds and all the remaining room. A receiver cuts finished messages off the front this way while it
-    /// goes on filling. The memory returns to the pool when all parts are gone; until then
-    /// [`Window::try_into_buf`] does not give a part back.
+    /// Splits the buffer: the first `at` bytes (all filled) become a buffer of their own; `self` keeps the other bytes
+    /// and the remaining room. A receiver cuts finished messages off the front this way while it keeps filling. The
+    /// memory returns to the pool when all parts are gone; until then [`Window::try_into_buf`] does not give a part
+    /// back.
     ///
     /// # Panics
-    /// When `at` exceeds the length.
+    /// If `at` exceeds the length.
     pub fn split_to(&mut self, at: usize) -> Buf {
         assert!(at <= self.len);
         let front = Buf { chunk: self.chunk.clone(), ptr: self.ptr, cap: at, len: at };
@@ -83,17 +83,17 @@ impl Buf {
         Arc::strong_count(&self.chunk) > 1
     }
 
-    /// Shared, immutable, reference-counted bytes; the memory returns to the pool with the last of them.
+    /// Shared, immutable, reference-counted bytes; the memory returns to the pool when the last reference is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
 
-    /// Where this memory lies for a peer that maps our slabs; see [`Window::location`].
+    /// The position of this memory for a peer that maps our slabs; see [`Window::location`].
     pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
         self.chunk.location(self.ptr, pool)
     }
 
-    /// Gives up exclusiveness: the first `len` bytes as memory that others may write.
+    /// Gives up exclusive access: the first `len` bytes become memory that others may write.
     pub fn into_window(self) -> Window {
         Window { chunk: self.chunk, ptr: self.ptr, len: self.len, cap: self.cap }
     }
@@ -122,7 +122,7 @@ impl AsRef<[u8]> for Buf {
 
 /// A range of memory that somebody else may change at any time: a registered region, or a peer's region mapped here.
 ///
-/// There is deliberately no way to see it as `&[u8]`. Bytes move in and out by copying, by file reads and writes,
+/// There is deliberately no way to access it as `&[u8]`. Bytes move in and out by copying, by file reads and writes,
 /// and by socket reads and writes.
 #[derive(Clone)]
 pub struct Window {
@@ -160,7 +160,7 @@ impl Window {
         self.len == 0
     }
 
-    /// The sub-range `[offset, offset + len)`, or `None` when it is not inside.
+    /// The sub-range `[offset, offset + len)`, or `None` if it is not inside.
     pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
         if !self.covers(offset, len) {
             return None;
@@ -174,8 +174,8 @@ impl Window {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Copies `bytes` to `offset`: the medium's own move (a receive, a verb), not counted as a payload copy.
-    /// Returns false, touching nothing, when the range is not inside.
+    /// Copies `bytes` to `offset`: the transfer of the medium itself (a receive, a verb), not counted as a payload
+    /// copy. Returns false, without a change, if the range is not inside.
     #[must_use]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> bool {
         if !self.covers(offset, bytes.len()) {
@@ -187,7 +187,7 @@ impl Window {
         true
     }
 
-    /// Copies from `offset` into `bytes`; false, touching nothing, when the range is not inside.
+    /// Copies from `offset` into `bytes`; false, without a change, if the range is not inside.
     #[must_use]
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> bool {
         if !self.covers(offset, bytes.len()) {
@@ -207,24 +207,24 @@ impl Window {
         self.write_at(offset, bytes)
     }
 
-    /// The exclusive buffer again, once nobody else holds a window of the same memory (a whole, unsliced window
-    /// that came from [`Buf::into_window`]); otherwise the window unchanged.
+    /// The exclusive buffer again, once nobody else holds a window of the same memory (a whole, unsliced window from
+    /// [`Buf::into_window`]); otherwise the window unchanged.
     pub fn try_into_buf(mut self) -> Result<Buf, Window> {
-        // `get_mut` rather than a look at the count: it synchronises with the drops of other windows, so what was
-        // written through them happened before the buffer is exclusive again.
+        // `get_mut` rather than a check of the count: it synchronises with the drops of other windows, so writes
+        // through them happened before the buffer is exclusive again.
         if self.cap == 0 || Arc::get_mut(&mut self.chunk).is_none() {
             return Err(self);
         }
         Ok(Buf { chunk: self.chunk, ptr: self.ptr, cap: self.cap, len: self.len })
     }
 
-    /// Where this memory lies for a peer that maps our slabs: (slab number, offset in it). `None` when it is not of
+    /// The position of this memory for a peer that maps our slabs: (slab number, offset in it). `None` if it is not of
     /// `pool`.
     pub fn location(&self, pool: &Pool) -> Option<(u32, u64)> {
         self.chunk.location(self.ptr, pool)
     }
 
-    /// Where the memory begins, for a device that is told by number (see `rdma::rnic`).
+    /// The address of the memory, for a device that takes it as a number (see `rdma::rnic`).
     pub fn address(&self) -> usize {
         self.ptr.as_ptr() as usize
     }

@@ -1,7 +1,7 @@
-//! Small blocks that were just given back, kept for the next request on the same thread.
+//! Keeps small blocks that were just given back for the next request on the same thread.
 //!
-//! Most requests end here, without the pool's lock and the walk through a slab. What is kept counts as taken, of the whole
-//! pool, and is collected as soon as a request does not find enough.
+//! Most requests are served here, without the pool's lock and the walk through a slab. Cached blocks count as taken
+//! from the whole pool, and are collected as soon as a request does not find enough.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,19 +12,19 @@ use super::{CACHED_ORDERS, MIN_BUF};
 
 /// Blocks of each size on a shelf.
 const DEPTH: usize = 16;
-/// What a shelf holds at most: sixteen of each size from 4 to 64 KiB.
+/// The most that a shelf holds: sixteen blocks of each size from 4 to 64 KiB.
 const SHELF_BYTES: usize = DEPTH * MIN_BUF * ((1 << CACHED_ORDERS) - 1);
-/// All shelves together hold at most this part of the pool's limit.
+/// All shelves together hold at most one in this many of the limit's bytes.
 const SHARE: usize = 8;
 
-/// One shelf for each processor, or half as many: a power of two. Threads take turns in choosing theirs.
+/// One shelf for each processor, or half as many: a power of two. Threads are assigned to shelves in turn.
 pub(super) struct Caches {
     shelves: Box<[Shelf]>,
-    /// Set while a request waits for memory of the whole pool: then nothing is kept here.
+    /// Set while a request waits for memory of the whole pool: then nothing is cached.
     closed: AtomicBool,
 }
 
-/// Far enough from its neighbours that two processors do not share a cache line, nor the one fetched with it.
+/// Aligned so that two processors share neither a cache line nor the line prefetched with it.
 #[repr(align(128))]
 struct Shelf(Mutex<[Stack; CACHED_ORDERS]>);
 
@@ -38,7 +38,7 @@ thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of this thread among those that have asked, from 1.
+/// The number of this thread among the callers of this function, from 1.
 #[inline]
 fn thread() -> usize {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
@@ -62,26 +62,26 @@ impl Caches {
         self.shelves[thread() & (self.shelves.len() - 1)].lock()
     }
 
-    /// A block of `order < CACHED_ORDERS` that is kept here.
+    /// A cached block of `order < CACHED_ORDERS`.
     pub(super) fn take(&self, order: u8) -> Option<Piece> {
         self.own()[usize::from(order)].pop()
     }
 
-    /// Keeps a block of `order < CACHED_ORDERS`; false when there is no room for it.
+    /// Keeps a block of `order < CACHED_ORDERS`; false if there is no room for it.
     ///
-    /// `closed` is looked at under the shelf's lock. Whoever sets it collects from every shelf afterwards, so a block is
-    /// either collected, or this sees the flag: none is left here while somebody waits for it.
+    /// `closed` is checked under the shelf's lock. Whoever sets it collects from every shelf afterwards, so a block is
+    /// either collected, or this sees the flag: none is left here while a request waits for it.
     pub(super) fn keep(&self, piece: Piece) -> bool {
         let mut shelf = self.own();
         !self.closed.load(Ordering::Relaxed) && shelf[usize::from(piece.order)].push(piece)
     }
 
-    /// From now on nothing is kept, or it is again; how it was before. Under the pool's lock.
+    /// Disables or enables caching; returns the former state. The caller holds the pool's lock.
     pub(super) fn close(&self, closed: bool) -> bool {
         self.closed.swap(closed, Ordering::Relaxed)
     }
 
-    /// Takes everything.
+    /// Takes all cached blocks.
     pub(super) fn collect(&self, mut each: impl FnMut(Piece)) {
         for shelf in &self.shelves {
             for stack in shelf.lock().iter_mut() {

@@ -1,7 +1,7 @@
 //! Mappings of shared memory, and the memfds behind them.
 //!
-//! A slab of the pool, a slab of a shm peer and the rings of shm are such mappings. Access goes through `Buf`, [`Window`] or
-//! the copies here; nobody gets a reference to the bytes.
+//! Slabs of the pool, slabs of a shm peer and the rings of shm are such mappings. Access goes through `Buf`, [`Window`]
+//! or the copies here; nobody gets a reference to the bytes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,10 +14,10 @@ use super::{Window, summed};
 
 /// The unit of mincore(2).
 const PAGE: usize = 4096;
-/// Pages that one question about them covers.
+/// Pages per mincore call.
 const PAGES_ASKED: usize = 64;
 
-/// A mapping of shared memory; unmapped when the last window into it is gone.
+/// A mapping of shared memory; unmapped when the last window into it is dropped.
 pub struct Mapping {
     pub(super) base: NonNull<u8>,
     pub(super) len: usize,
@@ -58,15 +58,15 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Keeps the kernel from backing this mapping with huge pages, so that touching a page takes the memory of one page.
-    /// A kernel that has none refuses, which is as good.
+    /// Prevents huge pages in this mapping, so that touching a page occupies the memory of one page. A kernel without
+    /// huge pages returns an error, which is just as good.
     pub(super) fn forbid_huge_pages(&self) {
         // SAFETY: advice about a mapping of ours changes no byte of it.
         let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_NOHUGEPAGE) };
     }
 
-    /// Copies the bytes from `offset` into all of `into`: the medium's own move, not counted. False, touching nothing,
-    /// when they are not inside. The caller knows that the pages exist (see `file::memory`).
+    /// Copies the bytes from `offset` into all of `into`: the transfer of the medium itself, not counted. False,
+    /// without a change, if they are not inside. The caller ensures that the pages exist (see `file::memory`).
     #[must_use]
     pub(crate) fn copy_to(&self, offset: usize, into: &Window) -> bool {
         if offset.checked_add(into.len).is_none_or(|end| end > self.len) {
@@ -78,7 +78,7 @@ impl Mapping {
         true
     }
 
-    /// [`Mapping::copy_to`] that appends the CRC32C of each whole `piece` to `sums`; false when it cannot.
+    /// Like [`Mapping::copy_to`], and appends the CRC32C of each whole `piece` to `sums`; false if it cannot.
     #[must_use]
     pub(crate) fn copy_summed_to(
         &self,
@@ -102,8 +102,8 @@ impl Mapping {
         true
     }
 
-    /// Copies `bytes` to `offset`: the medium's own move, not counted. False, touching nothing, when they do not fit inside.
-    /// The caller knows that the pages exist.
+    /// Copies `bytes` to `offset`: the transfer of the medium itself, not counted. False, without a change, if they do
+    /// not fit. The caller ensures that the pages exist.
     #[must_use]
     pub(crate) fn copy_from(&self, offset: usize, bytes: &[u8]) -> bool {
         if offset.checked_add(bytes.len()).is_none_or(|end| end > self.len) {
@@ -114,7 +114,7 @@ impl Mapping {
         true
     }
 
-    /// The same from memory that others may change: torn bytes are the worst.
+    /// The same from memory that others may change: at worst the bytes are torn.
     #[must_use]
     pub(crate) fn place(&self, offset: usize, from: &Window) -> bool {
         if offset.checked_add(from.len).is_none_or(|end| end > self.len) {
@@ -125,8 +125,8 @@ impl Mapping {
         true
     }
 
-    /// How many bytes from `offset`, at most `len`, lie in pages that are in memory, so that touching them asks the system
-    /// for nothing.
+    /// How many bytes from `offset`, at most `len`, lie in pages that are in memory, so that accessing them cannot
+    /// fault.
     pub(crate) fn present(&self, offset: usize, len: usize) -> usize {
         let Some(end) = offset.checked_add(len).filter(|end| *end <= self.len) else { return 0 };
         let first = offset / PAGE * PAGE;
@@ -149,11 +149,12 @@ impl Mapping {
     }
 }
 
-/// Copies like `ptr::copy` between ranges that do not overlap; a large range as four pieces at once, line by line. One
-/// stream of reads leaves the memory system idle at each page's end: four took a sixth less time for 512 KiB here.
+/// Copies like `ptr::copy` between ranges that do not overlap; a large range as four interleaved pieces, line by line.
+/// A single stream of reads leaves the memory system idle at each page's end: four streams took a sixth less time for
+/// 512 KiB here.
 ///
 /// # Safety
-/// Both ranges are valid for `len` bytes, and no reference to either exists. Where they overlap, bytes may be torn.
+/// Both ranges are valid for `len` bytes, and no reference to either exists. If they overlap, bytes may be torn.
 unsafe fn copy_interleaved(from: *const u8, to: *mut u8, len: usize) {
     const PIECES: usize = 4;
     const LINE: usize = 64;
@@ -179,8 +180,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Creates an anonymous shared memory file of `len` bytes whose size nobody can change any more: a peer that shrank
-/// it would turn every later access into SIGBUS.
+/// Creates an anonymous shared memory file of `len` bytes, sealed to that size: a peer that shrank it would turn every
+/// later access into SIGBUS.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;

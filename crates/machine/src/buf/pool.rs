@@ -1,7 +1,7 @@
-//! The pool: buffers on request, within a limit that holds for the memory that its slabs take.
+//! The pool: hands out buffers, within a limit on the memory of its slabs.
 //!
-//! A [`Pool`] is a handle on the whole, or on a share of it ([`Pool::share`]) whose own limit is smaller. A small block
-//! comes from this thread's cache; everything else goes through one lock to the [`Budget`].
+//! A [`Pool`] is a handle to the whole pool, or to a share of it ([`Pool::share`]) with a smaller limit. Small blocks
+//! come from this thread's cache; everything else goes through one lock to the [`Budget`].
 
 use std::fmt;
 use std::ops::Range;
@@ -15,15 +15,15 @@ use thiserror::Error;
 use super::arena::{Arena, Mappings, Piece};
 use super::budget::{Budget, ROOT, Wakers};
 use super::cache::Caches;
-use super::waiting::{Place, Waiting};
+use super::waiting::{QueuedRequest, Waiting};
 use super::{Buf, CACHED_ORDERS, MAX_BUF, MIN_BUF, Mapping, order_of};
 
-/// The part of a pool that peers may hold who have not proved who they are.
+/// Unidentified peers may hold one in this many of a pool's bytes.
 const STRANGERS_SHARE: usize = 8;
-/// What one step of [`Pool::trim`] gives back under the lock.
+/// How much one step of [`Pool::trim`] returns to the system under the lock.
 const TRIM_BYTES: usize = 4 << 20;
 
-/// Buffers that were asked for together exceed what the pool, or the share, may ever hold.
+/// The requested buffers together exceed what the pool or the share may ever hold.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("buffers of {wanted_bytes} bytes exceed the limit of {limit_bytes}")]
 pub struct OverLimit {
@@ -40,12 +40,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    // Nothing panics while the lock is held but a failed allocation of some bytes; the budget is consistent even then.
+    // Only a failed small allocation can panic while the lock is held; the budget is consistent even then.
     fn lock(&self) -> MutexGuard<'_, Budget> {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `change` under the lock, and what it wakes afterwards.
+    /// Runs `change` under the lock, and its wakers afterwards.
     fn with<T>(&self, change: impl FnOnce(&mut Budget, &Caches, &mut Wakers) -> T) -> T {
         let mut wakers = Wakers::default();
         let result = change(&mut self.lock(), &self.caches, &mut wakers);
@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-/// What the handles of a share have in common.
+/// The common part of a share's handles.
 struct Handle {
     memory: Arc<Memory>,
     share: usize,
@@ -66,7 +66,7 @@ impl Drop for Handle {
     }
 }
 
-/// Slabs with a limit, or a share of them. Cloning shares it.
+/// Slabs with a limit, or a share of them. Clones share it.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 
@@ -77,8 +77,8 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool that hands out at most `limit_bytes` at a time (rounded up to one `MAX_BUF`), and whose slabs never take more
-    /// memory than that.
+    /// A pool that hands out at most `limit_bytes` at a time (rounded up to one `MAX_BUF`), and whose slabs never
+    /// occupy more memory than that.
     pub fn new(limit_bytes: usize) -> Pool {
         let limit_bytes = limit_bytes.max(MAX_BUF);
         let mappings = Mappings::new(limit_bytes);
@@ -88,28 +88,28 @@ impl Pool {
         Pool(Arc::new(Handle { memory: Arc::new(memory), share: ROOT }))
     }
 
-    /// A share of this one: the same memory, of which at most `limit_bytes` are handed out by it at a time. The limit is
-    /// rounded up to one `MAX_BUF`, so that a single buffer is never more than the share may hold, and down to this
-    /// one's. A buffer is charged to the share that it came from, and to those above, until it is dropped.
+    /// A share of this pool: the same memory, of which the share hands out at most `limit_bytes` at a time. The limit
+    /// is rounded up to one `MAX_BUF`, so that a single buffer always fits, and down to this pool's limit. A buffer is
+    /// charged to its share and all ancestors until it is dropped.
     pub fn share(&self, limit_bytes: usize) -> Pool {
         let memory = self.memory().clone();
         let share = memory.lock().divide(self.0.share, limit_bytes.max(MAX_BUF));
         Pool(Arc::new(Handle { memory, share }))
     }
 
-    /// A share like [`Pool::share`] that is divided fairly: no share of it holds more than is still free of it, and what becomes
-    /// free goes to the one that holds least. So `n` of them that take all they can, and give it back now and then, leave a part
-    /// in `n + 1` of the whole to one that comes then.
+    /// Like [`Pool::share`], but divided fairly: none of its own shares holds more than is still free of it, and memory
+    /// that becomes free goes to the one that holds least. So `n` shares that take all they can, and give it back now
+    /// and then, leave one part in `n + 1` of the whole for the next one.
     pub fn fair_share(&self, limit_bytes: usize) -> Pool {
         let share = self.share(limit_bytes);
         self.memory().lock().divide_fairly(share.0.share);
         share
     }
 
-    /// The share of peers who have not proved who they are: an eighth, so that all of them together leave the rest alone. The
-    /// others leave this eighth alone as well, so that whoever has to prove who it is need not wait for them (of a pool that is
-    /// too small for that, as much as leaves one `MAX_BUF`). To be made once and cloned: each call makes another share, and the
-    /// first has the reserve.
+    /// The share of unidentified peers: an eighth, so that all of them together leave the rest alone. Other shares
+    /// leave this eighth alone as well, so that a peer about to identify itself need not wait for them (in a pool too
+    /// small for that, as much as leaves one `MAX_BUF`). Make it once and clone it: each call makes another share, and
+    /// the first one has the reserve.
     pub fn for_strangers(&self) -> Pool {
         let limit_bytes = self.limit_bytes();
         let strangers = self.share(limit_bytes / STRANGERS_SHARE);
@@ -118,9 +118,9 @@ impl Pool {
         strangers
     }
 
-    /// Makes this share a part of `parent`, another share of the same pool, with all buffers that it has handed out,
-    /// wherever they are: what a connection's share does when its peer has proved who it is. False, changing nothing, when
-    /// `parent` has no room for them, has a lower limit, is below this share or of another pool.
+    /// Moves this share to `parent`, another share of the same pool, with all buffers that it has handed out, wherever
+    /// they are: for a connection's share when its peer is identified. False, with no change, if `parent` has no room
+    /// for them, has a lower limit, is a descendant of this share, or belongs to another pool.
     #[must_use]
     pub fn move_to(&self, parent: &Pool) -> bool {
         Arc::ptr_eq(self.memory(), parent.memory())
@@ -129,41 +129,43 @@ impl Pool {
             })
     }
 
-    /// From now on this share may hold as much as the one that it is a part of.
+    /// Raises this share's limit to that of its parent.
     pub fn raise_limit(&self) {
         self.memory().with(|budget, caches, wakers| budget.raise_limit(self.0.share, caches, wakers));
     }
 
-    /// The limit in bytes, of this share.
+    /// The limit of this share in bytes.
     pub fn limit_bytes(&self) -> usize {
         self.memory().lock().limit_bytes(self.0.share)
     }
 
-    /// Bytes handed out at present by this share, each buffer rounded up to a power of two.
+    /// Bytes that this share has handed out at present, each buffer rounded up to a power of two.
     pub fn in_use_bytes(&self) -> usize {
         let budget = self.memory().lock();
         let cached = if self.0.share == ROOT { self.memory().caches.bytes() } else { 0 };
         budget.in_use_bytes(self.0.share).saturating_sub(cached)
     }
 
-    /// Bytes given back to this share since it was made, counted as [`Pool::in_use_bytes`] are: a share that has some handed out
-    /// and for which this stays the same holds on to them.
+    /// Bytes given back to this share since it was made, counted like [`Pool::in_use_bytes`]: if this does not change
+    /// while some are handed out, their holder keeps them.
     pub fn given_back_bytes(&self) -> u64 {
         self.memory().lock().given_back_bytes(self.0.share)
     }
 
-    /// Bytes that requests wait for because this share is at its limit, and not one of those below, or because it is divided fairly.
+    /// Bytes of requests that wait because this share, and not one below it, is at its limit, or because it is divided
+    /// fairly.
     pub fn wanted_bytes(&self) -> usize {
         self.memory().lock().wanted_bytes(self.0.share)
     }
 
-    /// Whether no more than half is handed out of this share, and of each above it: time to take more than is needed at once.
+    /// Whether at most half is handed out of this share and of each ancestor, so that it is fine to take more than is
+    /// needed now.
     pub fn has_plenty(&self) -> bool {
         self.memory().lock().has_plenty(self.0.share)
     }
 
-    /// Memory that the slabs of the whole pool take at most: every page that was handed out since it was last given back
-    /// to the system. Never more than the pool's limit.
+    /// The most memory that the slabs of the whole pool can occupy: every page that was handed out since it was last
+    /// returned to the system. It never exceeds the pool's limit.
     pub fn resident_bytes(&self) -> usize {
         self.memory().lock().arena.touched_bytes()
     }
@@ -173,11 +175,11 @@ impl Pool {
         self.memory().lock().waiting()
     }
 
-    /// An empty buffer with room for `capacity` bytes, or `None` when the share or the pool is at its limit or others
-    /// wait already.
+    /// An empty buffer with room for `capacity` bytes, or `None` if the share or the pool is at its limit or others
+    /// already wait.
     ///
     /// # Panics
-    /// When `capacity` exceeds [`MAX_BUF`]: sizes from the network are checked against protocol limits first.
+    /// If `capacity` exceeds [`MAX_BUF`]: sizes from the network are checked against protocol limits first.
     pub fn try_alloc(&self, capacity: usize) -> Option<Buf> {
         let order = order_of(capacity).expect("buffer request above MAX_BUF");
         let memory = self.memory();
@@ -190,7 +192,7 @@ impl Pool {
         Some(self.wrap(piece))
     }
 
-    /// Buffers for all of these capacities, or `None` when there is no room for them together now.
+    /// Buffers for all of these capacities, or `None` if there is no room for all of them now.
     pub fn try_alloc_many(&self, capacities: &[usize]) -> Option<Vec<Buf>> {
         let orders = self.orders(capacities).ok()?;
         let memory = self.memory();
@@ -198,21 +200,21 @@ impl Pool {
         Some(self.wrap_all(pieces))
     }
 
-    /// Like [`Pool::try_alloc`], but waits for a buffer instead of failing. Requests are served in their order.
+    /// Like [`Pool::try_alloc`], but waits for a buffer instead of failing. Requests are served in order.
     pub async fn alloc(&self, capacity: usize) -> Buf {
         let mut waiting = Waiting::default();
         std::future::poll_fn(|cx| self.poll_alloc(cx, capacity, &mut waiting)).await
     }
 
-    /// Waits for all of these buffers together and holds none of them meanwhile, so two who need several never block each
-    /// other. An error when there will never be room.
+    /// Waits for all of these buffers together and holds none of them meanwhile, so that two callers that need several
+    /// never block each other. An error if there can never be room.
     pub async fn alloc_many(&self, capacities: &[usize]) -> Result<Vec<Buf>, OverLimit> {
         let mut waiting = Waiting::default();
         std::future::poll_fn(|cx| self.poll_alloc_many(cx, capacities, &mut waiting)).await
     }
 
-    /// Poll form of [`Pool::alloc`]. `waiting` is the caller's place among those who wait: kept from poll to poll, one for
-    /// each request, and dropped by who gives up.
+    /// Poll form of [`Pool::alloc`]. `waiting` is the caller's position in the queue: kept from poll to poll, one for
+    /// each request, and dropped to cancel the request.
     ///
     /// # Panics
     /// As [`Pool::try_alloc`].
@@ -261,13 +263,13 @@ impl Pool {
         match taken {
             Ok(pieces) => Poll::Ready(pieces),
             Err(id) => {
-                waiting.enter(Place { pool: self.clone(), id, orders: orders.to_vec() });
+                waiting.enter(QueuedRequest { pool: self.clone(), id, orders: orders.to_vec() });
                 Poll::Pending
             }
         }
     }
 
-    /// Request `id` is no longer wanted.
+    /// Cancels request `id`.
     pub(super) fn give_up(&self, id: u64) {
         self.memory().with(|budget, caches, wakers| budget.give_up(id, caches, wakers));
     }
@@ -285,8 +287,8 @@ impl Pool {
         Ok(orders)
     }
 
-    /// Gives memory that was not needed lately back to the system, and merges what the caches keep: of the memory of
-    /// free buffers what exceeds the most that was in use since the last call. To be called every few seconds.
+    /// Returns memory that was not needed lately to the system, and merges the caches' blocks: the memory of free
+    /// buffers that exceeds the peak use since the last call. Must be called every few seconds.
     pub fn trim(&self) {
         let goal = self.memory().with(|budget, caches, wakers| {
             budget.collect(caches);
@@ -303,13 +305,13 @@ impl Pool {
         }
     }
 
-    /// How often memory of free buffers was given back to the system. A registration that pins pages of more than one
-    /// buffer is out of date when this has changed since it was made: what was given back has other pages now.
+    /// How often memory of free buffers was returned to the system. A registration that pins pages of more than one
+    /// buffer is outdated if this has changed since it was made, because returned memory has other pages now.
     pub fn punches(&self) -> u64 {
         self.memory().mappings.punches()
     }
 
-    /// Whether every buffer has come back, and all memory is free slabs.
+    /// Whether every buffer has been given back, and all memory is free slabs.
     pub fn is_whole(&self) -> bool {
         self.memory().with(|budget, caches, _| {
             budget.collect(caches);
@@ -317,7 +319,7 @@ impl Pool {
         })
     }
 
-    /// A buffer that holds a copy of `bytes`. For headers and tests; payload moves by [`super::copy`].
+    /// A buffer with a copy of `bytes`. For headers and tests; payload is moved with [`super::copy`].
     pub fn buf_from(&self, bytes: &[u8]) -> Option<Buf> {
         let mut buf = self.try_alloc(bytes.len())?;
         buf.set_len(bytes.len());
@@ -325,17 +327,17 @@ impl Pool {
         Some(buf)
     }
 
-    /// The slabs that exist now, in order of their number: what the shm provider hands to its peer.
+    /// The existing slabs, in order of their numbers: the shm provider passes them to its peer.
     pub fn slabs(&self) -> Vec<Arc<Mapping>> {
         self.memory().mappings.iter().cloned().collect()
     }
 
-    /// Slab number `number`, where it exists.
+    /// Slab number `number`, if it exists.
     pub fn slab(&self, number: u32) -> Option<Arc<Mapping>> {
         self.memory().mappings.get(number).cloned()
     }
 
-    /// The addresses of the slab that `address` lies in, where it is one of this pool. Slabs stay mapped at least as
+    /// The address range of the slab that contains `address`, if it belongs to this pool. Slabs stay mapped at least as
     /// long as the pool lives.
     pub fn slab_around(&self, address: usize) -> Option<Range<usize>> {
         let ranges = self.memory().mappings.iter().map(|mapping| {
@@ -345,8 +347,8 @@ impl Pool {
         ranges.into_iter().find(|range| range.contains(&address))
     }
 
-    /// Where `bytes` lie for a peer that maps our slabs, as [`Buf::location`] has it; `None` when they are not a buffer of this
-    /// pool.
+    /// The position of `bytes` for a peer that maps our slabs, as in [`Buf::location`]; `None` if they are not in a
+    /// buffer of this pool.
     pub fn location(&self, bytes: &Bytes) -> Option<(u32, u64)> {
         let start = bytes.as_ptr() as usize;
         self.memory().mappings.iter().zip(0..).find_map(|(mapping, number)| {
@@ -364,7 +366,7 @@ impl Pool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether blocks of this order go through the caches, whose blocks belong to the whole pool.
+    /// Whether blocks of this order use the caches, whose blocks belong to the whole pool.
     fn caches(&self, order: u8) -> bool {
         self.0.share == ROOT && usize::from(order) < CACHED_ORDERS
     }
@@ -390,17 +392,17 @@ impl Pool {
     }
 }
 
-/// What keeps a piece of memory alive; gives it back to the pool on drop.
+/// Keeps a piece of memory alive, and gives it back to the pool on drop.
 pub(super) enum Chunk {
-    /// A piece of a slab, which begins at address `start`. The pool keeps its slabs mapped as long as it lives, so a
-    /// reference to it is enough.
+    /// A piece of a slab, at address `start`. The pool keeps its slabs mapped as long as it lives, so a reference to
+    /// the pool is enough.
     Pooled { pool: Pool, piece: Piece, start: usize },
     /// A mapping of a peer's memory.
     Foreign { _mapping: Arc<Mapping> },
 }
 
 impl Chunk {
-    /// Where `ptr` lies in its slab, when that is one of `pool`, or of the pool that `pool` is a share of.
+    /// The position of `ptr` in its slab, if that belongs to `pool`, or to the pool that `pool` is a share of.
     pub(super) fn location(&self, ptr: NonNull<u8>, pool: &Pool) -> Option<(u32, u64)> {
         let Chunk::Pooled { pool: owner, piece, start } = self else { return None };
         if !Arc::ptr_eq(owner.memory(), pool.memory()) {

@@ -1,11 +1,11 @@
-//! A hint to the processor that memory will be read or written soon.
+//! Hints to the processor that memory will be accessed soon.
 //!
-//! Where received payload is to be placed has left the caches. While its checksum is computed the memory system has
-//! little else to do; asking for the destination meanwhile made the copy behind the checksum two to three times faster
-//! here. (What is read in sequence needs no hint: the processor's own prefetcher sees it.)
-//! Does not: change, or even look at, a byte.
+//! The memory where received payload will be placed has left the caches. While the payload's checksum is computed the
+//! memory system has little else to do; prefetching the destination meanwhile made the copy after the checksum two to
+//! three times faster here. (Sequential reads need no hint: the processor's own prefetcher recognises them.) It neither
+//! changes nor reads a byte.
 
-/// What the processor fetches at a time.
+/// A cache line, the unit of a prefetch.
 const LINE: usize = 64;
 
 /// Brings `bytes` into the cache without waiting for them. Does nothing on processors other than x86-64.

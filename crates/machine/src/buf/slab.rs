@@ -1,6 +1,6 @@
-//! One slab of the pool: a memfd, which of its pages are free, and which of them take memory.
+//! One slab of the pool: a memfd, which of its pages are free, and which of them occupy memory.
 //!
-//! A page takes memory from its first use until it is punched out of the memfd. Whoever is given a block is taken to
+//! A page occupies memory from its first use until it is punched out of the memfd. The holder of a block is assumed to
 //! touch all of it, so the count here is never less than what the kernel holds for the slab.
 
 use std::io;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::buddy::Buddy;
 use super::{MIN_BUF, Mapping, PAGES, SLAB_BYTES, memfd};
 
-/// Pages punched with one call at most, 4 MiB: a tenth of a millisecond or so under the pool's lock.
+/// The most pages punched per call, 4 MiB: about a tenth of a millisecond under the pool's lock.
 const PUNCH_PAGES: usize = 1024;
 const WORD_PAGES: usize = u64::BITS as usize;
 
@@ -21,7 +21,7 @@ pub(super) struct Slab {
     mapping: Arc<Mapping>,
     buddy: Buddy,
     touched: Touched,
-    /// Pages of blocks that are taken; all of them are touched.
+    /// Pages of taken blocks; all of them are touched.
     used_pages: usize,
 }
 
@@ -41,7 +41,7 @@ impl Slab {
         &self.mapping
     }
 
-    /// A block of `order`, and how many of its pages begin to take memory.
+    /// A block of `order`, and how many of its pages did not occupy memory before.
     pub(super) fn take(&mut self, order: u8) -> Option<(usize, usize)> {
         let page = self.buddy.take(order)?;
         self.used_pages += 1 << order;
@@ -54,13 +54,13 @@ impl Slab {
         self.used_pages -= 1 << order;
     }
 
-    /// Whether nothing is taken.
+    /// Whether no block is taken.
     pub(super) fn is_whole(&self) -> bool {
         self.buddy.is_whole()
     }
 
-    /// Gives memory of free blocks back to the system, from the highest address down: `wanted` pages, or as many as there
-    /// are, or somewhat more. Returns how many, with the error that ended it early.
+    /// Returns memory of free blocks to the system, from the highest address down: `wanted` pages, or as many as there
+    /// are, or somewhat more. The result is their number, and the error that ended it early.
     pub(super) fn punch(&mut self, wanted: usize) -> (usize, io::Result<()>) {
         let (mut punched, mut result) = (0, Ok(()));
         if self.touched.pages == self.used_pages {
@@ -110,7 +110,7 @@ impl Default for Touched {
 }
 
 impl Touched {
-    /// Adds an aligned block; how many of its pages are new.
+    /// Adds an aligned block; returns how many of its pages are new.
     fn add(&mut self, page: usize, pages: usize) -> usize {
         let new = self.words(page, pages, |word, mask| {
             let new = (mask & !*word).count_ones();
@@ -121,7 +121,7 @@ impl Touched {
         new
     }
 
-    /// Removes an aligned block; how many of its pages were there.
+    /// Removes an aligned block; returns how many of its pages were in the set.
     fn remove(&mut self, page: usize, pages: usize) -> usize {
         let old = self.words(page, pages, |word, mask| {
             let old = (mask & *word).count_ones();
@@ -132,12 +132,12 @@ impl Touched {
         old
     }
 
-    /// How many pages of an aligned block there are.
+    /// How many pages of an aligned block are in the set.
     fn count(&mut self, page: usize, pages: usize) -> usize {
         self.words(page, pages, |word, mask| (mask & *word).count_ones())
     }
 
-    /// A block of fewer pages than a word has lies in one word, because it is aligned.
+    /// A block with fewer pages than a word has bits lies in one word, because it is aligned.
     fn words(&mut self, page: usize, pages: usize, mut each: impl FnMut(&mut u64, u64) -> u32) -> usize {
         let first = page / WORD_PAGES;
         if pages < WORD_PAGES {

@@ -1,16 +1,15 @@
-//! Copying and checksumming in one pass.
+//! Copies and checksums in one pass.
 //!
-//! A copy out of cold memory waits for memory most of the time; the CRC32C of what passes costs nothing then, and a
-//! second pass over half a megabyte is saved. Four pieces are copied at once: one stream of reads leaves the memory
-//! system idle at each page's end, and the CRC instruction answers three cycles after it was asked.
-//! Does not: know what the sums are for.
+//! A copy from uncached memory mostly waits for memory; the CRC32C of the bytes costs nothing extra then, and saves a
+//! second pass over half a megabyte. Four pieces are copied at once: a single stream of reads leaves the memory system
+//! idle at each page's end, and the CRC instruction has a latency of three cycles.
 
 /// Pieces copied at once.
 const STREAMS: usize = 4;
-/// Copied of each piece in turn.
+/// Bytes copied of each piece in turn.
 const LINE: usize = 64;
 
-/// Whether [`copy_summed`] can be called here with this size of pieces.
+/// Whether this processor supports [`copy_summed`] with this size of pieces.
 pub(crate) fn can_sum(piece: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return piece > 0 && piece.is_multiple_of(LINE) && std::arch::is_x86_feature_detected!("sse4.2");
@@ -18,11 +17,11 @@ pub(crate) fn can_sum(piece: usize) -> bool {
     return false;
 }
 
-/// Copies `pieces` pieces of `piece` bytes each, one behind the other, and appends the CRC32C of each to `sums`.
+/// Copies `pieces` consecutive pieces of `piece` bytes each, and appends the CRC32C of each to `sums`.
 ///
 /// # Safety
-/// `can_sum(piece)`. Both ranges are valid for `piece * pieces` bytes, and no reference to either exists. Where they
-/// overlap, or change meanwhile, bytes may be torn; the sums are of the bytes that were stored.
+/// `can_sum(piece)` is true. Both ranges are valid for `piece * pieces` bytes, and no reference to either exists. If
+/// they overlap, or change meanwhile, bytes may be torn; the checksums are of the bytes that were stored.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn copy_summed(
     from: *const u8,
@@ -34,7 +33,7 @@ pub(crate) unsafe fn copy_summed(
     let mut done = 0;
     while done < pieces {
         let at = done * piece;
-        // SAFETY: the group's pieces lie inside the caller's ranges, and the caller vouches for the instruction.
+        // SAFETY: the group's pieces lie inside the caller's ranges, and the caller guarantees the instruction.
         unsafe {
             let (from, to) = (from.add(at), to.add(at));
             if pieces - done >= STREAMS {
@@ -73,7 +72,7 @@ unsafe fn group<const N: usize>(from: *const u8, to: *mut u8, piece: usize) -> [
     sums.map(|sum| !(sum as u32))
 }
 
-/// Never called where `can_sum` says no.
+/// Never called, because `can_sum` returns false.
 ///
 /// # Safety
 /// None is needed.

@@ -1,15 +1,15 @@
-//! A place among those who wait for memory.
+//! A position in the queue for memory.
 
 use std::fmt;
 
 use super::Pool;
 
-/// A request's place among those who wait, between two polls of it: empty until it has to wait. Dropping it gives up the
-/// place, and what was granted meanwhile; whoever is next is served then.
+/// A request's position in the queue between two polls of it: empty until the request has to wait. Dropping it leaves
+/// the queue and releases what was granted meanwhile, so that the next request is served.
 #[derive(Default)]
-pub struct Waiting(Option<Place>);
+pub struct Waiting(Option<QueuedRequest>);
 
-pub(super) struct Place {
+pub(super) struct QueuedRequest {
     pub(super) pool: Pool,
     pub(super) id: u64,
     pub(super) orders: Vec<u8>,
@@ -22,19 +22,19 @@ impl fmt::Debug for Waiting {
 }
 
 impl Waiting {
-    /// Whether nobody waits here.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Gives up the place.
+    /// Leaves the queue.
     pub fn leave(&mut self) {
-        if let Some(Place { pool, id, .. }) = self.0.take() {
+        if let Some(QueuedRequest { pool, id, .. }) = self.0.take() {
             pool.give_up(id);
         }
     }
 
-    /// Whether this waits for just these blocks of `pool`.
+    /// Whether this waits for exactly these blocks of `pool`.
     pub(super) fn is_for(&self, pool: &Pool, orders: &[u8]) -> bool {
         self.0.as_ref().is_some_and(|place| place.pool.is(pool) && place.orders == orders)
     }
@@ -43,11 +43,11 @@ impl Waiting {
         self.0.as_ref().map(|place| place.id)
     }
 
-    pub(super) fn enter(&mut self, place: Place) {
+    pub(super) fn enter(&mut self, place: QueuedRequest) {
         self.0 = Some(place);
     }
 
-    /// The request was granted and fetched: nothing is left to give up.
+    /// The request was granted and fetched: nothing is left to release.
     pub(super) fn served(&mut self) {
         self.0 = None;
     }

@@ -1,22 +1,24 @@
-//! Which files a worker thread changes now, by calls for which the kernel keeps everybody else from the file.
+//! Tracks which files a worker thread is changing with calls during which the kernel locks the file.
 //!
-//! fallocate, ftruncate and copies hold the file's inode lock until they end: minutes, where a client has fragmented the
-//! file. A write or a chmod of the same file by any descriptor waits for that lock inside of the kernel, so on a core it
-//! holds up everybody whom the core serves. Therefore these calls claim the file here for as long as they run. A task that
-//! is about to take the inode lock looks here first, and waits without its core. Reads from the disk and syncs, which wait for
-//! such a call as well, claim the file too: they are in a few places that all files share.
+//! fallocate, ftruncate and copies hold the file's inode lock until they end: for minutes, if a client has fragmented
+//! the file. A write or a chmod of the same file by any descriptor waits for that lock inside the kernel, so on a core
+//! it holds up everybody whom the core serves. Therefore such a call claims the file here while it runs. A task that is
+//! about to take the inode lock checks here first, and waits without blocking its core. Reads from disk and syncs,
+//! which wait for such a call as well, also claim the file, because all files share their few worker places.
 //!
-//! Owns: the claims of this process, by inode. Does not: learn of other processes, nor of calls on the core, which are
-//! short.
+//! The claims are those of this process, by inode. Other processes are not covered, nor are calls on the core, which
+//! are short.
 //!
-//! Claims of a file are granted in the order in which they are asked for: a claim alone when all others are gone, shared
-//! ones together. Those of seeks have a queue of their own, and the two take turns. So one worker at most waits for the lock of a file, and no other worker thread waits there. A claim is
-//! granted before its call takes a place among the workers, and claims of several files are taken in the files' order; no
-//! claim waits for one that waits for it. Who waits for one of several files claims them all, because the others may be wanted
-//! meanwhile. Whoever has asked for a claim has to be polled until it has it, or be dropped.
+//! Claims of a file are granted in order of request: an exclusive claim when all others are gone, shared ones together.
+//! Claims for seeks have their own queue, and the two queues alternate. So at most one worker waits for the lock of a
+//! file, and no other worker thread waits in the kernel for it. A claim is granted before its call takes a worker
+//! place, and claims of several files are taken in the files' order, so no two claims wait for each other. A task that
+//! waits for one of several files claims them all, because the others may be requested meanwhile. A requested claim
+//! must be polled until it is granted, or dropped.
 //!
-//! Cost: a change of a file on a core costs one atomic load while nobody wants a file alone. The load claims nothing: a worker's
-//! call may begin between it and the system call that follows. That is rare, because such a call has to reach its thread first.
+//! A change of a file on a core costs one atomic load while nobody requests a file exclusively. The load claims
+//! nothing: a worker's call may begin between it and the system call that follows. That is rare, because such a call
+//! must reach its thread first.
 
 use std::collections::{BTreeMap, btree_map};
 use std::future::Future;
@@ -34,7 +36,7 @@ use super::File;
 use super::system::FileSystem;
 use crate::{rt, sim};
 
-/// A file, however many descriptors and names it has.
+/// Identifies a file, however many descriptors and names it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Inode {
     device: u64,
@@ -42,7 +44,8 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// That of a descriptor, which may have been opened with O_PATH. Its file system is not asked: a number never changes.
+    /// The inode of a descriptor, which may have been opened with O_PATH. Its file system is not queried: the number
+    /// never changes.
     pub fn of(fd: impl AsFd) -> io::Result<Inode> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         match rustix::fs::statx(&fd, c"", flags, StatxFlags::INO) {
@@ -55,7 +58,7 @@ impl Inode {
         }
     }
 
-    /// That of a name in a directory; a symbolic link's own.
+    /// The inode of a name in a directory; for a symbolic link, the link's own.
     pub fn named(dir: BorrowedFd<'_>, name: &[u8]) -> io::Result<Inode> {
         Ok(Inode::from(&rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
@@ -67,35 +70,35 @@ impl From<&Stat> for Inode {
     }
 }
 
-/// A right to a file; dropping it lets those who wait go on.
+/// A right to use a file; dropping it lets waiting claims proceed.
 #[derive(Debug)]
 #[must_use = "a claim ends when it is dropped"]
 pub struct Claim {
     inode: Inode,
 }
 
-/// What a system call that takes files' locks on a core has to be given: no worker had any of these files for itself when this was
-/// answered. If somebody wanted one of them, none begins while this is held.
+/// Must be passed to a system call on a core that takes the locks of files: no worker had an exclusive claim on any of
+/// these files when this was granted. If somebody requested one of them, no exclusive claim begins while this is held.
 #[derive(Debug)]
-#[must_use = "workers may have the files when it is dropped"]
+#[must_use = "workers may lock the files when it is dropped"]
 pub struct Unlocked {
-    /// In order. `None`: all there are.
+    /// In order. `None`: all files.
     files: Option<Vec<Inode>>,
     claims: Vec<Claim>,
 }
 
 impl Unlocked {
-    /// At once, where nobody wants any file alone: one atomic load.
+    /// Granted at once if nobody requests any file exclusively: one atomic load.
     pub fn all() -> Option<Unlocked> {
         (!any()).then_some(Unlocked { files: None, claims: Vec::new() })
     }
 
-    /// At once, where nobody wants one of these files alone: then there is nothing to wait for, and nobody has to wait for a system
-    /// call. Otherwise the files in order, each once.
+    /// Granted at once if nobody requests one of these files exclusively: then there is nothing to wait for, and nobody
+    /// must wait for a system call. Otherwise returns the files in order, without duplicates.
     pub fn now(mut files: Vec<Inode>) -> Result<Unlocked, Vec<Inode>> {
         files.sort_unstable();
         files.dedup();
-        // One lock for all.
+        // One lock for all files.
         let table = table();
         if files.iter().any(|file| table.get(file).is_some_and(|claims| claims.alone > 0)) {
             return Err(files);
@@ -103,12 +106,12 @@ impl Unlocked {
         Ok(Unlocked { files: Some(files), claims: Vec::new() })
     }
 
-    /// What keeps workers from the files, where somebody wanted one.
+    /// The claims that keep workers from the files, if somebody requested one.
     pub(super) fn into_claims(self) -> Vec<Claim> {
         self.claims
     }
 
-    /// Whether it says so of all these files.
+    /// Whether it covers all these files.
     pub fn covers(&self, files: &[Inode]) -> bool {
         self.files.as_ref().is_none_or(|known| files.iter().all(|file| known.binary_search(file).is_ok()))
     }
@@ -116,29 +119,29 @@ impl Unlocked {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Of a worker whose call locks the file.
+    /// For a worker whose call locks the file.
     Alone,
-    /// Of a worker that seeks holes: nobody else has the file meanwhile, but those who change it have their turn before the next
-    /// seek. Whoever may only read could keep them from it otherwise.
+    /// For a worker that seeks holes: exclusive, but claims of those who change the file get their turn before the next
+    /// seek. Otherwise a user who may only read could keep writers from the file.
     Seek,
-    /// Of a call that takes the lock for a moment, or that reads.
+    /// For a call that takes the lock for a moment, or that reads.
     Shared,
 }
 
 type Queue = BTreeMap<u64, (Mode, Waker)>;
 
-/// The claims of one file: at least one is granted, unless its table is about to forget it.
+/// The claims of one file: at least one is granted, unless its table is about to remove the entry.
 #[derive(Default)]
 struct Claims {
     granted: Granted,
-    /// Claims alone and those of seeks that are granted or waited for.
+    /// Exclusive claims and those of seeks, granted or waiting.
     alone: usize,
     next: u64,
-    /// Seeks that are not granted, in order.
+    /// Waiting seeks, in order.
     seeks: Queue,
-    /// All others.
+    /// All other waiting claims, in order.
     others: Queue,
-    /// What was granted last was a seek: the others have their turn.
+    /// The last granted claim was a seek, so the others have their turn.
     sought_last: bool,
 }
 
@@ -155,10 +158,10 @@ impl Default for Granted {
 }
 
 impl Claims {
-    /// Grants what can be granted. Answers who is to be woken.
+    /// Grants what can be granted. Returns the wakers of the granted claims.
     fn advance(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
-        // Shared claims that wait now are one turn; those that come later wait for the next one if a seek does.
+        // Shared claims that wait now are one turn; later ones wait for the next turn if a seek waits.
         let is_turn_of_seeks = !self.sought_last;
         loop {
             let seeks = !self.seeks.is_empty() && (is_turn_of_seeks || self.others.is_empty());
@@ -212,17 +215,17 @@ impl Claims {
     }
 }
 
-/// How many files somebody has alone or for a seek, or waits to have so. It changes under the lock of [`TABLE`]. Where it is zero, a call
-/// goes on without that lock.
+/// The number of files with exclusive or seek claims, granted or waiting. It changes under the lock of [`TABLE`]. While
+/// it is zero, a call proceeds without that lock.
 static WANTED_ALONE: AtomicUsize = AtomicUsize::new(0);
 static TABLE: Mutex<BTreeMap<Inode, Claims>> = Mutex::new(BTreeMap::new());
 
-// Nothing below panics between two changes of a table.
+// Nothing below panics between two changes of the table.
 fn table() -> MutexGuard<'static, BTreeMap<Inode, Claims>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends a claim, or what waits for one, by `end`.
+/// Ends a claim, or a wait for one, by `end`.
 fn end(inode: Inode, end: impl FnOnce(&mut Claims)) {
     let mut table = table();
     let btree_map::Entry::Occupied(mut entry) = table.entry(inode) else { return };
@@ -274,7 +277,7 @@ impl Future for Claiming {
                 claims.next += 1;
                 claims.one_more(mode);
                 claims.queue(mode).insert(number, (mode, cx.waker().clone()));
-                // Whom this grants is nobody else.
+                // Only this claim can be granted.
                 drop(claims.advance());
                 number
             }
@@ -301,20 +304,20 @@ impl Drop for Claiming {
     }
 }
 
-/// Whether anybody has any file alone, or waits to have it: one atomic load.
+/// Whether any file has an exclusive claim, granted or waiting: one atomic load.
 pub fn any() -> bool {
     WANTED_ALONE.load(Ordering::Acquire) != 0
 }
 
-/// Whether a worker has this file for itself, so that a system call on it may have to wait.
+/// Whether a worker has an exclusive claim on this file, so that a system call on it may have to wait.
 pub fn is_locked(fd: impl AsFd) -> bool {
     any()
         && Inode::of(fd)
             .is_ok_and(|inode| table().get(&inode).is_some_and(|claims| claims.granted == Granted::Alone))
 }
 
-/// Claims a file for a call on a worker that locks it; the call holds the claim until it ends. Under simulation such a call
-/// runs at once, and nobody waits for it.
+/// Claims a file exclusively for a call on a worker that locks it; the call holds the claim until it ends. Under
+/// simulation such a call runs at once, and nobody waits for it.
 pub async fn alone(inode: Inode) -> Option<Claim> {
     claimed(inode, Mode::Alone).await
 }
@@ -326,7 +329,7 @@ async fn claimed(inode: Inode, mode: Mode) -> Option<Claim> {
     Some(Claiming::new(inode, mode).await)
 }
 
-/// Claims one file alone and another one by `source_mode`.
+/// Claims one file exclusively and another one with `source_mode`.
 async fn both(to: Inode, source: Inode, source_mode: Mode) -> [Option<Claim>; 2] {
     if sim::active() {
         return [None, None];
@@ -341,14 +344,14 @@ async fn both(to: Inode, source: Inode, source_mode: Mode) -> [Option<Claim>; 2]
     [Some(first), Some(second.await)]
 }
 
-/// Waits until no worker has any of these files for itself. The answer is for system calls that take the files' locks on this core,
-/// and is held across no other wait.
+/// Waits until no worker has an exclusive claim on any of these files. The result is for system calls that take the
+/// files' locks on this core, and must not be held across another wait.
 pub async fn shared(files: Vec<Inode>) -> Unlocked {
     let files = match Unlocked::now(files) {
         Ok(unlocked) => return unlocked,
         Err(files) => files,
     };
-    // All of them, those too that nobody wants yet: somebody may while another one is waited for.
+    // Claims all of them, including those that nobody requests yet: somebody may while this waits for another one.
     let mut claims = Vec::new();
     for file in &files {
         claims.push(Claiming::new(*file, Mode::Shared).await);
@@ -364,8 +367,9 @@ pub async fn shared_of(fd: impl AsFd) -> io::Result<Unlocked> {
     }
 }
 
-/// Claims a file for a call on a worker that waits in the kernel while another worker has the file: it begins when none has, and
-/// none begins before it ends. So it keeps its place no longer than its disk takes.
+/// Claims a file for a call on a worker that would wait in the kernel while another worker locks the file: it begins
+/// when there is no exclusive claim, and none begins before it ends. So it occupies its worker place no longer than its
+/// disk takes.
 pub(super) async fn to_read(inode: Inode) -> Option<Claim> {
     if sim::active() {
         return None;
@@ -379,7 +383,7 @@ pub async fn blocking<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T 
     rt::blocking(with(claim, call)).await
 }
 
-/// [`blocking`] for a call on a file, in the places of its file system where that may block.
+/// [`blocking`] for a call on a file, in the places of its file system if that may block.
 pub async fn blocking_in<T: Send + 'static>(
     file: &File,
     call: impl FnOnce() -> T + Send + 'static,
@@ -388,8 +392,8 @@ pub async fn blocking_in<T: Send + 'static>(
     in_places_of(file.blocking(), with(claim, call), rt::blocking).await
 }
 
-/// Carries a call out in the places of its file system, where that may block: otherwise one that hangs would take those of
-/// all. As `usual` elsewhere.
+/// Runs a call in the places of its file system, if that may block: otherwise one that hangs would occupy the places of
+/// all. Elsewhere it runs like `usual`.
 pub(super) async fn in_places_of<
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
@@ -420,8 +424,8 @@ pub async fn lengthy<T: Send + 'static>(inode: Inode, call: impl FnOnce() -> T +
     rt::lengthy(with(claim, call)).await
 }
 
-/// [`rt::seeking`] in a file. A seek claims the file, because a write would wait for it in the kernel; so the seeks of one file
-/// take one place. After each seek, those who wait for the file have their turn.
+/// [`rt::seeking`] in a file. A seek claims the file, because a write would wait for it in the kernel; so the seeks of
+/// one file take one place. After each seek, those who wait for the file get their turn.
 pub(super) async fn seeking<T: Send + 'static>(
     file: &File,
     call: impl FnOnce() -> T + Send + 'static,
@@ -430,7 +434,7 @@ pub(super) async fn seeking<T: Send + 'static>(
     in_places_of(file.blocking(), with(claim, call), rt::seeking).await
 }
 
-/// [`ranged`] for a call that locks the file `to` and reads `source`; `locks_source` where it locks that as well.
+/// [`ranged`] for a call that locks the file `to` and reads `source`; with `locks_source` it locks that as well.
 pub(super) async fn ranged_between<T: Send + 'static>(
     to: &File,
     source: &File,
@@ -442,7 +446,7 @@ pub(super) async fn ranged_between<T: Send + 'static>(
     in_places_of(to.blocking().or(source.blocking()), with(claims, call), rt::ranged).await
 }
 
-/// `call` with what it holds until it has ended, also where nobody waits for it any more.
+/// Wraps `call` so that it keeps `held` until it has ended, even if nobody waits for it any more.
 fn with<T>(held: impl Send + 'static, call: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _held = held;

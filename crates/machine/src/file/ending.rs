@@ -1,7 +1,7 @@
-//! The end of large files: a file system frees the blocks of one that has no name when its last descriptor is closed, and that close
-//! takes as long as the disk does; with many extents, or where each is discarded, minutes.
+//! Closes large files in the background: when the last descriptor of an unlinked file is closed, the file system frees
+//! its blocks, and the close takes as long as the disk does; minutes with many extents, or if each is discarded.
 //!
-//! Owns: the thread that closes such descriptors. Does not: wait for it.
+//! A separate thread closes such descriptors, and nobody waits for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -9,14 +9,15 @@ use std::sync::mpsc::{self, SyncSender};
 
 use crate::sim;
 
-/// Freeing less takes no time that anybody notices.
+/// Freeing less takes no noticeable time.
 pub const MUCH_BYTES: u64 = 1 << 20;
-/// Memory is freed faster, that of tmpfs included, and whoever has filled it wants it back at once.
+/// Memory, including that of tmpfs, is freed faster, and its user wants it back at once.
 const MUCH_MEMORY_BYTES: u64 = 64 << 20;
-/// Files that wait for the thread, at most. Whoever closes another one waits for that, so these use up neither descriptors nor space.
+/// The most files that wait for the thread. The close of further files is waited for, so that these use up neither
+/// descriptors nor space.
 const MAX_WAITING: usize = 128;
 
-/// Before `fd` is closed: where that may free much, another descriptor keeps the file, until a thread has closed it.
+/// Called before `fd` is closed: if that may free much, a duplicate keeps the file open until a thread has closed it.
 pub fn let_go(fd: BorrowedFd<'_>) {
     let takes_long = || {
         let is_memory = rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == super::TMPFS_MAGIC);
@@ -40,14 +41,15 @@ fn elsewhere(fd: BorrowedFd<'_>) {
         match std::thread::Builder::new().name("weft-close".to_owned()).spawn(close) {
             Ok(_) => Some(sender),
             Err(e) => {
-                tracing::warn!("large files are closed where that may be waited for: no thread: {e}");
+                tracing::warn!("closing a large file blocks from now on: no thread: {e}");
                 None
             }
         }
     });
-    // Without another descriptor the close is waited for here.
+    // Without a duplicate, the caller's close waits.
     if let (Some(closer), Ok(fd)) = (closer, fd.as_fd().try_clone_to_owned()) {
-        // The thread ends with the process; where too many wait, this closes the other descriptor, and the caller the last one.
+        // The thread ends with the process; if too many files wait, this closes the duplicate, and the caller's close
+        // is the last one.
         let _ = closer.try_send(fd);
     }
 }

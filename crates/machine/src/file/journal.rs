@@ -1,8 +1,8 @@
-//! A small database of the server's own, which survives a disk that was full or failed for a while.
+//! A small database of the server's own, which survives a disk that is temporarily full or failing.
 //!
-//! After an error of its disk, redb refuses everything until it is opened anew; the next change here does that. What was
-//! answered before such an error is on disk; the change that met it is not, and the caller is told.
-//! Owns: the open database and its lock. Does not: know tables.
+//! After a disk error, redb refuses everything until it is reopened; the next change here does that. Changes confirmed
+//! before such an error are on disk; the change that met it is not, and its caller gets the error. It owns the open
+//! database and its lock, and leaves the tables to its users.
 
 use std::fmt;
 use std::io;
@@ -13,17 +13,17 @@ use redb::{Builder, Database, DatabaseError, Error, ReadTransaction, ReadableDat
 
 use super::private;
 
-/// What a journal keeps in memory of what is on its disk.
+/// How much of its file a journal caches in memory.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Opens the database, as often as that is needed.
+/// Opens the database, as often as needed.
 type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
 
 /// See the module.
 pub struct Journal {
     path: PathBuf,
     open: Opener,
-    /// `None` after an error of its disk.
+    /// `None` after a disk error.
     database: Mutex<Option<Database>>,
 }
 
@@ -33,22 +33,22 @@ impl fmt::Debug for Journal {
     }
 }
 
-/// Why a journal is of no use: which, and what to do about it.
+/// Why a journal cannot be used: which one, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// Another process has it open.
     #[error("{path} is in use by another server", path = .0.display())]
     InUse(PathBuf),
-    /// Its disk or its permissions are in the way.
+    /// Its disk or its permissions prevent it.
     #[error("{path}: {1}", path = .0.display())]
     Io(PathBuf, io::Error),
-    /// It does not hold what was written there.
-    #[error("{path} is damaged ({1}); to begin without what it held, move it away", path = .0.display())]
+    /// Its content is not what was written.
+    #[error("{path} is damaged ({1}); to start without its content, move it away", path = .0.display())]
     Damaged(PathBuf, Box<Error>),
 }
 
 impl Journal {
-    /// Opens the file, or makes it, closed to other users.
+    /// Opens the file, or creates it, with no access for other users.
     ///
     /// # Errors
     /// It cannot be opened or made, is damaged, or another process has it open.
@@ -59,14 +59,14 @@ impl Journal {
             if private::file(&file)?.metadata()?.len() == 0 && !is_new {
                 let file = file.display();
                 tracing::warn!(
-                    "{file} is empty, as a full disk or a crash leaves a file: what it held is lost, and it begins anew"
+                    "{file} is empty, as a full disk or a crash leaves a file: its content is lost, and it starts again"
                 );
             }
             bounded().create(&file)
         })
     }
 
-    /// One that is opened otherwise: for stories of disks that fail.
+    /// Like [`Journal::open`] with another opener: for tests with failing disks.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -78,7 +78,7 @@ impl Journal {
         Ok(Journal { path: path.to_owned(), open: Box::new(open), database: Mutex::new(Some(database)) })
     }
 
-    /// Changes it. Returns once the change is on disk.
+    /// Changes the database. Returns once the change is on disk.
     ///
     /// # Errors
     /// The disk is full or failed; nothing was changed then.
@@ -91,7 +91,7 @@ impl Journal {
         })
     }
 
-    /// Looks into it.
+    /// Reads the database.
     ///
     /// # Errors
     /// The disk failed.
@@ -106,7 +106,7 @@ impl Journal {
             None => (self.open)().map_err(|e| unusable(&self.path, e.into()))?,
         };
         let done = act(&database);
-        // One that has met an error goes: it would refuse everything.
+        // A database that has met a disk error is dropped, because it would refuse everything.
         if !matches!(done, Err(Error::Io(_) | Error::PreviousIo)) {
             *held = Some(database);
         }
@@ -114,7 +114,7 @@ impl Journal {
     }
 }
 
-/// One that keeps no more than [`CACHE_BYTES`].
+/// A builder with a cache of at most [`CACHE_BYTES`].
 fn bounded() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
@@ -125,7 +125,7 @@ fn unusable(path: &Path, e: Error) -> Unusable {
     let path = path.to_owned();
     match e {
         Error::DatabaseAlreadyOpen => Unusable::InUse(path),
-        // redb calls a file that is not one of its own, or too short, an I/O error that no system call has given.
+        // redb reports a file that is not its own, or too short, as an I/O error without a system call.
         Error::Io(e) if e.raw_os_error().is_some() || e.kind() == io::ErrorKind::StorageFull => {
             Unusable::Io(path, e)
         }
@@ -145,7 +145,7 @@ mod tests {
 
     const NUMBERS: TableDefinition<'static, u64, u64> = TableDefinition::new("numbers");
 
-    /// A disk that can stop taking writes.
+    /// A disk that can stop accepting writes.
     #[derive(Clone, Debug, Default)]
     struct Disk {
         memory: Arc<InMemoryBackend>,
@@ -238,7 +238,7 @@ mod tests {
             };
             assert_eq!(journal.read(read).unwrap(), EACH);
         }
-        // What is not in memory comes from the disk.
+        // What is not cached is read from the disk.
         let read = disk.read_bytes.load(Ordering::Acquire);
         assert!(read >= count * EACH - CACHE_BYTES, "{read}");
     }

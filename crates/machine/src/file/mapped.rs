@@ -1,13 +1,13 @@
-//! Files that are mapped, so that a short range of them leaves for a socket without being read first.
+//! Maps files, so that a short range of them is sent to a socket without being read first.
 //!
-//! What: [`MappedRange`], bytes of a file that only the kernel ever looks at; [`Mapped`], how an open file comes to be
-//! mapped. Spec: mmap(2), mincore(2). Owns: the mapping. Does not: let anybody see the bytes.
+//! [`MappedRange`] is a range of a file that only the kernel ever accesses; [`Mapped`] decides when an open file is
+//! mapped. See mmap(2) and mincore(2). It owns the mapping and gives nobody access to the bytes.
 //!
 //! A read into a buffer and a send from it copy twice; a send from the mapping copies once and saves a system call.
-//! Whoever touched a page that its file has lost would be killed; the kernel, which copies for a send, answers EFAULT
-//! instead. So a mapping is good for sending and for nothing else, and there is no way to do anything else with it.
+//! Touching a page that its file has lost would kill the process; the kernel, which copies for a send, returns EFAULT
+//! instead. So a mapping is used only for sending, and its type allows nothing else.
 //!
-//! A file is mapped after [`READS_FIRST`] short reads, as long as it is then; ranges behind that are read as ever.
+//! A file is mapped after [`READS_FIRST`] short reads, at its length then; ranges beyond that are read as usual.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -22,16 +22,16 @@ use super::PAGE;
 
 /// Short reads of an open file before it is mapped: mapping costs as much as some of them.
 const READS_FIRST: u32 = 32;
-/// Files mapped at a time, in this process; the kernel has a limit of 65,530 mappings of all kinds.
+/// Files mapped at a time in this process; the kernel has a limit of 65,530 mappings of all kinds.
 const MAX_MAPPED: usize = 4096;
-/// The longest file that is mapped: page tables take a five-hundredth of what is read.
+/// The longest file that is mapped: page tables occupy a five-hundredth of what is read.
 const MAX_LEN: u64 = 1 << 40;
-/// Pages that one question about the page cache may cover: a short range, widened to the chunks of [`super::warm`].
+/// The most pages in one query of the page cache: a short range, widened to the chunks of [`super::warm`].
 const PAGES_ASKED: usize = 64;
 
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// A file, mapped readable from its beginning.
+/// A file, mapped read-only from its beginning.
 #[derive(Debug)]
 pub(super) struct FileMapping {
     base: NonNull<u8>,
@@ -96,17 +96,17 @@ impl Drop for FileMapping {
     }
 }
 
-/// How an open file comes to be mapped.
+/// The mapping of an open file, made when it pays.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     /// Short reads so far, as far as they are counted.
     reads: AtomicU32,
-    /// `None` inside: it cannot be mapped.
+    /// Inner `None`: it cannot be mapped.
     mapping: OnceLock<Option<Arc<FileMapping>>>,
 }
 
 impl Mapped {
-    /// The mapping, after enough short reads. `len` is the file's length, asked for once.
+    /// The mapping, once there were enough short reads. `len` returns the file's length; called once.
     pub(super) fn after_reads(
         &self,
         fd: BorrowedFd<'_>,
@@ -124,7 +124,7 @@ impl Mapped {
     }
 }
 
-/// Bytes of a mapped file, for [`Piece::mapped`] alone.
+/// Bytes of a mapped file, used only by [`Piece::mapped`].
 #[derive(Clone, Debug)]
 pub struct MappedRange {
     mapping: Arc<FileMapping>,
@@ -133,7 +133,7 @@ pub struct MappedRange {
 }
 
 impl MappedRange {
-    /// `None` when the range is not inside the mapping.
+    /// `None` if the range is not inside the mapping.
     pub(super) fn new(mapping: &Arc<FileMapping>, offset: u64, len: usize) -> Option<MappedRange> {
         let offset = usize::try_from(offset).ok()?;
         let inside = offset.checked_add(len).is_some_and(|end| end <= mapping.len);
@@ -151,7 +151,7 @@ impl MappedRange {
     }
 }
 
-/// A piece of what a socket is given: bytes in memory, or of a mapped file. What is in it only the kernel sees.
+/// An element of a send: bytes in memory, or of a mapped file. Only the kernel accesses its content.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Piece<'a>(IoSlice<'a>);
@@ -162,10 +162,10 @@ impl<'a> Piece<'a> {
         Piece(IoSlice::new(bytes))
     }
 
-    /// A range of a mapped file from its byte `from` on. Sending it fails with EFAULT where the file has lost it.
+    /// A range of a mapped file, from its byte `from` on. Sending it fails with EFAULT if the file has lost the bytes.
     pub fn mapped(range: &'a MappedRange, from: usize) -> Piece<'a> {
         let from = from.min(range.len);
-        // SAFETY: the range is inside the mapping, which outlives 'a. The slice goes to the kernel alone, which copies from
+        // SAFETY: the range is inside the mapping, which outlives 'a. Only the kernel gets the slice, and copies from
         // it as from any memory that others may change; `Piece` lets nobody read it.
         let bytes = unsafe {
             let start = range.mapping.base.as_ptr().add(range.offset + from);

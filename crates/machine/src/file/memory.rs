@@ -1,15 +1,15 @@
-//! A file in memory: a memfd that is also mapped here, so that a read is a copy and not a system call.
+//! A file in memory: a memfd that is also mapped, so that a read is a copy and not a system call.
 //!
-//! The kernel's read of tmpfs goes page by page and costs half as much again as a copy from a mapping, and so does its write;
-//! sendfile, and writes to where there are no pages yet, use the descriptor as they do for any file.
-//! Owns: the length that everybody sees, when the bytes were last changed (the kernel does not learn of a store into the
-//! mapping), and the mapping. Does not: own the descriptor (see the parent).
+//! The kernel reads and writes tmpfs page by page, which costs half as much again as a copy from or to a mapping;
+//! sendfile, and writes to places without pages yet, use the descriptor as for any file. It owns the length that
+//! everybody sees, the time of the last change (the kernel does not notice stores into the mapping), and the mapping.
+//! The parent owns the descriptor.
 //!
-//! Cost: which parts of the file have all of their pages is remembered, and so is what they take together. Both are known as
-//! long as nothing has added or taken any, so that neither a write over what is there nor a question is a system call.
+//! It remembers which parts of the file have all their pages, and how much memory the pages occupy. Both stay known
+//! until pages are added or removed, so that neither an overwrite nor a query of the size is a system call.
 //!
-//! Invariant: length <= the memfd's size, and the memfd never shrinks. A mapped page past the end of its file would
-//! kill the process that touches it; therefore a truncation punches a hole and lowers the length only.
+//! Invariant: length <= the memfd's size, and the memfd never shrinks. A mapped page beyond the end of its file would
+//! kill the process that touches it; therefore a truncation only punches a hole and lowers the length.
 
 use std::io;
 use std::ops::Range;
@@ -22,34 +22,34 @@ use rustix::fs::FallocateFlags;
 
 use crate::buf::{Mapping, Window};
 
-/// Shorter writes whose pages are not known go to the descriptor: asking costs what the copy saves.
+/// Shorter writes to pages not known to exist use the descriptor: a query costs what the copy saves.
 const MAPPED_WRITE: usize = 4096;
-/// What one bit of [`Mapped::present`] stands for: two kilobytes of bits for a gigabyte.
+/// The bytes covered by one bit of [`Mapped::present`]: two kilobytes of bits for a gigabyte.
 const CHUNK: usize = 64 << 10;
-/// Chunks of a word of bits.
+/// Chunks per word of bits.
 const BITS: usize = u64::BITS as usize;
 
-/// The part of a file in memory that a descriptor alone does not have.
+/// The state of a file in memory, besides its descriptor.
 #[derive(Default)]
 pub(super) struct Memory {
     len: AtomicU64,
-    /// When the bytes were last changed, in nanoseconds since 1970: no two changes have the same, and zero is never.
+    /// Time of the last change, in nanoseconds since 1970: no two changes have the same time, and zero means never.
     changed: AtomicU64,
-    /// How often pages may have been added or taken.
+    /// How often pages may have been added or removed.
     reshaped: AtomicU64,
-    /// The bytes that the pages take, as of that many times.
+    /// The bytes that the pages occupy, and the value of `reshaped` that they are valid for.
     taken: Mutex<Option<(u64, u64)>>,
-    /// Held by who writes behind the last byte.
+    /// Held while a task appends.
     appending: Mutex<()>,
     mapped: RwLock<Mapped>,
 }
 
-/// Where it is mapped.
+/// The current mapping.
 #[derive(Default)]
 struct Mapped {
     mapping: Option<Mapping>,
-    /// A bit for each chunk of the mapping whose pages were seen to exist, all of them. It is cleared by what takes pages away,
-    /// after they are gone and with nobody else here: whoever sets one holds the lock since before the kernel was asked.
+    /// A bit for each chunk of the mapping, set if all its pages were seen to exist. A removal of pages clears it
+    /// afterwards, with exclusive access: whoever sets a bit has held the lock since before it queried the kernel.
     present: Box<[AtomicU64]>,
 }
 
@@ -58,7 +58,7 @@ impl Mapped {
         self.mapping.as_ref().map_or(0, Mapping::len)
     }
 
-    /// How many bytes from `offset`, at most `len`, are known to lie in pages that exist.
+    /// How many bytes from `offset`, at most `len`, lie in pages that are known to exist.
     fn known(&self, offset: usize, len: usize) -> usize {
         let knows = |chunk: usize| {
             let word = self.present.get(chunk / BITS).map_or(0, |word| word.load(Ordering::Relaxed));
@@ -69,9 +69,9 @@ impl Mapped {
         ((first + known) * CHUNK).saturating_sub(offset).min(len)
     }
 
-    /// The same for what is not known, from the kernel.
+    /// The same for chunks that are not known, by asking the kernel.
     fn ask(&self, mapping: &Mapping, offset: usize, len: usize) -> usize {
-        // About the whole chunk, so that the next write to it need not.
+        // Asks about the whole chunk, so that the next write to it need not.
         let chunk = offset / CHUNK;
         if mapping.present(chunk * CHUNK, CHUNK) < CHUNK {
             return mapping.present(offset, len);
@@ -93,14 +93,14 @@ impl Mapped {
     }
 }
 
-/// What is known of a file in memory, apart from its bytes.
+/// The metadata of a file in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InMemory {
     /// Its length.
     pub len: u64,
-    /// Bytes that its pages take.
+    /// Bytes that its pages occupy.
     pub allocated: u64,
-    /// When its bytes were last changed, since 1970; no two changes have the same time. Zero: never.
+    /// Time of the last change since 1970; no two changes have the same time. Zero: never.
     pub changed: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Memory {
         self.len.load(Ordering::Acquire)
     }
 
-    /// While it lives, nobody else appends.
+    /// While the guard lives, nobody else appends.
     pub fn appending(&self) -> MutexGuard<'_, ()> {
         self.appending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,22 +132,22 @@ impl Memory {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let now = u64::try_from(now).unwrap_or(u64::MAX);
         let later = |before: u64| Some(now.max(before.saturating_add(1)));
-        // It is never refused.
+        // The update is never refused.
         let _ = self.changed.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
-    /// The descriptor was used for something that can have added pages.
+    /// The descriptor was used for a call that may have added pages.
     pub fn reshaped(&self) {
         self.reshaped.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It was used for something that can have taken the pages of `range` away.
+    /// The descriptor was used for a call that may have removed the pages of `range`.
     pub fn lost(&self, range: Range<u64>) {
         self.mapped_mut().forget(range);
         self.reshaped();
     }
 
-    /// What is known of it. Pages that reads of holes add are counted after the next change only.
+    /// The current metadata. Pages that reads of holes add are counted only after the next change.
     pub fn state(&self, fd: BorrowedFd<'_>) -> io::Result<InMemory> {
         let as_of = self.reshaped.load(Ordering::Acquire);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,8 +164,9 @@ impl Memory {
         Ok(InMemory { len: self.len(), allocated, changed })
     }
 
-    /// Writes the beginning of `bytes`, as far as the file has pages for it already, and says how far. The rest is for the
-    /// descriptor: what is to be allocated can be refused there, while a mapping would kill the process.
+    /// Writes the beginning of `bytes`, as far as the file already has pages for it, and returns how much. The
+    /// remainder must go through the descriptor: allocation can fail there, while through a mapping a failure would
+    /// kill the process.
     pub fn write_at(&self, fd: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> usize {
         self.write(fd, offset, bytes.len(), |mapping, at, piece| mapping.copy_from(at, &bytes[piece]))
     }
@@ -214,7 +215,7 @@ impl Memory {
         done
     }
 
-    // A mapping is replaced as a whole: whoever panicked left one behind or none.
+    // A mapping is replaced as a whole, so a panic cannot leave a partial one.
     fn mapped(&self) -> RwLockReadGuard<'_, Mapped> {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,7 +224,7 @@ impl Memory {
         self.mapped.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Truncates or extends; what is cut off reads as zeros when the file grows again.
+    /// Truncates or extends; truncated bytes read as zeros when the file grows again.
     pub fn set_len(&self, fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
         let size = physical(fd)?;
         if len > size {
@@ -245,7 +246,7 @@ impl Memory {
         self.read(fd, offset, into, |mapping, start, into| mapping.copy_to(start, into))
     }
 
-    /// The same, and the CRC32C of each whole `piece` appended to `sums`, or nothing where that is not to be had.
+    /// The same, and appends the CRC32C of each whole `piece` to `sums`, or nothing if this is not possible.
     pub fn read_summed(
         &self,
         fd: BorrowedFd<'_>,
@@ -267,12 +268,12 @@ impl Memory {
         mut copy: impl FnMut(&Mapping, usize, &Window) -> bool,
     ) -> io::Result<usize> {
         if i64::try_from(offset).is_err() {
-            // As the kernel has it for any file.
+            // As the kernel does for any file.
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let left = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
         let Some(into) = into.slice(0, left.min(into.len())).filter(|w| !w.is_empty()) else { return Ok(0) };
-        // In bounds of the length, thus of what the address space can hold.
+        // Below the length, and so within the address space.
         let start = usize::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         loop {
             let mapped = self.mapped();
@@ -286,7 +287,7 @@ impl Memory {
         }
     }
 
-    /// Maps the file as long as it is now, and as much again, so that a growing file is seldom mapped anew.
+    /// Maps the file at its current length and as much again, so that a growing file is seldom remapped.
     fn map(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let wanted = usize::try_from(physical(fd)?).ok().and_then(usize::checked_next_power_of_two);
         let wanted = wanted.ok_or(io::ErrorKind::OutOfMemory)?.max(super::PAGE as usize);
@@ -302,7 +303,7 @@ impl Memory {
     }
 }
 
-/// The memfd's own size: never less than the length.
+/// The memfd's own size, which is never less than the length.
 fn physical(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(rustix::fs::fstat(fd.as_fd())?.st_size).unwrap_or(0))
 }

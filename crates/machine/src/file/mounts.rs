@@ -1,7 +1,8 @@
-//! Which file systems are mounted where, and which of them another machine or process answers for.
+//! Tracks which file systems are mounted where, and which of them depend on another machine or process.
 //!
-//! Spec: proc_pid_mountinfo(5). A thread reads the table when the kernel says that it has changed, so no core does, and none asks a
-//! file system that may not answer what it is. Owns: that thread, and the table that it read last. Does not: look at a file system.
+//! The table is described in proc_pid_mountinfo(5). A thread reads it when the kernel reports a change, so no core
+//! does, and nobody must ask a file system, which may not answer, for its type. This file owns that thread and the last
+//! table; it never accesses a file system.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,12 +17,12 @@ use rustix::io::Errno;
 
 use super::system::{self, Device};
 
-/// Between two readings: a host that starts containers changes its table hundreds of times a second.
+/// The shortest time between two readings: a host that starts containers changes its table hundreds of times a second.
 const READ_EVERY: Duration = Duration::from_millis(100);
-/// A table is read no further.
+/// The most bytes of the table that are read.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
-/// File systems whose every call may wait for another machine, or for another process.
+/// File systems whose every call may wait for another machine or another process.
 const REMOTE: [&str; 29] = [
     "9p",
     "acfs",
@@ -57,11 +58,11 @@ const REMOTE: [&str; 29] = [
 /// One line of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mount {
-    /// What stat(2) says of its files, for most file systems.
+    /// The device number that stat(2) reports for its files, for most file systems.
     pub device: Device,
     /// Where it is mounted, as this process sees it.
     pub point: PathBuf,
-    /// Its type, as `fuse.sshfs`.
+    /// Its type, for example `fuse.sshfs`.
     pub kind: String,
 }
 
@@ -71,13 +72,13 @@ impl Mount {
         let device = std::str::from_utf8(fields.by_ref().nth(2)?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let point = PathBuf::from(std::ffi::OsString::from_vec(unescaped(fields.nth(1)?)));
-        // Any number of optional fields, and a hyphen behind them.
+        // Any number of optional fields, followed by a hyphen.
         fields.by_ref().find(|field| *field == b"-")?;
         let kind = String::from_utf8_lossy(fields.next()?).into_owned();
         Some(Mount { device: (major.parse().ok()?, minor.parse().ok()?), point, kind })
     }
 
-    /// Whether its calls may wait for another machine, or for another process.
+    /// Whether its calls may wait for another machine or another process.
     pub fn is_remote(&self) -> bool {
         let base = self.kind.split('.').next().unwrap_or_default();
         REMOTE.contains(&base)
@@ -104,9 +105,9 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// All mounts, as they were read last.
+/// All mounts, from the last reading.
 static TABLE: Mutex<Option<Arc<Vec<Mount>>>> = Mutex::new(None);
-/// Changes with each reading.
+/// Incremented by each reading.
 static READINGS: AtomicU64 = AtomicU64::new(0);
 
 fn table() -> MutexGuard<'static, Option<Arc<Vec<Mount>>>> {
@@ -118,16 +119,14 @@ pub fn readings() -> u64 {
     READINGS.load(Ordering::Acquire)
 }
 
-/// All mounts. The first call reads the table, and starts the thread that follows its changes.
+/// All mounts. The first call reads the table and starts the thread that follows its changes.
 pub fn mounts() -> Arc<Vec<Mount>> {
     static FOLLOWED: Once = Once::new();
     FOLLOWED.call_once(|| {
         let Some(changes) = File::open("/proc/self/mountinfo").ok() else { return };
         read();
         if let Err(e) = std::thread::Builder::new().name("weft-mounts".to_owned()).spawn(|| follow(changes)) {
-            tracing::warn!(
-                "file systems that are mounted from now on are taken for local ones: no thread: {e}"
-            );
+            tracing::warn!("file systems mounted from now on are treated as local: no thread: {e}");
         }
     });
     table().clone().unwrap_or_default()
@@ -152,17 +151,17 @@ fn parse(table: &[u8]) -> Vec<Mount> {
 
 fn follow(changes: File) {
     loop {
-        // The kernel tells each descriptor once of a change since it was opened, or told last.
+        // The kernel reports to each descriptor once that the table has changed since it was opened, or last reported.
         match poll(&mut [PollFd::new(&changes, PollFlags::PRI)], None) {
             Ok(_) => read(),
             Err(Errno::INTR) => {}
-            Err(e) => return tracing::warn!("mounts are not followed any more: {e}"),
+            Err(e) => return tracing::warn!("changes of mounts are no longer followed: {e}"),
         }
         std::thread::sleep(READ_EVERY);
     }
 }
 
-/// The mounts below a folder that calls may block in, with the way from the folder to each.
+/// The mounts below a folder that calls may block in, with the path from the folder to each.
 pub fn remote_below(folder: &Path) -> Vec<(Mount, PathBuf)> {
     let mounts = mounts();
     let remote = mounts.iter().filter(|mount| mount.is_remote());

@@ -1,22 +1,23 @@
-//! Files and folders of the server's own: keys, passwords' verifiers, who had what open. Nobody else reads them.
+//! Files and folders of the server's own: keys, password verifiers, records of open files. Other users cannot read
+//! them.
 //!
-//! Does not: choose the place.
+//! The caller chooses the place.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// The rights of others.
+/// The permission bits of other users.
 const OTHERS: u32 = 0o077;
-/// Names in a state directory, as they begin.
+/// Prefixes of the names in a state directory.
 const NAMES: [&str; 6] = ["run", "nfs-", "smb-", "volumes", "replica", "snapshots"];
 
-/// Makes a state directory where there is none, closed to others (0700). One that an earlier version has left open is closed;
-/// one in which anybody else keeps something is left as it is, with a line in the log.
+/// Creates a state directory if missing, closed to other users (0700). A directory that an earlier version left open is
+/// closed; one in which another user keeps files is not changed, and a warning is logged.
 ///
 /// # Errors
-/// It cannot be made, or not be looked at.
+/// It cannot be created or examined.
 pub fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let found = path.metadata()?;
@@ -29,7 +30,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
         tracing::info!("{} was open to other users; it is closed now (0700)", path.display());
     } else {
         tracing::warn!(
-            "{} is open to other users, and not Weft's alone: chmod 700 it, or name another",
+            "{} is open to other users and contains files that are not Weft's: chmod 700 it, or name another",
             path.display()
         );
     }
@@ -46,11 +47,11 @@ fn holds_state_alone(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Opens a file to read and write it, or makes it, closed to others (0600) from its first byte on; one that an earlier version
-/// has left open is closed.
+/// Opens a file for reading and writing, or creates it, closed to other users (0600) from the start; a file that an
+/// earlier version left open is closed.
 ///
 /// # Errors
-/// It cannot be opened or made.
+/// It cannot be opened or created.
 pub fn file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -63,17 +64,18 @@ pub fn file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The content of a file that is made once: what is there, or else what `make` gives. Whoever reads the file finds all of it,
-/// whatever crashes or runs out of space while it is made. An empty file, as earlier versions left then, counts as none.
+/// The content of a file that is created once: the existing content, or else what `make` returns. A reader of the file
+/// always finds the complete content, even after a crash or a full disk during its creation. An empty file, which
+/// earlier versions left in such a case, counts as missing.
 ///
 /// # Errors
-/// It cannot be read or made.
+/// It cannot be read or created.
 pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
     match std::fs::read(path) {
         Ok(found) if !found.is_empty() => return Ok(found),
         Ok(_) => {
             tracing::warn!(
-                "{} is empty, as a full disk or a crash leaves a file: it is made anew",
+                "{} is empty, as a full disk or a crash leaves a file: it is created again",
                 path.display()
             );
             std::fs::remove_file(path)?;
@@ -83,9 +85,9 @@ pub fn made_once(path: &Path, make: impl FnOnce() -> io::Result<Vec<u8>>) -> io:
     }
     let draft = path.with_added_extension(format!("new-{}", std::process::id()));
     let made = write_whole(&draft, &make()?).and_then(|()| match std::fs::hard_link(&draft, path) {
-        // Another server was faster: that one's counts.
+        // Another server was faster, so its content is used.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // A file system without links.
+        // A file system without hard links.
         Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {
             std::fs::rename(&draft, path)
         }
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(made_once(&path, || Ok(b"first".to_vec())).unwrap(), b"first");
         assert_eq!(made_once(&path, || unreachable!()).unwrap(), b"first");
         assert_eq!(mode(&path), 0o600);
-        // What an earlier version left on a full disk.
+        // The file of an earlier version after a full disk.
         std::fs::write(&path, b"").unwrap();
         assert_eq!(made_once(&path, || Ok(b"second".to_vec())).unwrap(), b"second");
         let names: Vec<_> = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -1,8 +1,8 @@
-//! The space of a file: reserving, holes, zeros, which ranges hold data, and copies that the kernel makes.
+//! The space of a file: reservations, holes, zeros, ranges with data, and copies by the kernel.
 //!
-//! Spec: fallocate(2), lseek(2) SEEK_DATA, copy_file_range(2), ioctl_ficlonerange(2).
-//! Everything that can take long runs on a worker thread, with a claim of the file (see [`busy`]).
-//! Does not: know limits of a share (see `store`); only [`File::clone_range`] ever says that it is not supported.
+//! See fallocate(2), lseek(2) SEEK_DATA, copy_file_range(2) and ioctl_ficlonerange(2). Everything that may take long
+//! runs on a worker thread, with a claim on the file (see [`busy`]). The limits of a share are enforced by `store`;
+//! only [`File::clone_range`] ever reports that it is not supported.
 
 use std::io;
 use std::ops::Range;
@@ -13,29 +13,30 @@ use rustix::io::Errno;
 use super::File;
 use super::busy::{self, Inode};
 
-/// How much one call of the kernel copies, so that a worker can be given back between two of them.
+/// How much one kernel call copies, so that a worker can be released between two of them.
 const COPY_BYTES: u64 = 64 << 20;
-/// A file that takes no more is asked for its holes at once. It has at most a thousand extents, which lseek passes in some hundred
-/// microseconds.
+/// A file that occupies no more is searched for holes directly on the core. It has at most a thousand extents, which
+/// lseek scans in some hundred microseconds.
 const SOUGHT_AT_ONCE_BYTES: u64 = 1 << 20;
-/// The same for what is read and written here.
+/// The same limit for data that is read and written by hand.
 const BY_HAND_BYTES: u64 = 16 << 20;
-/// The buffer of that.
+/// The buffer for that.
 const BUFFER_BYTES: u64 = 1 << 20;
 
 impl File {
-    /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`. What the disk has no room for is refused
-    /// before any of it is taken: ext4 keeps what it has found until then, and a request of a few bytes would fill the disk.
+    /// Reserves `[offset, offset + len)`; the file grows to its end unless `keep_size`. A request that exceeds the free
+    /// space is refused before anything is allocated: ext4 keeps what it has found until then, and a request of a few
+    /// bytes would fill the disk.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
         let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
         self.fallocate(flags, offset, len).await
     }
 
-    /// At least what this file has not got yet of `len` bytes has to be free.
+    /// At least the part of `len` bytes that this file does not occupy yet must be free.
     fn require_room(&self, len: u64) -> io::Result<()> {
         let held = rustix::fs::fstat(self)?.st_blocks.unsigned_abs().saturating_mul(512);
         let disk = rustix::fs::fstatvfs(self)?;
-        // A file that is in memory and has no name has no disk either.
+        // An unnamed file in memory has no disk either.
         let is_bounded = disk.f_blocks > 0;
         if is_bounded && len.saturating_sub(held) > disk.f_bavail.saturating_mul(disk.f_frsize) {
             return Err(Errno::NOSPC.into());
@@ -43,12 +44,12 @@ impl File {
         Ok(())
     }
 
-    /// Gives the space of a range back; it reads as zeros. The size stays.
+    /// Frees the space of a range, which then reads as zeros. The size does not change.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).await
     }
 
-    /// Makes a range read as zeros without giving its space back where the file system can; the size stays.
+    /// Makes a range read as zeros, keeping its space if the file system can; the size does not change.
     pub async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         match self.fallocate(flags, offset, len).await {
@@ -62,7 +63,7 @@ impl File {
         self.write_zeros(offset, self.len()?.min(offset.saturating_add(len))).await
     }
 
-    /// Up to `end`.
+    /// Writes zeros up to `end`.
     pub(super) async fn write_zeros(&self, mut offset: u64, end: u64) -> io::Result<()> {
         while offset < end {
             let (file, mut at) = (self.clone(), offset);
@@ -81,8 +82,8 @@ impl File {
         Ok(())
     }
 
-    /// One trip to a worker. All that follows from the call happens there, because whoever waits for the end may not wait that
-    /// long.
+    /// One call on a worker. All consequences of the call are handled there, because the caller may not wait until its
+    /// end.
     async fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -100,7 +101,7 @@ impl File {
                 }
             };
             let end = offset.saturating_add(len);
-            // After an error too, which may have come half-way.
+            // Also after an error, which may have come half-way.
             if let Some(memory) = &file.0.memory {
                 memory.lost(offset..end);
                 memory.touched();
@@ -114,11 +115,11 @@ impl File {
         .await?
     }
 
-    /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether that is all. A
-    /// file system that cannot tell says that everything is data.
+    /// Ranges of `[offset, offset + len)` that hold data, in order, at most `max` of them; and whether these are all. A
+    /// file system without this information reports everything as data.
     ///
-    /// lseek looks at each extent until it has found what it seeks, which takes seconds in a fragmented file, and waits for whoever
-    /// changes the file's space.
+    /// lseek scans each extent until it has found what it seeks, which takes seconds in a fragmented file, and waits
+    /// for calls that change the file's space.
     pub async fn data_ranges(
         &self,
         offset: u64,
@@ -148,7 +149,7 @@ impl File {
             if ranges.len() == max {
                 return Ok((ranges, false));
             }
-            // Every file ends in a hole; that it is gone since means that somebody truncated.
+            // Every file ends in a hole; if it is gone meanwhile, the file was truncated.
             let stop = match rustix::fs::seek(self, SeekFrom::Hole(start)) {
                 Ok(stop) => stop.min(end),
                 Err(Errno::NXIO) => break,
@@ -160,8 +161,8 @@ impl File {
         Ok((ranges, true))
     }
 
-    /// Copies at most `len` bytes of `source` from `from` to `at` in this file, as memmove(3) would where both are the
-    /// same file; fewer only where the source ends. The kernel copies, or shares blocks, where it can.
+    /// Copies at most `len` bytes of `source` from `from` to `at` in this file, like memmove(3) if both are the same
+    /// file; fewer only if the source ends. The kernel copies, or shares blocks, if it can.
     pub async fn copy_from(&self, at: u64, source: &File, from: u64, len: u64) -> io::Result<u64> {
         let len = source.len()?.saturating_sub(from).min(len);
         if at.checked_add(len).is_none() {
@@ -184,7 +185,7 @@ impl File {
                     self.grown(at + done);
                 }
                 Err(Errno::INTR) => {}
-                // Not between these file systems, or not at all.
+                // Not supported between these file systems, or not at all.
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
                 Err(e) => return Err(e.into()),
             }
@@ -207,18 +208,18 @@ impl File {
         Ok(done)
     }
 
-    /// Makes `[at, at + len)` of this file share the blocks of `source` from `from` on. `Unsupported` where the file
-    /// system cannot; offsets and lengths are multiples of its blocks, but for a length that ends both files.
+    /// Makes `[at, at + len)` of this file share the blocks of `source` from `from` on. `Unsupported` if the file
+    /// system cannot; offsets and lengths are multiples of its blocks, except for a length that ends both files.
     pub async fn clone_range(&self, at: u64, source: &File, from: u64, len: u64) -> io::Result<()> {
         if self.0.memory.is_some() || source.0.memory.is_some() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // To the kernel, no length means "to the end".
+        // For the kernel, a length of zero means "to the end".
         if len == 0 {
             return Ok(());
         }
         let (to, src) = (self.clone(), source.clone());
-        // Whoever shares blocks locks both files.
+        // Sharing blocks locks both files.
         let clone = move || sys::clone_range(&to, at, &src, from, len);
         busy::ranged_between(self, source, true, clone).await?.map_err(|e| match e {
             Errno::OPNOTSUPP | Errno::NOTTY | Errno::XDEV => io::ErrorKind::Unsupported.into(),
@@ -253,7 +254,7 @@ fn write(file: &File, at: u64, bytes: &[u8]) -> io::Result<u64> {
     }
 }
 
-/// The copy by hand, from the end where the front would be overwritten before it is read.
+/// The copy by hand, backwards if the front would otherwise be overwritten before it is read.
 fn copy(to: &File, at: u64, source: &File, from: u64, len: u64, backwards: bool) -> io::Result<u64> {
     let mut buffer = vec![0; BUFFER_BYTES.min(len) as usize];
     let mut done = 0;
@@ -286,7 +287,7 @@ fn copy(to: &File, at: u64, source: &File, from: u64, len: u64, backwards: bool)
     Ok(done)
 }
 
-/// The call that rustix has no name for.
+/// The call that rustix does not provide.
 mod sys {
     use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,18 +1,20 @@
-//! File systems whose calls may block: these calls go to workers, and a file system that hangs has a bounded part of them.
+//! File systems whose calls may block: such calls go to workers, and a file system that hangs occupies a bounded number
+//! of them.
 //!
-//! A call on a core keeps everybody waiting whom the core serves. Where the answer lies in memory that takes a microsecond, less than a
-//! hop to a worker; a file system that another machine or process answers for may take for ever. So [`FileSystem::blocks`] says where
-//! calls on names are made: on workers always where the file system is a remote one (see `file::mounts`), and for a while
-//! where one has taken [`SLOW_CALL`]; on the core otherwise. Calls on data follow only where the file system is a remote one, or hangs
-//! ([`FileSystem::may_hang`]): a disk that seeks for names takes writes into memory as ever.
+//! A call on a core delays everybody whom the core serves. If the answer is in memory, that takes a microsecond, less
+//! than a hop to a worker; a file system that depends on another machine or process may take forever. So
+//! [`FileSystem::blocks`] decides where calls on names are made: always on workers if the file system is remote (see
+//! `file::mounts`), on workers for a while after a call has taken [`SLOW_CALL`], and otherwise on the core. Calls on
+//! data go to workers only if the file system is remote or hangs ([`FileSystem::may_hang`]): a disk that seeks for
+//! names still takes writes into memory as usual.
 //!
-//! Owns: the places that calls of each file system take among the workers, who waits for one, the thread that closes its
-//! descriptors. Does not: end a call that has begun. The kernel decides when it ends; whoever gave it up does not wait, and its place is
-//! taken until then.
+//! This file owns each file system's places among the workers, its queue for them, and the thread that closes its
+//! descriptors. A call that has begun cannot be ended. The kernel decides when it ends; a caller may stop waiting, but
+//! the place stays occupied until then.
 //!
-//! Places: each file system has [`OWN_PLACES`] to itself, and takes up to [`MAX_PLACES`] where the [`SHARED_PLACES`] of all are not in
-//! use. At most [`MAX_WAITING`] calls wait for a place of one file system, each for [`MAX_WAIT`] at most; whoever finds no place is told
-//! so by [`Unanswered`].
+//! Each file system has [`OWN_PLACES`] to itself, and uses up to [`MAX_PLACES`] while some of the [`SHARED_PLACES`] are
+//! free. At most [`MAX_WAITING`] calls wait for a place of one file system, each for at most [`MAX_WAIT`]; a call that
+//! gets no place fails with [`Unanswered`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -32,36 +34,38 @@ use crate::clock::Time;
 use crate::rt::tickets::Tickets;
 use crate::{rt, sim};
 
-/// A call on names that takes so long keeps others from their core for no good reason. What is in the kernel's caches takes a
-/// thousandth, a listing of thousands of entries a tenth; a host whose processors are all busy may stop a thread for longer than that.
+/// A call on names that takes this long delays others on its core for no good reason. An answer from the kernel's
+/// caches takes a thousandth of it, a listing of thousands of entries a tenth; a host whose processors are all busy may
+/// stop a thread for longer.
 pub const SLOW_CALL: Duration = Duration::from_millis(50);
-/// Calls on names are made on cores again when none has taken [`SLOW_CALL`] for so long.
+/// Calls on names return to the cores when none has taken [`SLOW_CALL`] for this long.
 pub const CALM: Duration = Duration::from_secs(5);
-/// A call on names that has not ended after this may never end.
+/// A call on names that has not ended after this time may never end.
 pub const HUNG_CALL: Duration = Duration::from_secs(10);
-/// Calls of a file system that run at once, whatever the others do.
+/// Calls of a file system that may run at once, regardless of others.
 pub const OWN_PLACES: usize = 4;
-/// Calls of a file system that run at once, at most.
+/// The most calls of a file system that run at once.
 pub const MAX_PLACES: usize = 32;
 /// Calls of all file systems beyond their own places that run at once.
 pub const SHARED_PLACES: usize = 96;
-/// Calls of all file systems that run at once. With those of [`rt`]'s kinds they are fewer than the worker threads that a core may have.
+/// Calls of all file systems that run at once. Together with those of [`rt`]'s kinds they are fewer than the worker
+/// threads that a core may have.
 pub const ALL_PLACES: usize = 160;
 /// Calls that wait for a place of a file system.
 pub const MAX_WAITING: usize = 1024;
-/// How long one waits for a place.
+/// The longest wait for a place.
 pub const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Descriptors of a file system that wait to be closed; where there are more, nothing is opened.
+/// Descriptors of a file system that wait to be closed; beyond that number, nothing is opened.
 pub const MAX_CLOSING: usize = 256;
-/// A thread that has closed everything ends after this.
+/// A thread with nothing to close ends after this time.
 const CLOSER_IDLE: Duration = Duration::from_secs(10);
-/// The log says so often that a file system does not answer.
+/// How often the log repeats that a file system does not answer.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// Major and minor number of a device, as statx(2) has them.
+/// Major and minor number of a device, as in statx(2).
 pub type Device = (u32, u32);
 
-/// A file system has no place for another call: those that have begun do not end.
+/// A file system has no place for another call, because those that have begun do not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the file system does not answer")]
 pub struct Unanswered;
@@ -72,18 +76,18 @@ impl From<Unanswered> for io::Error {
     }
 }
 
-/// A file system, by its device. Shares of one file system have one.
+/// A file system, identified by its device. Shares on the same file system use the same value.
 #[derive(Debug)]
 pub struct FileSystem {
-    /// Of its places.
+    /// Identifies its places.
     number: u64,
     device: Device,
     is_remote: AtomicBool,
-    /// All that a call on names looks at.
+    /// The only field that a call on names reads.
     blocks: AtomicBool,
-    /// All that a call on data looks at.
+    /// The only field that a call on data reads.
     may_hang: AtomicBool,
-    /// Both stay as they are.
+    /// Neither of the two changes.
     is_fixed: bool,
     pace: Mutex<Pace>,
     told: Mutex<Option<Time>>,
@@ -92,12 +96,12 @@ pub struct FileSystem {
     changed: Condvar,
 }
 
-/// How long calls on names take.
+/// Durations of calls on names.
 #[derive(Debug, Default)]
 struct Pace {
-    /// When the last slow one ended.
+    /// When the last slow call ended.
     slow: Option<Time>,
-    /// When those began that run on workers, by their numbers.
+    /// The start times of calls running on workers, by their numbers.
     running: BTreeMap<u64, Time>,
     next: u64,
 }
@@ -122,7 +126,7 @@ impl Pace {
         }
     }
 
-    /// Whether the next call may take long, as far as the last ones tell.
+    /// Whether the next call may be slow, judging by the last ones.
     fn is_slow(&self, now: Time) -> bool {
         self.slow.is_some_and(|slow| now.since(slow) < CALM) || self.longest(now) >= SLOW_CALL
     }
@@ -133,12 +137,12 @@ impl Pace {
     }
 }
 
-/// Work in its order on a thread of the file system, which is there as long as there is any.
+/// Work in order on a thread of the file system, which exists while there is work.
 #[derive(Default)]
 struct Later {
     work: VecDeque<Box<dyn FnOnce() + Send>>,
     runs: bool,
-    /// How much has been asked for, and done; `done <= asked`.
+    /// How much was requested, and done; `done <= asked`.
     asked: u64,
     done: u64,
 }
@@ -156,20 +160,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Mounts have changed. A device that is not among them keeps what it is: it may be in use still.
+/// Updates the file systems after a change of the mounts. A device that is not among them keeps its state: it may still
+/// be in use.
 pub(super) fn learn(mounts: &[Mount]) {
     for (device, system) in &*lock(&ALL) {
         if let (Some(system), Some(mount)) = (system.upgrade(), mounts.iter().find(|m| m.device == *device)) {
             system.is_remote.store(mount.is_remote(), Ordering::Release);
-            system.look(rt::now());
+            system.update(rt::now());
         }
     }
 }
 
 impl FileSystem {
-    /// That of a device.
+    /// The file system of a device.
     pub fn of(device: Device) -> Arc<FileSystem> {
-        // Outside the lock: the first call reads the table of mounts, and tells those that are known.
+        // Called outside the lock, because the first call reads the table of mounts and updates the known file systems.
         let mounts = mounts::mounts();
         let mut all = lock(&ALL);
         if let Some(known) = all.get(&device).and_then(Weak::upgrade) {
@@ -182,17 +187,17 @@ impl FileSystem {
         system
     }
 
-    /// That which a path without links leads to, by the table of mounts alone.
+    /// The file system of a path without links, by the table of mounts only.
     pub fn at(path: &Path) -> Arc<FileSystem> {
         let mounts = mounts::mounts();
         let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-        // Of several at one point the last hides the others.
+        // Of several mounts at one point the last one hides the others.
         let nearest = above.max_by_key(|mount| mount.point.as_os_str().len());
         FileSystem::of(nearest.map_or((0, 0), |mount| mount.device))
     }
 
-    /// One of which it is known where its calls are made, whatever is mounted and however long they take: for tests, which a busy host
-    /// may keep from their processor in the middle of any call.
+    /// A file system whose calls are always made in the same place, whatever is mounted and however long they take: for
+    /// tests, which a busy host may interrupt in the middle of any call.
     pub fn fixed(blocks: bool) -> Arc<FileSystem> {
         Arc::new(FileSystem::new((0, 0), blocks, true))
     }
@@ -213,29 +218,30 @@ impl FileSystem {
         }
     }
 
-    /// Whether a call may never end, as far as the last look tells: then calls on data are to be made on workers, too. One atomic load.
+    /// Whether a call may never end, as of the last check: then calls on data must be made on workers, too. One atomic
+    /// load.
     pub fn may_hang(&self) -> bool {
         self.may_hang.load(Ordering::Acquire)
     }
 
-    /// Whether calls on names are to be made on workers: one atomic load.
+    /// Whether calls on names must be made on workers: one atomic load.
     pub fn blocks(&self) -> bool {
         self.blocks.load(Ordering::Acquire)
     }
 
-    /// Decides anew where calls are made.
-    fn look(&self, now: Time) {
+    /// Decides again where calls are made.
+    fn update(&self, now: Time) {
         if self.is_fixed {
             return;
         }
         let pace = lock(&self.pace);
-        // Under the lock, so that what was seen first is not stored last.
+        // Under the lock, so that an older observation is not stored last.
         let is_remote = self.is_remote.load(Ordering::Acquire);
         self.blocks.store(is_remote || pace.is_slow(now), Ordering::Release);
         self.may_hang.store(is_remote || pace.longest(now) >= HUNG_CALL, Ordering::Release);
     }
 
-    /// A call on names on this core, while nothing says that it may block.
+    /// Makes a call on names on this core, while nothing indicates that it may block.
     pub fn inline<T>(&self, call: impl FnOnce() -> T) -> T {
         let began = rt::now();
         let done = call();
@@ -249,10 +255,11 @@ impl FileSystem {
     #[cold]
     fn was_slow(&self, time: Duration, now: Time) {
         lock(&self.pace).took(time, now);
-        self.look(now);
+        self.update(now);
     }
 
-    /// A call on names on a worker. It runs to its end even when the future is dropped. Under simulation it runs at once, here.
+    /// Makes a call on names on a worker. It runs to its end even if the future is dropped. Under simulation it runs at
+    /// once, on the caller's thread.
     ///
     /// # Panics
     /// With the call's own panic.
@@ -264,16 +271,16 @@ impl FileSystem {
         self.data(move || {
             let now = rt::now();
             let number = lock(&system.pace).begin(now);
-            // Another one may have been running for long.
-            system.look(now);
-            // Also where the call panics.
+            // Another call may have been running for long.
+            system.update(now);
+            // Also ends if the call panics.
             let _running = Running(&system, number);
             call()
         })
         .await
     }
 
-    /// A call on data on a worker, whose time says nothing about those on names.
+    /// Makes a call on data on a worker; its duration says nothing about calls on names.
     ///
     /// # Panics
     /// With the call's own panic.
@@ -292,10 +299,10 @@ impl FileSystem {
         .await)
     }
 
-    async fn place(self: &Arc<FileSystem>) -> Result<Place, Unanswered> {
+    async fn place(self: &Arc<FileSystem>) -> Result<WorkerPlace, Unanswered> {
         let taken = lock(&PLACES).take(self.number);
         match taken {
-            Taken::Now => return Ok(Place(self.number)),
+            Taken::Now => return Ok(WorkerPlace(self.number)),
             Taken::Full => {}
             Taken::Wait => {
                 let taking = Taking { number: self.number, ticket: None };
@@ -314,7 +321,7 @@ impl FileSystem {
             *told = Some(now);
             drop(told);
             tracing::warn!(
-                "{} does not answer: its requests are refused until calls on it end",
+                "{} does not answer: requests to it are refused until its pending calls end",
                 self.described()
             );
         }
@@ -332,7 +339,7 @@ impl FileSystem {
         }
     }
 
-    /// What to say of it where its calls do not end.
+    /// The message about it while its calls do not end.
     pub fn trouble(&self) -> Option<String> {
         self.trouble_at(rt::now())
     }
@@ -345,15 +352,15 @@ impl FileSystem {
         let hangs = longest >= HUNG_CALL;
         hangs.then(|| {
             format!(
-                "{} does not answer: {running} operations wait for it, one for {} s. See whether what serves it runs",
+                "{} does not answer: {running} operations wait for it, one for {} s. Check that its server or process is running",
                 self.described(),
                 longest.as_secs()
             )
         })
     }
 
-    /// Does `work` on a thread of this file system, behind what it was given before. Not bounded here: each piece of work is a
-    /// descriptor or a watch, which are bounded.
+    /// Runs `work` on a thread of this file system, after earlier work. The queue is not bounded here: each piece of
+    /// work is a descriptor or a watch, which are bounded.
     pub fn later(self: &Arc<FileSystem>, work: impl FnOnce() + Send + 'static) {
         let mut later = lock(&self.later);
         later.asked += 1;
@@ -368,15 +375,12 @@ impl FileSystem {
         let spawned =
             std::thread::Builder::new().name("weft-close".to_owned()).spawn(move || system.work_off(true));
         if let Err(e) = spawned {
-            tracing::warn!(
-                "descriptors of {} are closed where that is waited for: no thread: {e}",
-                self.described()
-            );
+            tracing::warn!("closing descriptors of {} blocks from now on: no thread: {e}", self.described());
             self.work_off(false);
         }
     }
 
-    /// Does what there is to do; where it `stays`, also what comes soon.
+    /// Runs the queued work; with `stays`, also work that comes soon.
     fn work_off(&self, stays: bool) {
         let mut later = lock(&self.later);
         loop {
@@ -398,7 +402,7 @@ impl FileSystem {
         }
     }
 
-    /// Waits until everything is closed that was to be closed before this. Blocks.
+    /// Waits until everything is closed that was queued before this call. Blocks.
     pub fn settle(&self) {
         let mut later = lock(&self.later);
         let asked = later.asked;
@@ -407,13 +411,13 @@ impl FileSystem {
         }
     }
 
-    /// Whether so much waits to be closed that nothing more is to be opened.
+    /// Whether so much waits to be closed that nothing more may be opened.
     pub fn closes_too_much(&self) -> bool {
         lock(&self.later).work.len() >= MAX_CLOSING
     }
 }
 
-/// A call on names that runs on a worker.
+/// A call on names that is running on a worker.
 struct Running<'a>(&'a FileSystem, u64);
 
 impl Drop for Running<'_> {
@@ -421,7 +425,7 @@ impl Drop for Running<'_> {
         let Running(system, number) = *self;
         let now = rt::now();
         lock(&system.pace).end(number, now);
-        system.look(now);
+        system.update(now);
     }
 }
 
@@ -433,7 +437,7 @@ struct Places {
 
 static PLACES: Mutex<Places> = Mutex::new(Places { lanes: BTreeMap::new() });
 
-/// The places of one.
+/// The places of one file system.
 struct Lane {
     /// `taken <= MAX_PLACES`.
     taken: usize,
@@ -478,7 +482,7 @@ impl Places {
         self.lanes.entry(number).or_default().waiting.enter(waker)
     }
 
-    /// Gives a place back, and hands out what is free then. Answers who is to be woken.
+    /// Gives a place back, and grants what is free then. Returns the wakers of those who got a place.
     fn give(&mut self, number: u64) -> Vec<Waker> {
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.taken -= 1;
@@ -502,10 +506,10 @@ impl Places {
     }
 }
 
-/// A place of a file system, which the call itself holds: a dropped future does not free it early.
-struct Place(u64);
+/// A place of a file system, held by the call itself: dropping the future does not free it early.
+struct WorkerPlace(u64);
 
-impl Drop for Place {
+impl Drop for WorkerPlace {
     fn drop(&mut self) {
         let woken = lock(&PLACES).give(self.0);
         woken.into_iter().for_each(Waker::wake);
@@ -519,16 +523,16 @@ struct Taking {
 }
 
 impl Future for Taking {
-    type Output = Place;
+    type Output = WorkerPlace;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WorkerPlace> {
         let (number, mut woken) = (self.number, Vec::new());
         let mut places = lock(&PLACES);
         let ticket = match self.ticket {
             Some(ticket) => ticket,
             None => {
                 let ticket = places.wait(number, cx.waker().clone());
-                // A place may have become free since it was asked for.
+                // A place may have become free since the request.
                 woken = places.grant();
                 ticket
             }
@@ -538,7 +542,7 @@ impl Future for Taking {
         drop(places);
         self.ticket = waits.then_some(ticket);
         woken.into_iter().for_each(Waker::wake);
-        if waits { Poll::Pending } else { Poll::Ready(Place(number)) }
+        if waits { Poll::Pending } else { Poll::Ready(WorkerPlace(number)) }
     }
 }
 
@@ -548,13 +552,13 @@ impl Drop for Taking {
         let granted =
             lock(&PLACES).lanes.get_mut(&self.number).is_some_and(|lane| lane.waiting.leave(ticket));
         if granted {
-            drop(Place(self.number));
+            drop(WorkerPlace(self.number));
         }
     }
 }
 
-/// A descriptor that is closed where nobody waits for it, if its file system may block: the last close of a file that was written
-/// sends what was written to whoever answers for the file system.
+/// A descriptor that is closed in the background if its file system may block: the last close of a written file sends
+/// its data to the server or process behind the file system.
 #[derive(Debug)]
 pub struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
@@ -562,7 +566,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Of a file of this file system; `None` where it is known not to matter.
+    /// The descriptor of a file on this file system; `None` if it is known not to matter.
     pub fn new(fd: OwnedFd, system: Option<Arc<FileSystem>>) -> Descriptor {
         Descriptor { fd: ManuallyDrop::new(fd), system }
     }

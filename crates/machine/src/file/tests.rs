@@ -6,7 +6,8 @@ use super::*;
 use crate::buf::Pool;
 use crate::net::{Socket, Stream};
 
-/// A file in memory and one on disk, both of `bytes`; the disk's is not in the page cache as far as we can help it.
+/// A file in memory and one on disk, both with the content `bytes`; the one on disk is evicted from the page cache if
+/// possible.
 fn files_of(bytes: &[u8]) -> [File; 2] {
     let memory = File::in_memory("file-test").expect("memfd");
     let disk = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a temporary file");
@@ -125,7 +126,7 @@ fn warming_brings_a_range_into_the_page_cache() {
             range.warm(5, 0).await.expect("nothing is no error");
             range.warm(range.len - 1, 1_000_000).await.expect("past the end is no error");
         }
-        // Cold again: a send brings in what it needs piece by piece.
+        // Cold again: a send reads what it needs piece by piece.
         for file in files_of(&all) {
             let range = FileRange { file, offset: 1000, len: 2_400_000 };
             let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("socketpair");
@@ -204,7 +205,7 @@ fn a_file_in_memory_is_written_over_in_place_where_it_has_pages_and_nowhere_else
         let memory = file.0.memory.as_ref().expect("its own length");
         let in_place = |offset, bytes: &[u8]| memory.write_at(file.as_fd(), offset, bytes);
         assert_eq!(in_place(0, &[1; 8192]), 0, "nothing is there yet");
-        // Pages 0 to 99, a hole up to page 200, and one page more.
+        // Pages 0 to 99, a hole up to page 200, and one more page.
         let mut all = numbers(100 * 4096);
         file.write_at(0, &[Bytes::from(all.clone())]).await.expect("write");
         file.write_at(200 * 4096, &[Bytes::from(vec![9; 4096])]).await.expect("write");
@@ -217,13 +218,13 @@ fn a_file_in_memory_is_written_over_in_place_where_it_has_pages_and_nowhere_else
         let up_to_the_hole = in_place(98 * 4096, &[3; 5 * 4096]);
         assert!(up_to_the_hole <= 2 * 4096, "up to the hole");
         all[98 * 4096..][..up_to_the_hole].fill(3);
-        // From page 50, across the end of what one question covers, through the hole, to behind the end.
+        // From page 50, across the end of one query's range, through the hole, to beyond the end.
         let long: Vec<u8> = numbers(160 * 4096).iter().map(|byte| !byte).collect();
         file.write_at(50 * 4096 + 7, &[Bytes::from(long.clone())]).await.expect("write");
         all.resize(all.len().max(50 * 4096 + 7 + long.len()), 0);
         all[50 * 4096 + 7..][..long.len()].copy_from_slice(&long);
         assert_eq!(file.len().expect("length"), all.len() as u64);
-        // Pages that the system has put aside come back with a write.
+        // Pages that the system has swapped out come back with a write.
         let over = Bytes::from(vec![4; 150 * 4096]);
         let mut again = 0;
         while in_place(5, &over) != over.len() {
@@ -250,14 +251,15 @@ fn pages_that_a_file_in_memory_has_lost_are_not_taken_for_there() {
         let all = Bytes::from(vec![1; 5 * CHUNK as usize]);
         let in_place = |offset, len| memory.write_at(file.as_fd(), offset, &all[..len]);
         let lost_by_each_way: [Pin<Box<dyn Future<Output = io::Result<()>>>>; 4] = [
-            // Of the second and third chunk, a page each.
+            // One page each in the second and the third chunk.
             Box::pin(file.punch_hole(2 * CHUNK - 4096, 8192)),
             Box::pin(file.zero_range(2 * CHUNK - 4096, 8192)),
             Box::pin(async { file.set_len(2 * CHUNK - 4096).and_then(|()| file.set_len(5 * CHUNK)) }),
             Box::pin(async { file.set_len(0).and_then(|()| file.set_len(5 * CHUNK)) }),
         ];
         for lost in lost_by_each_way {
-            // The longer file is mapped anew, and knows what it knew. Pages that the system has put aside come back with a write.
+            // The longer file is remapped, and keeps what was known. Pages that the system has swapped out come back
+            // with a write.
             let mut again = 0;
             while in_place(0, all.len()) < all.len() || in_place(2 * CHUNK, 10) < 10 {
                 again += 1;
@@ -290,7 +292,7 @@ fn a_file_in_memory_knows_what_it_takes_and_when_it_changed() {
             assert_eq!(now, state());
         };
         for (at, len) in [(0, 4), (4, 8), (4, 8), (4, 8), (12, 16)] {
-            // Beyond the end, over what is there, through a gap.
+            // Beyond the end, over existing pages, through a gap.
             file.write_at(at * 4096, std::slice::from_ref(&pages)).await.expect("write");
             later("write", len * 4096);
         }
@@ -325,7 +327,7 @@ fn what_a_peer_has_is_placed_over_pages_through_holes_and_behind_the_end() {
             let buf = pool.buf_from(&bytes).expect("room");
             (bytes, buf.into_window())
         };
-        // Over pages, over a few bytes, from pages through the hole to behind the end, and behind the end alone.
+        // Over pages, over a few bytes, from pages through the hole to beyond the end, and only beyond the end.
         for (offset, len) in [(3, 70 * 4096), (5, 10), (60 * 4096 + 7, 150 * 4096), (all.len() + 99, 5000)] {
             let (bytes, peers) = peers(len);
             file.place_at(offset as u64, &peers).expect("placed");
@@ -360,7 +362,7 @@ fn large_and_odd_reads_of_a_file_in_memory_are_exact() {
     });
 }
 
-/// CRC32C bit by bit, as the definition has it.
+/// CRC32C bit by bit, as defined.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
@@ -390,7 +392,7 @@ fn sums_of_a_file_in_memory_are_those_of_its_pieces() {
                 assert_eq!(sums[1..], expected);
             }
         }
-        // No sums of pieces that are not whole lines, nor of what the file has lost.
+        // No checksums of pieces that are not whole lines, nor of bytes that the file has lost.
         let into = window(&pool, 70_000);
         let range = FileRange { file: file.clone(), offset: 0, len: 70_000 };
         let mut sums = Vec::new();
@@ -468,7 +470,7 @@ fn space_is_looked_for_and_reserved_in_one_trip_to_a_worker() {
     }
 }
 
-/// The length that a file in memory tells is the file's, whoever waits for it.
+/// The length that a file in memory reports is the file's, whoever waits for it.
 #[test]
 fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
     let file = File::in_memory("allocate").expect("memfd");
@@ -478,11 +480,11 @@ fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
         while rt::tests::BLOCKING_CALLS.get() == before {
             let polled = poll_fn(|cx| Poll::Ready(reserving.as_mut().poll(cx).is_ready())).await;
             assert!(!polled, "it runs elsewhere");
-            // Tests beside this one take all places of workers, and the worker is given its call in a turn of its own.
+            // Concurrent tests may take all worker places, and the worker gets its call in a later turn.
             rt::yield_now().await;
         }
         drop(reserving);
-        // The worker ends what it has begun, and gives its part of the file back.
+        // The worker finishes the call, and drops its reference to the file.
         while Arc::strong_count(&file.0) > 1 {
             rt::yield_now().await;
         }
@@ -491,7 +493,7 @@ fn a_reservation_that_nobody_waits_for_makes_the_file_as_long_as_it_is() {
     });
 }
 
-/// lseek passes one extent after the other, and what is short has few.
+/// lseek passes one extent after the other, and a short file has few.
 #[test]
 fn holes_of_a_file_that_may_be_fragmented_are_sought_on_a_worker() {
     let trips = || rt::tests::BLOCKING_CALLS.get();
@@ -507,7 +509,7 @@ fn holes_of_a_file_that_may_be_fragmented_are_sought_on_a_worker() {
     }
 }
 
-/// A file whose lock somebody holds for minutes takes one worker, however many ask.
+/// A file that is locked for minutes occupies one worker, however many callers there are.
 #[test]
 fn holes_of_one_file_are_sought_by_one_worker_at_a_time() {
     let [_, file] = files_of(&vec![7; 2 << 20]);
@@ -532,7 +534,7 @@ fn holes_of_one_file_are_sought_by_one_worker_at_a_time() {
 fn what_the_disk_has_no_room_for_takes_none_of_it() {
     let [_, file] = files_of(b"");
     run(async {
-        // More than ext4 gives a file: were it tried, it would be refused by another error, and no disk would be filled.
+        // More than ext4's maximum file size: an attempt would fail with another error, and would fill no disk.
         for keep_size in [false, true] {
             let refused = file.allocate(0, 1 << 45, keep_size).await.expect_err("no disk is so large");
             assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
@@ -542,13 +544,13 @@ fn what_the_disk_has_no_room_for_takes_none_of_it() {
     });
 }
 
-/// Otherwise who copies a large file onto itself keeps a place, and the file, until all of it has moved.
+/// Otherwise the copy of a large file onto itself would hold its worker place, and the file, until all of it is done.
 #[test]
 fn what_is_copied_or_zeroed_by_hand_gives_its_worker_back_after_each_piece() {
     const MIB: u64 = 1 << 20;
     let trips = || rt::tests::BLOCKING_CALLS.get();
     run(async {
-        // To the back, and to the front.
+        // Backwards and forwards.
         for (from, at) in [(0, 2 * MIB), (2 * MIB, 0)] {
             let file = File::in_memory("onto itself").expect("memfd");
             let bytes = numbers(40 << 20);
@@ -621,7 +623,7 @@ fn blocks_are_shared_or_it_is_said_that_they_cannot_be() {
         let kind = |outcome: io::Result<()>| outcome.map_err(|e| e.kind());
         assert_eq!(kind(memory.clone_range(0, &memory, 4096, 4096).await), Err(io::ErrorKind::Unsupported));
         assert_eq!(kind(memory.clone_range(0, &disk, 0, 4096).await), Err(io::ErrorKind::Unsupported));
-        // Whether this disk can is up to it; nothing else may go wrong.
+        // Whether this disk supports it does not matter; nothing else may fail.
         match kind(disk.clone_range(0, &disk, 4096, 4096).await) {
             Ok(()) | Err(io::ErrorKind::Unsupported) => {}
             other => panic!("{other:?}"),

@@ -1,10 +1,10 @@
-//! Which parts of a file were in the page cache a moment ago.
+//! Remembers which parts of a file were recently in the page cache.
 //!
-//! What: [`Warm`], a bit for each [`CHUNK`]. Spec: none. Owns: the bits. Does not: ask the kernel (see the parent).
+//! [`Warm`] has a bit for each [`CHUNK`]. The parent queries the kernel.
 //!
-//! Asking costs two system calls and, where the pages' own records are not in the processor's cache, more than copying
-//! what a small answer holds. What was seen in the page cache is therefore believed for [`BELIEVED`]. The kernel may have
-//! taken it out meanwhile: then one answer is read from the disk on its core, and nothing worse happens.
+//! A query costs two system calls and, if the records of the pages are not in the processor's cache, more than copying
+//! a small answer. What was seen in the page cache is therefore trusted for [`BELIEVED`]. The kernel may have evicted
+//! it meanwhile: then one answer is read from disk on its core, and nothing worse happens.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use crate::clock::Time;
 
-/// What a bit stands for, in bytes.
+/// The bytes covered by one bit.
 const CHUNK: u64 = 64 << 10;
 /// Bits of a word.
 const BITS: u64 = u64::BITS as u64;
-/// The words of the largest file that is remembered as a whole, 32 GiB; what lies behind is asked for each time.
+/// The words of the largest file that is remembered completely, 32 GiB; parts beyond that are queried each time.
 const MAX_WORDS: u64 = 8192;
-/// How long what was seen is believed.
+/// How long an observation is trusted.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// What was seen of one open file.
+/// The observations of one open file.
 #[derive(Debug, Default)]
 pub(super) struct Warm {
     seen: OnceLock<Seen>,
@@ -36,7 +36,7 @@ struct Seen {
 }
 
 impl Warm {
-    /// Whether all of `range` was seen lately.
+    /// Whether all of `range` was seen recently.
     pub(super) fn knows(&self, range: &Range<u64>, now: Time) -> bool {
         let Some(seen) = self.seen.get() else { return false };
         seen.forget_old(now);
@@ -47,12 +47,12 @@ impl Warm {
         })
     }
 
-    /// `range`, widened to what bits stand for.
+    /// `range`, widened to whole bits.
     pub(super) fn widen(range: &Range<u64>) -> Range<u64> {
         range.start / CHUNK * CHUNK..range.end.div_ceil(CHUNK).saturating_mul(CHUNK)
     }
 
-    /// All of `range` is in the page cache. `len` is the file's length, asked for once.
+    /// All of `range` is in the page cache. `len` returns the file's length; called once.
     pub(super) fn saw(&self, range: &Range<u64>, now: Time, len: impl FnOnce() -> u64) {
         let seen = self.seen.get_or_init(|| Seen::new(len(), now));
         seen.forget_old(now);
@@ -70,7 +70,7 @@ impl Seen {
         Seen { since: AtomicU64::new(now.as_nanos()), words: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Bits that another core sets in between may go as well, or stay a little longer: neither matters.
+    /// Bits that another core sets in between may be cleared as well, or stay a little longer: neither matters.
     fn forget_old(&self, now: Time) {
         let since = Time::from_nanos(self.since.load(Ordering::Relaxed));
         if now.since(since) > BELIEVED {

@@ -1,9 +1,9 @@
-//! Whom a certificate is for: the names that its authority has signed, in one value.
+//! Identifies the holder of a certificate: the names that its authority has signed, in one value.
 //!
-//! Spec: RFC 5280 4.1, 4.2.1.6. Does not: verify anything; TLS has done that before.
+//! The fields are those of RFC 5280 4.1 and 4.2.1.6. Nothing is verified here; TLS has already done that.
 //!
-//! The names, and not the key or the issuer: a host that renews its certificate, perhaps under the next intermediate
-//! authority, stays the same host. Where a certificate names nobody, it is a name by itself.
+//! The value covers the names, not the key or the issuer: a host that renews its certificate, perhaps under the next
+//! intermediate authority, stays the same host. A certificate without any names identifies only itself.
 
 use ring::digest::{Context, SHA256};
 
@@ -20,14 +20,14 @@ const EXTENSIONS: u8 = 0xa3;
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
 impl Holder {
-    /// Of a certificate in DER.
+    /// The holder of a certificate in DER.
     pub fn of(certificate: &[u8]) -> Holder {
         let (subject, names) = names(certificate).unwrap_or_default();
         let parts =
             if subject.is_empty() && names.is_empty() { [certificate, &[]] } else { [subject, names] };
         let mut digest = Context::new(&SHA256);
         for part in parts {
-            // With their lengths, so that nothing can move from one into the other.
+            // Hashed with their lengths, so that nothing can move from one into the other.
             digest.update(&(part.len() as u64).to_be_bytes());
             digest.update(part);
         }
@@ -37,7 +37,7 @@ impl Holder {
     }
 }
 
-/// The subject, and the value of subjectAltName; empty where there is none.
+/// The subject, and the value of subjectAltName; empty if missing.
 fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut certificate, _) = inside(certificate, SEQUENCE)?;
     let mut fields = take(&mut certificate, SEQUENCE)?;
@@ -71,14 +71,14 @@ fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((subject, &[]))
 }
 
-/// Takes the next element off, which must have this tag: its content.
+/// Takes the next element, which must have this tag, and returns its content.
 fn take<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (content, rest) = inside(from, tag)?;
     *from = rest;
     Some(content)
 }
 
-/// The content of the element that `der` begins with, and what is behind it.
+/// The content of the first element of `der`, and the bytes after it.
 fn inside(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, der) = der.split_first()?;
     let (&short, der) = der.split_first()?;
@@ -87,7 +87,7 @@ fn inside(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     }
     let (len, der) = match usize::from(short) {
         len @ 0..=0x7f => (len, der),
-        // RFC 5280 certificates are definite; four bytes are more than TLS carries.
+        // RFC 5280 certificates have definite lengths; four bytes are more than TLS carries.
         long @ 0x81..=0x84 => {
             let (len, der) = der.split_at_checked(long - 0x80)?;
             (len.iter().fold(0, |len, byte| len << 8 | usize::from(*byte)), der)
@@ -137,10 +137,10 @@ mod tests {
         assert_ne!(holder(1, b"R10", b"CN=b", Some(b"a.example")), host);
         assert_ne!(holder(1, b"R10", b"CN=a", Some(b"b.example")), host);
         assert_ne!(holder(1, b"R10", b"CN=a", None), host);
-        // By either alone; and nothing moves from one into the other.
+        // Either alone identifies the holder; and nothing moves from one into the other.
         assert_eq!(holder(1, b"R10", b"", Some(b"a")), holder(2, b"R11", b"", Some(b"a")));
         assert_ne!(holder(1, b"R10", b"", Some(b"ab")), holder(1, b"R10", b"ab", None));
-        // One that names nobody is the same only as itself.
+        // A certificate without names equals only itself.
         assert_ne!(holder(1, b"R10", b"", None), holder(2, b"R10", b"", None));
         assert_eq!(holder(1, b"R10", b"", None), holder(1, b"R10", b"", None));
     }

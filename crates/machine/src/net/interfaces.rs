@@ -1,7 +1,7 @@
-//! The network interfaces of this host: which addresses they have, how fast they are, over how many queues they spread.
+//! The network interfaces of this host: their addresses, speeds and numbers of queues.
 //!
-//! Spec: getifaddrs(3), if_nametoindex(3); speed and queues from /sys/class/net.
-//! Does not: watch them: whoever wants to know what changed asks again; nor know what is served where.
+//! See getifaddrs(3) and if_nametoindex(3); speed and queues come from /sys/class/net. Interfaces are not watched: to
+//! see changes, call it again. Which services use them is not known here.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,16 +17,16 @@ pub struct Interface {
     pub name: String,
     /// The address.
     pub addr: IpAddr,
-    /// Whether it leads nowhere but here.
+    /// Whether it is a loopback interface.
     pub loopback: bool,
-    /// Bits per second, where the driver says it.
+    /// Bits per second, if the driver reports it.
     pub speed_bps: Option<u64>,
-    /// Receive queues: over so many processors it spreads connections; at least 1.
+    /// Receive queues, and so the number of processors that connections are spread over; at least 1.
     pub queues: usize,
 }
 
 impl Interface {
-    /// Whether the address is of use to a peer that is told it without a zone (RFC 4007): link-local ones are not.
+    /// Whether a peer can use the address without a zone (RFC 4007): link-local addresses need one.
     pub fn is_routable(&self) -> bool {
         match self.addr {
             IpAddr::V4(addr) => !addr.is_link_local(),
@@ -38,7 +38,7 @@ impl Interface {
 /// The addresses of every interface that is up and running, in the system's order.
 ///
 /// # Errors
-/// What getifaddrs says. An interface that goes away meanwhile is left out.
+/// The error of getifaddrs. An interface that disappears meanwhile is left out.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the call writes one pointer, to a list that is ours until freeifaddrs.
@@ -84,7 +84,7 @@ impl Drop for List {
 }
 
 /// # Safety
-/// `addr` is null, or points to a socket address of the length that its family has.
+/// `addr` is null, or points to a socket address of its family's length.
 unsafe fn address(addr: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: as the caller promises; every socket address starts with its family.
     let family = libc::c_int::from(unsafe { addr.as_ref() }?.sa_family);
@@ -103,7 +103,7 @@ unsafe fn address(addr: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Virtual interfaces say -1 or refuse to say.
+/// Virtual interfaces report -1 or refuse.
 fn speed(class: &Path) -> Option<u64> {
     let megabits: i64 = std::fs::read_to_string(class.join("speed")).ok()?.trim().parse().ok()?;
     u64::try_from(megabits)

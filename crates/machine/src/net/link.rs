@@ -1,10 +1,10 @@
-//! The byte stream of a connection: as it is, or under TLS.
+//! The byte stream of a connection: plain, or under TLS.
 //!
-//! Spec: RFC 8446 and RFC 5246 by rustls; NBD's doc/proto.md and RFC 9289 say when it begins. Owns: the stream, and what TLS
-//! holds back. Does not: choose certificates (see [`Tls`]), or know messages.
+//! TLS is RFC 8446 and RFC 5246 by rustls; NBD's doc/proto.md and RFC 9289 say when it begins. It owns the stream, and
+//! the bytes that TLS holds back. Certificates are chosen by [`Tls`]; messages are the caller's.
 //!
-//! Both directions are used at once by one task. Under TLS they share one state, which is borrowed for the length of a
-//! call and never while anybody waits; what TLS has to say of itself (alerts, key updates) leaves with the next send.
+//! Both directions are used at once by one task. Under TLS they share one state, which is borrowed only during a call
+//! and never while a task waits; TLS's own messages (alerts, key updates) are sent with the next send.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -21,25 +21,25 @@ use super::{Holder, Stream};
 
 /// Encrypted bytes that are received at a time: a TLS record and its frame.
 const RECEIVED_BYTES: usize = 17 << 10;
-/// Bytes that wait to be sent before more are encrypted.
+/// Bytes that may wait to be sent before more are encrypted.
 const UNSENT_BYTES: usize = 256 << 10;
-/// Of the room for those, as much stays when all is sent.
+/// How much of that buffer is kept when everything is sent.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// What a server needs for TLS: its certificate, and whom it lets in. Cloning shares it.
+/// What a server needs for TLS: its certificate, and which clients it accepts. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Tls(Arc<ServerConfig>);
 
-/// Why there is no TLS with these files.
+/// Why TLS is not possible with these files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// What was read is no certificate or key in PEM.
+    /// The input is not a certificate or key in PEM.
     #[error("{0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    /// There is no certificate in it.
+    /// It contains no certificate.
     #[error("there is no certificate in it")]
     Empty,
-    /// The certificate and the key do not go together, or not with TLS.
+    /// The certificate and the key do not match, or TLS cannot use them.
     #[error("{0}")]
     Refused(#[from] rustls::Error),
     /// No client could be verified.
@@ -48,17 +48,17 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Of a chain of certificates and a key, in PEM. With `clients`, only clients with a certificate that one of these
-    /// authorities has signed are let in.
+    /// Uses a chain of certificates and a key, in PEM. With `clients`, only clients with a certificate signed by one of
+    /// these authorities are accepted.
     ///
     /// # Errors
-    /// Something is no PEM, or does not go together.
+    /// Something is not PEM, or does not match.
     pub fn from_pem(chain: &[u8], key: &[u8], clients: Option<&[u8]>) -> Result<Tls, TlsError> {
         Tls::build(chain, key, clients, true, rustls::DEFAULT_VERSIONS).map(|config| Tls(Arc::new(config)))
     }
 
-    /// The same for RPC (RFC 9289 5): by TLS 1.3, and under its name. Clients are asked for a certificate where there are
-    /// authorities to judge it, and let in without: see [`Link::holder`].
+    /// The same for RPC (RFC 9289 5): requires TLS 1.3 and RPC's protocol name. Clients are asked for a certificate if
+    /// there are authorities to verify it, and accepted without one: see [`Link::holder`].
     ///
     /// # Errors
     /// As above.
@@ -99,13 +99,14 @@ impl Tls {
     }
 }
 
-/// Where the received stream stands among the records of TLS (RFC 8446 5.1): a head of five bytes, the last two of them the length.
+/// The received stream's position in the current TLS record (RFC 8446 5.1): a header of five bytes, the last two of
+/// them the length.
 #[derive(Default)]
 struct Records {
     received_bytes: u64,
     head: [u8; 5],
     head_bytes: usize,
-    /// What is missing of the record behind the head.
+    /// Missing bytes of the record after the header.
     missing: usize,
 }
 
@@ -146,8 +147,8 @@ pub struct Link {
 struct Session {
     tls: ServerConnection,
     records: Records,
-    /// Received and not yet decrypted: `received[start..end]`. Gone while nothing comes, so that an idle connection costs little:
-    /// this memory is not the pool's.
+    /// Received and not yet decrypted: `received[start..end]`. `None` while nothing arrives, so that an idle connection
+    /// costs little: this memory is not from the pool.
     received: Option<Box<[u8; RECEIVED_BYTES]>>,
     start: usize,
     end: usize,
@@ -157,20 +158,20 @@ struct Session {
 }
 
 impl Link {
-    /// A stream as it is.
+    /// A plain stream.
     pub fn new(stream: Stream) -> Link {
         Link { stream, tls: None }
     }
 
-    /// The stream, if what it carries is what was said; then file ranges may be spliced into it.
+    /// The stream, if it carries the messages unencrypted; then file ranges may be spliced into it.
     pub fn plain(&self) -> Option<&Stream> {
         if self.tls.is_none() { Some(&self.stream) } else { None }
     }
 
-    /// Goes on under TLS; returns when both sides know the keys.
+    /// Continues under TLS; returns when the handshake is complete.
     ///
     /// # Errors
-    /// The peer does not shake hands, or the connection broke.
+    /// The handshake failed, or the connection broke.
     pub async fn start_tls(&mut self, tls: &Tls) -> io::Result<()> {
         let tls = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
         let records = Records::default();
@@ -185,7 +186,7 @@ impl Link {
                     return Poll::Ready(Ok(()));
                 }
                 if let Err(e) = ready!(session.poll_more(cx, &self.stream)) {
-                    // The alert says why; whether the client still listens is its affair.
+                    // The alert gives the reason; the client may not be listening any more.
                     let _ = session.poll_flush(cx, &self.stream);
                     return Poll::Ready(Err(e));
                 }
@@ -194,18 +195,18 @@ impl Link {
         .await
     }
 
-    /// Whose certificate the peer has shown, which was verified; `None` where it has shown none.
+    /// The holder of the peer's verified certificate; `None` if it has shown none.
     pub fn holder(&self) -> Option<Holder> {
         let session = self.tls.as_ref()?.borrow();
         session.tls.peer_certificates()?.first().map(|certificate| Holder::of(certificate))
     }
 
-    /// Whether a record of TLS has begun and its rest has not come: nothing of it can be had before. False without TLS.
+    /// Whether a TLS record has begun and is incomplete: none of it can be decrypted before. False without TLS.
     pub fn is_inside_record(&self) -> bool {
         self.tls.as_ref().is_some_and(|session| session.borrow().records.is_inside())
     }
 
-    /// Bytes received under TLS, as they came.
+    /// Bytes received under TLS, before decryption.
     pub fn received_bytes(&self) -> u64 {
         self.tls.as_ref().map_or(0, |session| session.borrow().records.received_bytes)
     }
@@ -218,7 +219,8 @@ impl Link {
             loop {
                 match session.tls.reader().read(into) {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                    // Cut off without a farewell: every message says how long it is, so nothing is mistaken for whole.
+                    // Closed without close_notify: every message states its length, so a cut message is not mistaken
+                    // for a complete one.
                     Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(0)),
                     other => return Poll::Ready(other),
                 }
@@ -250,7 +252,7 @@ impl Link {
         std::future::poll_fn(|cx| session.borrow_mut().poll_flush(cx, &self.stream)).await
     }
 
-    /// Says that nothing more will be sent.
+    /// Announces that nothing more will be sent.
     pub async fn finish(&self) -> io::Result<()> {
         if let Some(session) = &self.tls {
             session.borrow_mut().tls.send_close_notify();
@@ -262,7 +264,7 @@ impl Link {
 }
 
 impl Session {
-    /// Decrypts what has been received, or receives.
+    /// Decrypts what has been received, or receives more.
     fn poll_more(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
         if self.start == self.end {
             self.start = 0;
@@ -283,7 +285,7 @@ impl Session {
         self.start += took;
         let state =
             self.tls.process_new_packets().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-        // In the midst of a handshake there is no end to wait for.
+        // During a handshake there is no end to wait for.
         if took == 0 && self.tls.is_handshaking() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -291,7 +293,7 @@ impl Session {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes over what TLS wants to send; how many bytes wait.
+    /// Collects what TLS wants to send; returns how many bytes wait.
     fn gather(&mut self) -> io::Result<usize> {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut self.unsent)?;
@@ -319,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_record_is_inside_until_its_last_byte_has_come_however_the_stream_is_cut() {
-        // Two records of TLS: 3 bytes, and none.
+        // Two TLS records, of 3 bytes and of none.
         let stream = [0x17, 3, 3, 0, 3, 7, 7, 7, 0x17, 3, 3, 0, 0];
         for step in 1..=stream.len() {
             let (mut records, mut passed) = (Records::default(), 0);

@@ -1,7 +1,7 @@
-//! What the kernel knows about the path of a TCP connection.
+//! The kernel's data about the path of a TCP connection.
 //!
-//! Spec: tcp(7) TCP_MAXSEG, ip(7) IP_MTU, ipv6(7) IPV6_MTU.
-//! Does not: probe; the kernel learns the MTU from the route and from what comes back.
+//! See tcp(7) TCP_MAXSEG, ip(7) IP_MTU and ipv6(7) IPV6_MTU. It sends no probes; the kernel learns the MTU from the
+//! route and from replies.
 
 use std::io;
 use std::mem::size_of;
@@ -15,12 +15,12 @@ use super::Stream;
 pub struct Path {
     /// Payload of one TCP segment.
     pub segment_bytes: u32,
-    /// The largest packet that the path takes, as far as it is known.
+    /// The largest packet that the path carries, as far as known.
     pub mtu_bytes: u32,
 }
 
 impl Stream {
-    /// The connection's path; `None` where it is no TCP connection, or simulated.
+    /// The connection's path; `None` if it is not a TCP connection, or is simulated.
     pub fn path(&self) -> io::Result<Option<Path>> {
         let (Some(fd), Some(peer)) = (self.fd(), self.peer().addr()) else { return Ok(None) };
         let mtu = match peer {
@@ -38,8 +38,8 @@ impl Stream {
 fn option(fd: &impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<u32> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as it is borrowed; value and len are valid for writes, and len says the
-    // size of value.
+    // SAFETY: the descriptor is open as long as it is borrowed; value and len are valid for writes, and len is the size
+    // of value.
     let result = unsafe {
         libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
     };

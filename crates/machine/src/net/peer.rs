@@ -1,8 +1,8 @@
 //! The other end of a connection.
 //!
-//! Does not: ask a socket later: the address is what accept(2), connect(2) or the RDMA connection manager
-//! said when the connection was made. A socket that its peer has reset meanwhile has no address any more (getpeername(2):
-//! ENOTCONN), and rules about addresses must not depend on who resets how fast.
+//! The address is the one that accept(2), connect(2) or the RDMA connection manager reported when the connection was
+//! made; the socket is never queried later. A socket that its peer has reset no longer has an address (getpeername(2):
+//! ENOTCONN), and rules about addresses must not depend on how fast a peer resets.
 
 use std::fmt;
 use std::io;
@@ -14,15 +14,15 @@ use std::os::fd::AsFd;
 pub enum Peer {
     /// By TCP.
     Tcp(SocketAddr),
-    /// By UDP: anybody can claim the address, until an answer was seen to arrive there.
+    /// By UDP: anybody can forge the address, until an answer is known to have arrived there.
     Udp(SocketAddr),
     /// By RDMA over a network.
     Rdma(SocketAddr),
-    /// A process of this host, as the kernel names it (SO_PEERCRED).
+    /// A process of this host, as reported by the kernel (SO_PEERCRED).
     Local {
         /// Its effective user when it connected.
         uid: u32,
-        /// Its process, for logs.
+        /// Its process id, for logs.
         pid: u32,
     },
 }
@@ -37,7 +37,7 @@ impl Peer {
         Ok(Peer::Local { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get().unsigned_abs() })
     }
 
-    /// The same peer where its connection carries RDMA (iWARP).
+    /// The same peer, if its connection carries RDMA (iWARP).
     #[must_use]
     pub fn by_rdma(self) -> Peer {
         match self {
@@ -46,7 +46,7 @@ impl Peer {
         }
     }
 
-    /// Its address and port, where it is reached by a network.
+    /// Its address and port, if it is reached over a network.
     pub fn addr(&self) -> Option<SocketAddr> {
         match *self {
             Peer::Tcp(addr) | Peer::Udp(addr) | Peer::Rdma(addr) => Some(addr),
@@ -54,12 +54,13 @@ impl Peer {
         }
     }
 
-    /// Its address without the port, where it is reached by a network: one of IPv4 as such, however it was written.
+    /// Its address without the port, if it is reached over a network; an IPv4 address as such, also if it was mapped
+    /// into IPv6.
     pub fn ip(&self) -> Option<IpAddr> {
         self.addr().map(|addr| addr.ip().to_canonical())
     }
 
-    /// Whether it is on this host: nobody is in between.
+    /// Whether it is on this host, so that nobody is in between.
     pub fn is_of_this_host(&self) -> bool {
         self.ip().is_none_or(|ip| ip.is_loopback())
     }

@@ -1,7 +1,7 @@
-//! Connections from reserved ports, which a host gives to root alone: NFS servers take them for a sign that the caller is what
-//! root of its host lets it be (exports(5), `secure`).
+//! Connects from reserved ports, which a host gives only to root: NFS servers take them as evidence that root of the
+//! client host permits the call (exports(5), `secure`).
 //!
-//! Spec: none; after bindresvport(3), and nfs(5) on `resvport`.
+//! It follows bindresvport(3), and nfs(5) on `resvport`.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -11,32 +11,32 @@ use rustix::io::Errno;
 
 use super::socket::{self, Unconnected};
 
-/// The reserved ports that are taken, first and last: those of Linux's NFS client. Most of those below are of services.
+/// The first and last reserved port to use: those of Linux's NFS client. Most lower ones belong to services.
 const PORTS: (u16, u16) = (665, 1023);
 const COUNT: u32 = PORTS.1 as u32 - PORTS.0 as u32 + 1;
 
-/// Which port a connection goes out from.
+/// The local port of an outgoing connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourcePort {
-    /// Whichever the system gives.
+    /// Any port that the system chooses.
     #[default]
     Any,
-    /// A reserved one, where this process may have one and one is free; otherwise as [`SourcePort::Any`].
+    /// A reserved port if this process may use one and one is free; otherwise as [`SourcePort::Any`].
     Reserved,
 }
 
-/// All of them, beginning anywhere: so programs that start together do not take turns at the same ones.
+/// All of them, starting at a random one, so that programs that start together do not try the same ones.
 fn ports() -> impl Iterator<Item = u16> {
     let start = RandomState::new().build_hasher().finish() as u32 % COUNT;
     (0..COUNT).map(move |n| PORTS.0 + ((start + n) % COUNT) as u16)
 }
 
-/// Whether this process may have reserved ports: as root, with CAP_NET_BIND_SERVICE, or where the system reserves fewer
+/// Whether this process may use reserved ports: as root, with CAP_NET_BIND_SERVICE, or if the system reserves fewer
 /// (`net.ipv4.ip_unprivileged_port_start`).
 pub fn may_reserve() -> bool {
     let any: SocketAddr = (Ipv4Addr::UNSPECIFIED, 0).into();
     let tried = ports().next().zip(Unconnected::to(any, None).ok());
-    // One that is in use was not refused.
+    // A port in use was not denied.
     tried.is_some_and(|(port, socket)| !is_denied(socket.bind((Ipv4Addr::UNSPECIFIED, port).into())))
 }
 
@@ -44,7 +44,7 @@ fn is_denied(bound: io::Result<()>) -> bool {
     bound.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Connects from a reserved port if that can be.
+/// Connects from a reserved port if possible.
 pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::Result<socket::Stream> {
     let any: IpAddr = match addr {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -61,13 +61,13 @@ pub(super) async fn connect(addr: SocketAddr, congestion: Option<&str>) -> io::R
             Err(e) => return Err(e),
         }
         match socket.connect(addr).await {
-            // A connection between these two ends ended a moment ago (TIME_WAIT), or is there.
+            // A connection between these two ends has just ended (TIME_WAIT), or still exists.
             Err(e) if is_taken(&e) => {}
             done => return done,
         }
     }
     tracing::warn!(
-        "no reserved port ({} to {}) is free for a connection to {addr}: an NFS export that wants one will refuse it; ports of connections \
+        "no reserved port ({} to {}) is free for a connection to {addr}: an NFS export that requires one will refuse it; ports of connections  \
          that have ended are free again after a minute",
         PORTS.0,
         PORTS.1
@@ -104,7 +104,7 @@ mod tests {
                     bound => bound.unwrap(),
                 };
                 let to = listener.local_addr();
-                // More at a time than one port could carry.
+                // More connections at a time than one port could carry.
                 let mut held = Vec::new();
                 for _ in 0..20 {
                     let connecting = Stream::connect_from(to, CONNECT_LIMIT, None, SourcePort::Reserved);

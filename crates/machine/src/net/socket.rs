@@ -1,6 +1,6 @@
-//! Real sockets: system calls that never wait, as long as the descriptor is taken for ready (see `rt::readiness`).
+//! Real sockets: system calls that never wait, made while the descriptor is considered ready (see `rt::readiness`).
 //!
-//! Owns: the descriptor. Does not: loop until all is sent (see `Stream`).
+//! It owns the descriptor. `Stream` loops until everything is sent.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -15,17 +15,17 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, So
 use crate::file::FileRange;
 use crate::rt::readiness::Registered;
 
-/// What is read at a time from files that sendfile refuses.
+/// Bytes read at a time from files that sendfile refuses.
 pub(super) const STAGING_BYTES: usize = 16 << 10;
-/// How long an accepted connection may be silent before the kernel asks whether its peer is still there (TCP_KEEPIDLE), how
-/// often it asks again (TCP_KEEPINTVL), and after how many questions without an answer the connection is over (TCP_KEEPCNT):
-/// a minute after the peer has vanished, whatever it had open is closed.
+/// How long an accepted connection may be silent before the kernel probes its peer (TCP_KEEPIDLE), how often it probes
+/// again (TCP_KEEPINTVL), and after how many unanswered probes the connection ends (TCP_KEEPCNT): one minute after a
+/// peer has vanished, its open files are closed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 9;
-/// The same for a peer that vanished, or stopped to read, while an answer was on its way to it. TCP asks nothing then, and
-/// sends again for a quarter of an hour (tcp_retries2), or for ever to a peer whose window is closed. A protocol may set a
-/// shorter limit ([`super::Stream::set_unacknowledged_limit`]), which also shortens the questions above.
+/// The same for a peer that vanished, or stopped reading, while an answer was in transit to it. TCP sends no probes
+/// then, and retransmits for a quarter of an hour (tcp_retries2), or forever to a peer with a closed window. A
+/// protocol may set a shorter limit ([`super::Stream::set_unacknowledged_limit`]), which also limits the probes above.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 pub(super) struct Listener {
@@ -37,7 +37,7 @@ impl Listener {
     pub(super) fn bind(addr: SocketAddr) -> io::Result<Listener> {
         let socket = std::net::TcpListener::bind(addr)?;
         socket.set_nonblocking(true)?;
-        // Accepted sockets inherit it all.
+        // Accepted sockets inherit these options.
         rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
         rustix::net::sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
         rustix::net::sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
@@ -57,8 +57,8 @@ impl Listener {
         Ok(rustix::net::sockopt::set_tcp_congestion(self.fd.inner(), algorithm)?)
     }
 
-    /// The next connection, with the address that accept(2) says. One without an address is closed: nobody could say
-    /// whether its peer is let in.
+    /// The next connection, with the address from accept(2). A connection without an address is closed: nobody could
+    /// decide whether its peer is admitted.
     pub(super) async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
@@ -77,7 +77,7 @@ impl Listener {
                     self.fd.clear_readable();
                     std::future::poll_fn(|cx| self.fd.poll_readable(cx)).await;
                 }
-                // accept(2), "Error handling": what befell the connection while it waited is not the listener's fault.
+                // accept(2), "Error handling": an error of a waiting connection is not an error of the listener.
                 Errno::INTR
                 | Errno::CONNABORTED
                 | Errno::NETDOWN
@@ -103,7 +103,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Takes over a socket that does not wait.
+    /// Takes over a non-blocking socket.
     pub(super) fn from_tcp(socket: OwnedFd) -> io::Result<Stream> {
         rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
         Ok(Stream { fd: Registered::new(socket)?, tcp: true })
@@ -119,11 +119,11 @@ impl Stream {
     }
 }
 
-/// A TCP socket on its way to a [`Stream`].
+/// A TCP socket that will become a [`Stream`].
 pub(super) struct Unconnected(OwnedFd);
 
 impl Unconnected {
-    /// One that can connect to `addr`.
+    /// A socket that can connect to `addr`.
     pub(super) fn to(addr: SocketAddr, congestion: Option<&str>) -> io::Result<Unconnected> {
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -135,8 +135,8 @@ impl Unconnected {
         Ok(Unconnected(socket))
     }
 
-    /// Chooses its own address. That of a connection that has ended will do, towards others: whether it does shows when it
-    /// connects.
+    /// Binds it to its own address. The port of an ended connection can be reused towards other peers; whether that
+    /// works shows when it connects.
     pub(super) fn bind(&self, own: SocketAddr) -> io::Result<()> {
         rustix::net::sockopt::set_socket_reuseaddr(&self.0, true)?;
         Ok(rustix::net::bind(&self.0, &own)?)
@@ -144,7 +144,7 @@ impl Unconnected {
 
     pub(super) async fn connect(self, addr: SocketAddr) -> io::Result<Stream> {
         let Unconnected(socket) = self;
-        // Interrupted, a connect goes on by itself just as one in progress does (connect(2)).
+        // An interrupted connect continues in the background like one in progress (connect(2)).
         let waiting = match rustix::net::connect(&socket, &addr) {
             Ok(()) => false,
             Err(Errno::INPROGRESS | Errno::INTR) => true,
@@ -179,7 +179,7 @@ impl Stream {
     pub(super) fn try_recv(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let room: usize = into.iter().map(|slice| slice.len()).sum();
         let received = match into {
-            // A plain receive costs the kernel less than one that scatters.
+            // A plain receive costs the kernel less than a scattering one.
             [into] => rustix::net::recv(&self.fd, &mut **into, RecvFlags::DONTWAIT).map(|(n, _)| n),
             _ => {
                 let mut control = rustix::net::RecvAncillaryBuffer::default();
@@ -259,10 +259,10 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.fd.poll_writable(cx));
-            // An offset past what a file can have reads as a file that has shrunk.
+            // An offset beyond any possible file reads like a file that has shrunk.
             let mut offset = range.offset.saturating_add(from as u64);
             match rustix::fs::sendfile(&self.fd, &range.file, Some(&mut offset), to - from) {
-                // The file has shrunk, or this file system and sendfile do not go together: by hand.
+                // The file has shrunk, or sendfile does not support this file system: copy by hand.
                 Ok(0)
                 | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::SPIPE | Errno::OVERFLOW) => {
                     let mut staging = [0; STAGING_BYTES];
@@ -278,7 +278,7 @@ impl Stream {
     }
 
     pub(super) async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
-        // An edge before all of it has come then says that no more will.
+        // An edge before all of it has come then means that no more will.
         self.set_low_water(into.len())?;
         let mut before = None;
         let seen = loop {
@@ -329,7 +329,7 @@ impl Stream {
     }
 
     pub(super) fn shutdown(&self, how: Shutdown) {
-        // A socket that the peer closed first is already shut down.
+        // If the peer closed first, the socket is already shut down.
         let _ = rustix::net::shutdown(&self.fd, how);
     }
 }

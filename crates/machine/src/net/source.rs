@@ -1,18 +1,18 @@
-//! Where connections come from, as limits count it.
+//! The source of connections, as limits count it.
 //!
-//! Whatever has a limit for each address uses this one type, so that all limits agree on what an address is: an IPv6 host may
-//! use every address of its /64 (RFC 4291 2.5.4), so the prefix is the source, and an IPv4 address is the same source however
-//! it is written. Processes of this host that come by a local socket or by shared memory are one source: a new process costs
-//! an attacker nothing.
+//! Every limit per address uses this one type, so that all limits agree on what an address is: an IPv6 host may use
+//! every address of its /64 (RFC 4291 2.5.4), so the prefix is the source, and an IPv4 address is the same source in
+//! either notation. All processes of this host that connect by a local socket or shared memory are one source, because
+//! a new process costs an attacker nothing.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Peer;
 
-/// A source of connections. Small and of fixed size, so that tables of it are bounded in bytes.
+/// A source of connections. It is small and of fixed size, so that tables of it are bounded in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Source {
-    /// An IPv4 address, also one that is mapped into IPv6.
+    /// An IPv4 address, also if it is mapped into IPv6.
     V4(Ipv4Addr),
     /// The /64 prefix of an IPv6 address.
     V6(u64),
@@ -26,7 +26,7 @@ impl Source {
         peer.ip().map_or(Source::Local, Source::of_ip)
     }
 
-    /// The source of what comes from this address; as well the host to which the server connects there.
+    /// The source of connections from this address; also used for the server's own connections to it.
     pub fn of_ip(ip: IpAddr) -> Source {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Source::V4(ip),

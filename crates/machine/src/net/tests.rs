@@ -168,7 +168,7 @@ fn dropped_receives_lose_nothing() {
                 Poll::Ready(some) => got.extend(some.expect("recv")),
                 Poll::Pending => {
                     abandoned += 1;
-                    // Half of the time wait properly: a wait must work after an abandoned one.
+                    // Wait properly half of the time: a wait must work after a dropped one.
                     if abandoned % 2 == 0 {
                         got.extend(recv_some(&theirs, 77).await.expect("recv"));
                     } else {
@@ -194,7 +194,7 @@ fn an_abandoned_wait_is_taken_over_by_the_next() {
         assert!(!task.is_finished());
         drop(task);
         ours.send_all(&[Bytes::from_static(b"one")]).await.expect("send");
-        // Taken without a wait, so that the readiness which the first wait asked for is stale.
+        // Received without a wait, so that the readiness requested by the first wait is stale.
         let mut got = vec![0; 3];
         let mut done = 0;
         while done < 3 {
@@ -239,7 +239,7 @@ fn both_directions_flow_at_once_whatever_waits_on_the_other() {
         };
         let (a, b) = (run(ours, 6, 7), run(theirs, 7, 6));
         let (a, b) = (a.await, b.await);
-        // Now a receive waits at each end, and still a send goes through, more than once.
+        // Now each end waits to receive, and a send still goes through, more than once.
         for _ in 0..3 {
             let receiver = b.clone();
             let receiving = spawn(async move { recv_len(&receiver, 200_000).await });
@@ -306,7 +306,7 @@ fn a_file_that_shrank_is_padded_with_zeros() {
 fn a_file_that_sendfile_refuses_is_read() {
     on_real(|| async {
         let (ours, theirs) = pair().await;
-        // This one has no splice operation, so sendfile answers EINVAL.
+        // This file has no splice operation, so sendfile returns EINVAL.
         let file = std::fs::File::open("/proc/self/cmdline").expect("procfs");
         let mut content = vec![0; 4096];
         let n = file.read_at(&mut content, 0).expect("read");
@@ -339,7 +339,7 @@ fn a_peer_that_closes_with_bytes_unread_resets() {
         // The bytes must have arrived for the close to be a reset.
         assert_eq!(recv_some(&theirs, 1).await.expect("recv"), b"n");
         drop(theirs);
-        // What was sent before the reset may still be read; then the error shows.
+        // Bytes sent before the reset may still be read; then the error shows.
         let error = loop {
             match recv_some(&ours, 100).await {
                 Ok(some) => assert!(!some.is_empty(), "a reset is not an orderly end"),
@@ -395,7 +395,7 @@ fn a_peer_that_has_reset_before_it_is_accepted_keeps_its_address() {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("bind");
         let client = std::net::TcpStream::connect(listener.local_addr()).expect("connect");
         let addr = client.local_addr().expect("an address");
-        // A close that does not linger is a reset.
+        // Closing with a linger of zero is a reset.
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("no lingering");
         drop(client);
         let socket = listener.accept().await.expect("accept");
@@ -418,10 +418,10 @@ fn accepted_connections_are_asked_whether_their_peer_is_there() {
         let asked = sockopt::tcp_keepidle(fd).expect("idle")
             + sockopt::tcp_keepintvl(fd).expect("interval") * sockopt::tcp_keepcnt(fd).expect("count");
         assert!(asked <= Duration::from_secs(60), "{asked:?}");
-        // While an answer is on its way to it, nothing is asked.
+        // While an answer is in transit to the peer, no probes are sent.
         let unacknowledged_ms = sockopt::tcp_user_timeout(fd).expect("a limit");
         assert!((1..=60_000).contains(&unacknowledged_ms), "{unacknowledged_ms}");
-        // SMB's connections are given up sooner.
+        // SMB's connections are dropped sooner.
         stream.set_unacknowledged_limit(Duration::from_secs(30)).expect("another limit");
         assert_eq!(sockopt::tcp_user_timeout(fd).expect("a limit"), 30_000);
     });
@@ -438,11 +438,11 @@ fn a_stream_waits_for_a_part_and_not_for_what_never_comes() {
             ours
         });
         theirs.wait_for(PART).await.expect("there");
-        // Or what there is room for.
+        // Or as much as there is room for.
         assert!(theirs.waiting_bytes().expect("counted") >= 16 << 10);
         recv_len(&theirs, PART).await;
         let ours = sending.await;
-        // The rest does not come; the end does.
+        // The remainder does not come; the end does.
         ours.send_all(&[Bytes::from_static(b"less")]).await.expect("sent");
         let ended = spawn(async move {
             theirs.wait_for(PART).await.expect("ended");
@@ -577,7 +577,7 @@ fn congestion_control_and_buffers_can_be_chosen() {
         listener.set_congestion("no such").expect_err("unknown");
         let addr = listener.local_addr();
         assert!(Stream::connect_with(addr, CONNECT_LIMIT, Some("no such")).await.is_err());
-        // Within this host reno, whatever the system's default.
+        // Within this host the default is reno, whatever the system's default.
         let ours = Stream::connect(addr).await.expect("connected");
         let theirs = Stream::from_socket(listener.accept().await.expect("accepted")).expect("a stream");
         assert_eq!(ours.congestion().expect("TCP"), "reno");

@@ -1,8 +1,7 @@
-//! Cores: threads that each run a loop of their own, and a way to hand them work.
+//! Cores: threads with a loop of their own, and a way to hand them work.
 //!
-//! A task stays on the core that started it, so connections need no locks; what moves between cores is a `Send` closure
-//! that makes the future where it will live.
-//! Owns: the threads. Does not: balance load beyond taking turns.
+//! A task stays on the core that started it, so connections need no locks; only a `Send` closure moves between cores,
+//! and creates the future where it will live. This file owns the threads; it balances load only by round robin.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,12 +16,12 @@ use super::reactor::{self, Counters, Options, SharedCounters};
 use super::watchdog::{Beat, Watchdog};
 use super::{Task, spawn_real};
 
-/// How a set of cores runs.
+/// Options for a set of cores.
 #[derive(Clone, Debug, Default)]
 pub struct CoresOptions {
     /// Bind each thread to one of the CPUs this process may use, in turn.
     pub pin: bool,
-    /// How each core's loop runs.
+    /// Options for each core's loop.
     pub core: Options,
 }
 
@@ -55,7 +54,7 @@ impl Mailbox {
         }
     }
 
-    /// The life of a core: start what arrives until told to stop.
+    /// A core's main task: starts what arrives until told to stop.
     async fn serve(&self) {
         loop {
             let jobs = std::future::poll_fn(|cx| {
@@ -97,7 +96,7 @@ impl Cores {
         Cores::start_with(n, name, &CoresOptions::default())
     }
 
-    /// [`Cores::start`] with a choice of how they run.
+    /// [`Cores::start`] with options.
     pub fn start_with(n: usize, name: &str, options: &CoresOptions) -> io::Result<Cores> {
         let mut cores =
             Cores { threads: Vec::new(), watchdog: None, len: n.max(1), turn: AtomicUsize::new(0) };
@@ -125,19 +124,19 @@ impl Cores {
         false
     }
 
-    /// The number of a core, taking turns.
+    /// The number of a core, round robin.
     pub fn next(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed) % self.len
     }
 
-    /// Has core `i` (modulo their number) run the future that `make` makes there, to its end or until shutdown.
+    /// Runs the future made by `make` on core `i` (modulo their number), to its end or until shutdown.
     #[track_caller]
     pub fn run<M, F>(&self, i: usize, make: M)
     where
         M: FnOnce() -> F + Send + 'static,
         F: Future<Output = ()> + 'static,
     {
-        // A panic of `make` is the task's, not the core's.
+        // A panic of `make` ends the task, not the core.
         let spawned = Location::caller();
         let job = move || match crate::sim::active() {
             true => super::spawn(async move { make().await }).detach(),
@@ -149,12 +148,12 @@ impl Cores {
         }
     }
 
-    /// What each core's loop has done.
+    /// The counters of each core's loop.
     pub fn counters(&self) -> Vec<Counters> {
         self.threads.iter().map(|thread| thread.counters.load()).collect()
     }
 
-    /// What each core tells the watchdog.
+    /// Each core's beat, for the watchdog.
     #[cfg(test)]
     pub(super) fn beats(&self) -> Vec<&'static Beat> {
         self.threads.iter().map(|thread| thread.beat).collect()
@@ -173,7 +172,7 @@ impl Drop for Cores {
         }
         let mut ended = Vec::new();
         for thread in &mut self.threads {
-            // A task that lets go of the last reference is on one of the cores: that one ends behind it.
+            // If a task drops the last reference, this runs on one of the cores: that core ends afterwards.
             if let Some(handle) = thread.handle.take()
                 && handle.thread().id() != std::thread::current().id()
             {
@@ -185,7 +184,7 @@ impl Drop for Cores {
                 ended.push(thread.beat);
             }
         }
-        // The watchdog tells of cores that do not end, too; only then are their beats nobody's.
+        // The watchdog also reports cores that do not end; only then can their beats be reused.
         self.watchdog = None;
         ended.into_iter().for_each(Beat::give_back);
     }
@@ -199,7 +198,7 @@ fn start_thread(name: String, cpu: Option<usize>, options: Options) -> io::Resul
     let (theirs, their_counters) = (mailbox.clone(), counters.clone());
     let handle = std::thread::Builder::new().name(name).spawn(move || {
         let life = async {
-            // The starter waits for this; it cannot have gone away.
+            // The starter waits for this, so it cannot have gone away.
             let _ = ready.send(Ok(()));
             theirs.serve().await;
         };

@@ -1,20 +1,20 @@
-//! Whether more threads want to run than there are processors.
+//! Detects whether more threads want to run than there are processors.
 //!
-//! A core that polls while its peer waits for that very processor waits for itself: on two processors the threads of two
-//! servers and of their client took three times as long for a replicated write as threads that sleep at once.
-//! Owns: a descriptor of /proc/loadavg. Does not: decide what follows from it (see `reactor`).
+//! A core that polls while its peer waits for the same processor waits for itself: on two processors the threads of two
+//! servers and of their client took three times as long for a replicated write as threads that sleep at once. It owns a
+//! descriptor of /proc/loadavg; `reactor` decides what to do.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// How long a spin goes on before it looks about, and from one look to the next: a look costs a microsecond.
+/// How long a spin lasts before it checks, and between two checks: a check costs a microsecond.
 pub(super) const LOOK_EVERY: Duration = Duration::from_micros(10);
 
-/// What tells how many threads want to run.
+/// The source of the number of runnable threads.
 #[derive(Debug)]
 pub(super) struct Crowd {
-    /// None where there is no such file: then there is never a crowd.
+    /// `None` if the file does not exist: then there is never a crowd.
     loadavg: Option<File>,
     processors: usize,
 }
@@ -27,8 +27,8 @@ impl Crowd {
         Crowd { loadavg: File::open("/proc/loadavg").ok(), processors }
     }
 
-    /// True while somebody waits for a processor. The kernel counts all of the machine, so where a process may use a few of
-    /// many processors, whoever waits for those may go unseen.
+    /// True while a thread waits for a processor. The kernel counts the whole machine, so if a process may use only a
+    /// few of many processors, threads that wait for those may be missed.
     pub(super) fn waits(&self) -> bool {
         let Some(file) = &self.loadavg else { return false };
         // "0.20 0.18 0.12 3/80 11206" (proc(5)).
@@ -38,7 +38,7 @@ impl Crowd {
     }
 }
 
-/// The threads that run or want to, of a line of /proc/loadavg.
+/// The number of running or runnable threads, from a line of /proc/loadavg.
 fn running(line: &[u8]) -> Option<usize> {
     let field = line.split(|byte| *byte == b' ').nth(3)?;
     let digits = field.split(|byte| *byte == b'/').next()?;

@@ -1,6 +1,6 @@
-//! The end of all connections: a flag, and whom to wake when it is raised.
+//! The end of all connections: a flag, and the wakers to call when it is raised.
 //!
-//! Owns: one waker per connection that sleeps. Does not: wait for anybody.
+//! It holds one waker per sleeping connection, and waits for nobody.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,22 +15,22 @@ pub struct Drain {
     sleepers: Mutex<Slab<Option<Waker>>>,
 }
 
-/// A connection's place in it.
+/// A connection's registration.
 pub struct Drainee<'a> {
     drain: &'a Drain,
     key: usize,
-    /// What the table holds, so that the lock is taken once per task and not once per sleep.
+    /// The waker in the table, so that the lock is taken once per task and not once per sleep.
     known: Option<Waker>,
 }
 
 impl Drain {
-    /// Ends it: every connection that sleeps looks again.
+    /// Raises the flag: every sleeping connection checks it again.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::SeqCst);
         self.sleepers().iter_mut().filter_map(|(_, waker)| waker.take()).for_each(Waker::wake);
     }
 
-    /// A connection's place; leave by dropping it.
+    /// Registers a connection until the result is dropped.
     pub fn join(&self) -> Drainee<'_> {
         Drainee { drain: self, key: self.sleepers().insert(None), known: None }
     }
@@ -42,7 +42,7 @@ impl Drain {
 }
 
 impl Drainee<'_> {
-    /// Whether the end has come; if not, `cx` is woken when it does.
+    /// Whether the flag is raised; if not, `cx` is woken when it is.
     pub fn poll(&mut self, cx: &Context<'_>) -> bool {
         if !self.known.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
             self.known = Some(cx.waker().clone());
@@ -50,7 +50,7 @@ impl Drainee<'_> {
                 *slot = Some(cx.waker().clone());
             }
         }
-        // After the waker is known: a begin() in between either sees it or is seen here.
+        // Checked after the waker is stored: a begin() in between either sees the waker or is seen here.
         self.drain.begun.load(Ordering::SeqCst)
     }
 }

@@ -1,22 +1,22 @@
-//! Pollers: sources of news that the kernel does not know of, asked by the core's loop.
+//! Pollers: sources of events unknown to the kernel, polled by the core's loop.
 //!
-//! Owns: the list of pollers of each core. Does not: decide when to poll (see `reactor`).
+//! This file owns each core's list of pollers; `reactor` decides when to poll.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-/// Something that can have news without the kernel knowing: a ring in shared memory.
+/// A source of events that the kernel does not know about: a ring in shared memory.
 ///
-/// A core asks its pollers once per turn of its loop and in each turn of its busy-poll phase. The news itself reaches
-/// a task by its waker. A poller whose core sleeps must be reachable by a file descriptor (an eventfd awaited through
-/// [`crate::net::Readable`] by some task): the order is `before_sleep`, sleep in the kernel, `after_sleep`.
+/// A core polls its pollers once per turn of its loop and in each turn of its busy-poll phase. The event itself reaches
+/// a task through its waker. A poller whose core sleeps must be reachable by a file descriptor (an eventfd that some
+/// task awaits through [`crate::net::Readable`]): the order is `before_sleep`, sleep in the kernel, `after_sleep`.
 pub trait Poller {
-    /// Looks for news; true when it woke a task.
+    /// Checks for events; true if it woke a task.
     fn poll(&self) -> bool;
 
-    /// The core is about to sleep: tell the other side that from now on it must signal the descriptor, then look
-    /// once more. False: there is news after all (and its task was woken), do not sleep. `after_sleep` follows in
+    /// The core is about to sleep: tells the other side that from now on it must signal the descriptor, then checks
+    /// once more. False: there is an event after all (and its task was woken), do not sleep. `after_sleep` follows in
     /// either case.
     fn before_sleep(&self) -> bool;
 
@@ -54,11 +54,11 @@ pub fn register_poller(poller: Rc<dyn Poller>) -> PollerGuard {
 
 impl Drop for PollerGuard {
     fn drop(&mut self) {
-        // During thread exit the list may be gone already: then there is nothing to remove.
+        // During thread exit the list may already be gone: then there is nothing to remove.
         let _ = POLLERS.try_with(|list| {
             let shorter: Vec<_> = list.borrow().iter().filter(|(id, _)| *id != self.id).cloned().collect();
             let old = std::mem::replace(&mut *list.borrow_mut(), Rc::new(shorter));
-            // Only now, outside the borrow, may the poller itself be dropped.
+            // The poller itself may be dropped only now, outside the borrow.
             drop(old);
         });
     }
@@ -69,16 +69,16 @@ pub(super) fn any() -> bool {
     POLLERS.with_borrow(|list| !list.is_empty())
 }
 
-/// Asks every poller; true when one had news.
+/// Polls every poller; true if one had events.
 pub(super) fn poll_all() -> bool {
     let list = POLLERS.with_borrow(Rc::clone);
     list.iter().fold(false, |news, (_, poller)| poller.poll() || news)
 }
 
-/// The pollers that have been told of a coming sleep; tells them of its end on drop, whatever happens in between.
+/// The pollers that were told of a coming sleep; tells them of its end on drop, whatever happens in between.
 pub(super) struct Asleep {
     list: List,
-    /// Whether no poller has news.
+    /// Whether no poller has events.
     pub(super) quiet: bool,
 }
 

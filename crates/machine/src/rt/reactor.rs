@@ -1,8 +1,8 @@
-//! The loop of a core: run tasks, ask pollers, look at the kernel, spin for a while, sleep.
+//! The loop of a core: runs tasks, polls pollers, checks the kernel, spins for a while, sleeps.
 //!
-//! Tasks, timers and sleeping are compio's (by io_uring, or epoll where the kernel or a seccomp filter forbids it); this
-//! loop adds pollers, cheap socket readiness (see `readiness`) and the adaptive busy-poll phase.
-//! Owns: the core's compio runtime and counters. Does not: choose what runs on which core (see `cores`).
+//! Tasks, timers and sleeping are compio's (on io_uring, or epoll if the kernel or a seccomp filter forbids it); this
+//! loop adds pollers, cheap socket readiness (see `readiness`) and the adaptive busy-poll phase. It owns the core's
+//! compio runtime and counters; `cores` decides what runs on which core.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -26,27 +26,27 @@ use super::spin::{SPIN_MAX, Spin};
 use super::watchdog::{Beat, NO_CORE};
 use super::{poller, readiness, turn};
 
-/// Wakes of one core by tasks of other cores that can be queued at once; more make the waking core wait.
+/// Wakes of one core by tasks of other cores that can be queued at once; further ones make the waking core wait.
 const REMOTE_WAKES: usize = 4096;
-/// While the last news came from a poller, a core looks at its sockets in one turn out of this many: a system call
-/// costs as much as dozens of looks at a ring. While it came from a socket, it looks at them in each turn.
+/// While the last event came from a poller, a core checks its sockets in one turn out of this many: a system call costs
+/// as much as dozens of checks of a ring. While it came from a socket, sockets are checked in each turn.
 const TURNS_PER_SYSCALL: u32 = 32;
-/// A spinning core asks its pollers so often in each turn: a look at a ring costs a tenth of the rest.
+/// How often a spinning core polls its pollers in each turn: checking a ring costs a tenth of the rest.
 const LOOKS_PER_TURN: u32 = 4;
-/// And looks at the clock in one turn out of this many: it costs as much as the rest.
+/// It reads the clock in one turn out of this many, because that costs as much as the rest.
 const TURNS_PER_CLOCK: u32 = 4;
-/// A busy core looks at finished blocking calls in one turn out of this many, if it waits for any.
+/// A busy core checks for finished blocking calls in one turn out of this many, if it waits for any.
 const TURNS_PER_BLOCKING: u32 = 8;
-/// A busy core looks at its timers in one turn out of this many (a spinning one knows when the next is due).
+/// A busy core checks its timers in one turn out of this many (a spinning one knows when the next is due).
 const TURNS_PER_TIMERS: u32 = 128;
-/// And whenever this has passed since it last did: tasks that copy megabytes make turns of milliseconds, and a timer
-/// that is looked at every hundred of them does not fire at all while the core is busy.
+/// It also checks them when this time has passed: tasks that copy megabytes make turns of milliseconds, and a timer
+/// checked every hundred of them would not fire at all while the core is busy.
 const TIMERS_LATE_MAX: Duration = Duration::from_micros(500);
 
-/// Which kernel interface a core waits with.
+/// The kernel interface that a core waits with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Driver {
-    /// io_uring where it works, else epoll.
+    /// io_uring if it works, otherwise epoll.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -55,12 +55,12 @@ pub enum Driver {
     Epoll,
 }
 
-/// How a core runs.
+/// Options for a core.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The kernel interface.
     pub driver: Driver,
-    /// Longest busy-poll phase before a sleep; zero turns spinning off.
+    /// Longest busy-poll phase before a sleep; zero disables spinning.
     pub spin_max: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// What a core's loop has done since it started.
+/// Counters of a core's loop since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Busy-poll phases that found something to do.
@@ -81,7 +81,7 @@ pub struct Counters {
     pub sleeps: u64,
 }
 
-/// The counters where other threads can read them; only their core writes.
+/// The counters as other threads can read them; only their core writes.
 #[derive(Debug, Default)]
 pub(super) struct SharedCounters {
     spins_won: AtomicU64,
@@ -104,31 +104,31 @@ fn count(counter: &AtomicU64) {
 }
 
 thread_local! {
-    /// How often a task of this core has been polled: tells a spin whether the kernel had news.
+    /// How often tasks of this core have been polled: shows a spin whether the kernel had events.
     static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
-    /// What the core of this thread tells the watchdog.
+    /// What the core of this thread reports to the watchdog.
     static BEAT: Cell<&'static Beat> = const { Cell::new(&NO_CORE) };
     /// The tasks of this core are being dropped.
     static STOPS: Cell<bool> = const { Cell::new(false) };
     /// Blocking calls that tasks of this core wait for.
     static BLOCKING: Cell<usize> = const { Cell::new(0) };
-    /// Waits of this core whose end may be late.
-    static UNHURRIED: Cell<usize> = const { Cell::new(0) };
-    /// The counters of the loop that runs on this thread.
+    /// Waits of this core that may end late.
+    static SPIN_INHIBITORS: Cell<usize> = const { Cell::new(0) };
+    /// The counters of the loop on this thread.
     static COUNTERS: Cell<Counters> = const { Cell::new(Counters { spins_won: 0, spins_lost: 0, sleeps: 0 }) };
 }
 
-/// Whether the tasks of this core are being dropped: it takes no new ones.
+/// Whether the tasks of this core are being dropped, so that it accepts no new ones.
 pub(super) fn stops() -> bool {
     STOPS.get()
 }
 
-/// What this thread's loop has done.
+/// The counters of this thread's loop.
 pub(super) fn counters() -> Counters {
     COUNTERS.get()
 }
 
-/// Says that this core waits for a blocking call, until dropped.
+/// Marks that this core waits for a blocking call, until dropped.
 pub(super) struct AwaitsBlocking(());
 
 impl AwaitsBlocking {
@@ -144,31 +144,31 @@ impl Drop for AwaitsBlocking {
     }
 }
 
-/// Says that this core waits for news that may be late, until dropped: while one of these exists and nothing is polled
-/// (see `poller`), the core sleeps instead of spinning.
+/// Marks that this core waits for events that may be late, until dropped: while one exists and nothing is polled (see
+/// `poller`), the core sleeps instead of spinning.
 #[derive(Debug)]
-pub struct Unhurried {
+pub struct SpinInhibitor {
     // The count is per thread.
     _local: PhantomData<Rc<()>>,
 }
 
-impl Unhurried {
-    /// From now on.
+impl SpinInhibitor {
+    /// Starts such a wait.
     #[allow(clippy::new_without_default, reason = "it has an effect")]
-    pub fn new() -> Unhurried {
-        UNHURRIED.set(UNHURRIED.get() + 1);
-        Unhurried { _local: PhantomData }
+    pub fn new() -> SpinInhibitor {
+        SPIN_INHIBITORS.set(SPIN_INHIBITORS.get() + 1);
+        SpinInhibitor { _local: PhantomData }
     }
 }
 
-impl Drop for Unhurried {
+impl Drop for SpinInhibitor {
     fn drop(&mut self) {
-        // During thread exit the count may be gone already.
-        let _ = UNHURRIED.try_with(|count| count.set(count.get() - 1));
+        // During thread exit the counter may already be gone.
+        let _ = SPIN_INHIBITORS.try_with(|count| count.set(count.get() - 1));
     }
 }
 
-/// A task's future, counted.
+/// A task's future that counts its polls.
 pub(super) struct Counted<F> {
     pub(super) future: F,
     pub(super) spawned: &'static Location<'static>,
@@ -185,7 +185,7 @@ impl<F: Future> Future for Counted<F> {
     }
 }
 
-/// Wakes the future that `block_on` runs, from any thread.
+/// Wakes the main future of `block_on`, from any thread.
 struct MainWaker {
     woken: AtomicBool,
     driver: Waker,
@@ -197,7 +197,7 @@ impl Wake for MainWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The flag comes first: whoever the driver's waker keeps from sleeping looks at it afterwards.
+        // The flag is set first: a loop that the driver's waker keeps from sleeping checks it afterwards.
         self.woken.store(true, Ordering::Release);
         self.driver.wake_by_ref();
     }
@@ -216,24 +216,24 @@ fn build(options: &Options) -> io::Result<Runtime> {
     let runtime = builder.build()?;
     DRIVER.get_or_init(|| {
         let driver = if runtime.driver_type().is_iouring() { "io_uring" } else { "epoll" };
-        tracing::info!(driver, "cores wait for the kernel by {driver}");
+        tracing::info!(driver, "using {driver}");
         driver
     });
     Ok(runtime)
 }
 
-/// A worker thread that had no call for so long ends: what a crowd has started does not stay.
+/// A worker thread without a call for this long ends, so that threads started during a burst do not stay.
 const WORKER_IDLE: Duration = Duration::from_secs(10);
 
-/// What the first core of this process waits by.
+/// The kernel interface of this process's first core.
 static DRIVER: OnceLock<&str> = OnceLock::new();
 
-/// "io_uring" or "epoll": what the first core of this process waits for the kernel by; "none" before there is one.
+/// "io_uring" or "epoll": the kernel interface of this process's first core; "none" before there is one.
 pub fn driver() -> &'static str {
     DRIVER.get().copied().unwrap_or("none")
 }
 
-/// Runs `future` and the tasks it spawns on this thread until `future` ends; unfinished tasks are dropped.
+/// Runs `future` and the tasks that it spawns on this thread until `future` ends; unfinished tasks are dropped.
 pub(super) fn block_on<F: Future>(
     options: &Options,
     watched: Option<(Arc<SharedCounters>, &'static Beat)>,
@@ -249,7 +249,7 @@ pub(super) fn block_on<F: Future>(
         runtime.enter(|| Ok(Core::new(&runtime, options, &shared, beat, set)?.run_to_end(future)))
     }));
     // The tasks are dropped here, after a panic has been caught: dropping futures while unwinding would leak them.
-    // Their list is walked meanwhile, and takes none that they spawn.
+    // Their list is being iterated meanwhile, so tasks that they spawn are not added.
     let outer_stops = STOPS.replace(true);
     drop(runtime);
     STOPS.set(outer_stops);
@@ -262,15 +262,15 @@ struct Core<'a> {
     runtime: &'a Runtime,
     main: Arc<MainWaker>,
     set: Rc<readiness::Set>,
-    /// compio's watch over `set` while the core sleeps.
+    /// compio's watch of `set` while the core sleeps.
     watch: PollFd<Rc<OwnedFd>>,
     spin: Spin,
     crowd: Crowd,
-    /// Turns of the loop and of its spins, for what is not done in each.
+    /// Turns of the loop and of its spins, to count work that is not done in each.
     turns: u32,
-    /// When timers were last looked at.
+    /// When timers were last checked.
     looked: Cell<Instant>,
-    /// Where the last news came from: a ring in shared memory, or the kernel.
+    /// Whether the last event came from a poller (a ring in shared memory) or the kernel.
     news_by_poller: bool,
     counters: &'a SharedCounters,
     beat: &'static Beat,
@@ -317,7 +317,7 @@ impl<'a> Core<'a> {
             let more = self.runtime.run();
             let news = self.ask_pollers();
             if more || news || self.main_woken() {
-                // There is work: still look at the kernel in between, or a busy task would starve the sockets.
+                // There is work, but the kernel must be checked in between, or a busy task would starve the sockets.
                 self.turns = self.turns.wrapping_add(1);
                 self.collect_in_turn();
                 let every = if BLOCKING.get() > 0 { TURNS_PER_BLOCKING } else { TURNS_PER_TIMERS };
@@ -340,8 +340,8 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Collects readiness in each turn, or in some of them while the news comes by pollers, which a system call would
-    /// slow down.
+    /// Collects readiness in each turn; only in some of them while events come from pollers, which a system call would
+    /// delay.
     fn collect_in_turn(&mut self) {
         if !self.news_by_poller || self.turns.is_multiple_of(TURNS_PER_SYSCALL) {
             self.collect_readiness();
@@ -354,7 +354,7 @@ impl<'a> Core<'a> {
         news
     }
 
-    /// Collects what compio has (finished blocking calls, expired timers) without waiting.
+    /// Collects compio's events (finished blocking calls, expired timers) without waiting.
     fn look_at_compio(&self) {
         // A notified driver does not wait, not even for a timeout of zero, which would set up a kernel timer.
         self.main.driver.wake_by_ref();
@@ -362,9 +362,9 @@ impl<'a> Core<'a> {
         self.looked.set(Instant::now());
     }
 
-    /// The busy-poll phase, at least one look at everything; true when there is something to run.
+    /// The busy-poll phase, which checks everything at least once; true if there is something to run.
     fn spin(&mut self) -> bool {
-        let hurry = UNHURRIED.get() == 0 || poller::any();
+        let hurry = SPIN_INHIBITORS.get() == 0 || poller::any();
         let budget = if hurry { self.spin.budget() } else { Duration::ZERO };
         let start = Instant::now();
         let timer = self.runtime.current_timeout().map(|wait| start + wait);
@@ -380,7 +380,7 @@ impl<'a> Core<'a> {
                 self.collect_in_turn();
             }
             let blocked = BLOCKING.get() > 0 && self.turns.is_multiple_of(TURNS_PER_BLOCKING);
-            // A sleep that follows at once looks by itself.
+            // A sleep that follows at once checks by itself.
             if (last && !budget.is_zero()) || blocked || timer.is_some_and(|timer| timer <= now) {
                 self.look_at_compio();
             }
@@ -401,7 +401,7 @@ impl<'a> Core<'a> {
                 now = Instant::now();
                 if now.duration_since(looked_about) >= crowd::LOOK_EVERY {
                     looked_about = now;
-                    // Whoever waits for a processor is let go on: it may be the peer that this core waits for.
+                    // Yields to threads that wait for a processor: one may be the peer that this core waits for.
                     crowded = self.crowd.waits();
                 }
             }
@@ -409,7 +409,7 @@ impl<'a> Core<'a> {
         if budget.is_zero() {
             return won;
         }
-        // What came at last would have come by sleeping, and sooner.
+        // An event after that would have been seen by sleeping, and sooner.
         if won && !crowded {
             self.spin.won();
             count(&self.counters.spins_won);
@@ -421,15 +421,15 @@ impl<'a> Core<'a> {
         won
     }
 
-    /// Sleeps in the kernel until something happens or the next timer is due.
+    /// Sleeps in the kernel until an event or the next timer.
     fn sleep(&mut self) {
         let asleep = poller::before_sleep();
-        // Pollers that look once more may have woken the main future.
+        // The last check of the pollers may have woken the main future.
         if !asleep.quiet || self.main_woken() {
             return;
         }
-        // A watch that ended unheard since the last sleep answers once: set it again. What became ready meanwhile ends
-        // the new one at once.
+        // A watch that ended unnoticed since the last sleep reports once: set it again. Descriptors that became ready
+        // meanwhile end the new one at once.
         let mut cx = Context::from_waker(Waker::noop());
         while let Poll::Ready(watched) = self.watch.poll_read_ready(&mut cx) {
             watched.expect("a core's own epoll set can be watched");

@@ -1,9 +1,9 @@
-//! Readiness of sockets: one edge-triggered epoll set a core, in which each descriptor is registered once.
+//! Readiness of sockets: one edge-triggered epoll set per core, in which each descriptor is registered once.
 //!
-//! compio's own readiness (`PollFd`) allocates, submits and completes an operation for every wait, and so costs about
-//! 2 microseconds each on both ends of a round trip; a registered descriptor costs one entry in the answer of a system
-//! call that a busy core makes anyway. The core still sleeps in compio, which watches this set as one descriptor.
-//! Owns: the set and what is known of each descriptor. Does not: read or write descriptors (see `net`).
+//! compio's own readiness (`PollFd`) allocates, submits and completes an operation for every wait, and costs about 2
+//! microseconds each on both ends of a round trip; a registered descriptor costs one entry in the result of a system
+//! call that a busy core makes anyway. The core still sleeps in compio, which watches this set as one descriptor. This
+//! file owns the set and the state of each descriptor; `net` reads and writes the descriptors.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,15 +17,15 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use slab::Slab;
 
-/// Events collected in one system call; more wait for the next.
+/// Events collected in one system call; further ones wait for the next.
 const EVENTS_PER_CALL: usize = 256;
 
-/// What is known of one direction of a descriptor.
+/// The state of one direction of a descriptor.
 #[derive(Default)]
 struct Direction {
-    /// An attempt is worth while: nothing said EAGAIN since the last edge.
+    /// An attempt may succeed: no EAGAIN since the last edge.
     ready: Cell<bool>,
-    /// The peer has gone or the socket has failed: attempts answer at once from now on, and no further edge comes.
+    /// The peer is gone or the socket has failed: attempts return at once from now on, and no further edge comes.
     over: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -55,7 +55,7 @@ impl Direction {
 }
 
 #[derive(Default)]
-struct Known {
+struct DescriptorState {
     read: Direction,
     write: Direction,
 }
@@ -63,7 +63,7 @@ struct Known {
 /// The epoll set of a core.
 pub(crate) struct Set {
     epoll: Rc<OwnedFd>,
-    known: RefCell<Slab<Rc<Known>>>,
+    known: RefCell<Slab<Rc<DescriptorState>>>,
     events: RefCell<Vec<Event>>,
 }
 
@@ -91,12 +91,12 @@ impl Set {
         Entered(CURRENT.replace(Some(self.clone())))
     }
 
-    /// What compio watches while the core sleeps.
+    /// The descriptor that compio watches while the core sleeps.
     pub(super) fn watch(&self) -> io::Result<PollFd<Rc<OwnedFd>>> {
         PollFd::new(self.epoll.clone())
     }
 
-    /// Takes in all edges that there are, without waiting, and wakes who waits for them. Whether there were any.
+    /// Takes in all pending edges, without waiting, and wakes the waiting tasks. Returns whether there were any.
     pub(super) fn collect(&self) -> io::Result<bool> {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = self.events.borrow_mut();
@@ -108,7 +108,7 @@ impl Set {
         }
         let known = self.known.borrow();
         for event in events.iter() {
-            // Wakers only note who is to run, so nothing is registered or removed meanwhile.
+            // Wakers only schedule tasks, so nothing is registered or removed meanwhile.
             let Some(known) = known.get(event.data.u64() as usize) else { continue };
             let flags = event.flags;
             let failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
@@ -127,18 +127,18 @@ impl Set {
 /// A descriptor in the set of its core.
 pub(crate) struct Registered<T: AsFd> {
     fd: T,
-    known: Rc<Known>,
+    known: Rc<DescriptorState>,
     key: usize,
     set: Rc<Set>,
 }
 
 impl<T: AsFd> Registered<T> {
-    /// Registers `fd` with the core of this thread. It is taken for ready until an attempt says otherwise.
+    /// Registers `fd` with the core of this thread. It is considered ready until an attempt fails.
     pub(crate) fn new(fd: T) -> io::Result<Registered<T>> {
         let set = CURRENT
             .with_borrow(Clone::clone)
             .ok_or_else(|| io::Error::other("a socket was given to a thread on which no core runs"))?;
-        let known = Rc::new(Known::default());
+        let known = Rc::new(DescriptorState::default());
         known.read.ready.set(true);
         known.write.ready.set(true);
         let key = set.known.borrow_mut().insert(known.clone());
@@ -150,28 +150,28 @@ impl<T: AsFd> Registered<T> {
         Ok(Registered { fd, known, key, set })
     }
 
-    /// Ready when an attempt to receive may succeed. Only the last of several waiting tasks is woken.
+    /// Ready if an attempt to receive may succeed. Of several waiting tasks only the last one is woken.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.known.read.poll(cx)
     }
 
-    /// Ready when an attempt to send may succeed.
+    /// Ready if an attempt to send may succeed.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.known.write.poll(cx)
     }
 
-    /// An attempt to receive said EAGAIN. (Edges are taken in by this thread only, so none is lost in between.)
+    /// An attempt to receive returned EAGAIN. (Only this thread takes in edges, so none is lost in between.)
     pub(crate) fn clear_readable(&self) {
         self.known.read.ready.set(false);
     }
 
-    /// An attempt to send said EAGAIN.
+    /// An attempt to send returned EAGAIN.
     pub(crate) fn clear_writable(&self) {
         self.known.write.ready.set(false);
     }
 
-    /// A receive got less than it had room for: nothing is left, unless the end of the stream is (whose edge may have
-    /// come together with the data's).
+    /// A receive returned less than it had room for: nothing is left, except possibly the end of the stream (whose edge
+    /// may have come together with the data's).
     pub(crate) fn drained(&self) {
         if !self.known.read.over.get() {
             self.known.read.ready.set(false);
@@ -191,7 +191,7 @@ impl<T: AsFd> AsFd for Registered<T> {
 
 impl<T: AsFd> Drop for Registered<T> {
     fn drop(&mut self) {
-        // Closing is not enough where a duplicate of the descriptor lives on. It is in the set: removal cannot fail.
+        // Closing is not enough if a duplicate of the descriptor exists. It is in the set, so removal cannot fail.
         let _ = epoll::delete(&*self.set.epoll, &self.fd);
         self.set.known.borrow_mut().remove(self.key);
     }

@@ -1,21 +1,22 @@
-//! The adaptive busy-poll policy: how long a core looks for news itself before it sleeps in the kernel.
+//! The adaptive busy-poll policy: how long a core polls before it sleeps in the kernel.
 //!
-//! Waking a sleeping core costs 20 to 100 microseconds on virtual machines; an answer from a peer that polls comes in
-//! less than that. But a core that spins in vain burns a CPU, so spinning must earn its keep.
-//! Owns: the policy's memory. Does not: read the clock or poll anything (see `reactor`).
+//! Waking a sleeping core costs 20 to 100 microseconds on virtual machines; the answer of a polling peer comes in less
+//! than that. But a core that spins in vain wastes a CPU, so it spins only while that pays. This file holds the
+//! policy's state; `reactor` reads the clock and polls.
 
 use std::time::Duration;
 
 /// Longest busy-poll phase before a sleep: long enough for the peer to answer eight requests of 8 KiB or one of 512 KiB
-/// while we wait for it, because a sleep between the two costs more than either. Measured against 30 us, which is enough for
-/// the answer to one small request: READs at a depth of 8 over iWARP half as fast again, 512 KiB over shared memory twice.
+/// while we wait for it, because a sleep between the two costs more than either. Compared with 30 us, which is enough
+/// for the answer to one small request: READs at a depth of 8 over iWARP were half as fast again, 512 KiB over shared
+/// memory twice as fast.
 pub const SPIN_MAX: Duration = Duration::from_micros(100);
 /// After this many fruitless spins in a row, spinning becomes rare.
 const PATIENCE: u32 = 4;
-/// How rare at first: one idle period out of this many; each further loss doubles it.
+/// The first rarity: one idle period out of this many spins; each further loss doubles it.
 const RARE_FIRST: u32 = 8;
-/// How rare at most. Two ends on one CPU cannot win by spinning: at one in 8 their round trips per second fell by a
-/// third, at one in 64 by a twentieth. And 64 idle periods of a core that has become busy pass in milliseconds.
+/// The greatest rarity. Two ends on one CPU cannot win by spinning: at one in 8 their round trips per second fell by a
+/// third, at one in 64 by a twentieth. And a core that has become busy has 64 idle periods within milliseconds.
 const RARE_MOST: u32 = 64;
 
 /// Decides for each idle period of a core whether it begins with a spin.
@@ -23,7 +24,7 @@ const RARE_MOST: u32 = 64;
 pub(super) struct Spin {
     max: Duration,
     lost_in_a_row: u32,
-    /// One idle period out of this many spins, once patience has run out.
+    /// One idle period out of this many spins, once the patience is used up.
     rarity: u32,
     periods_without: u32,
 }
@@ -34,7 +35,7 @@ impl Spin {
         Spin { max, lost_in_a_row: 0, rarity: RARE_FIRST, periods_without: 0 }
     }
 
-    /// An idle period begins: how long to spin first.
+    /// An idle period begins: returns how long to spin first.
     pub(super) fn budget(&mut self) -> Duration {
         if self.lost_in_a_row < PATIENCE {
             return self.max;

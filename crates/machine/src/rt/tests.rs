@@ -21,7 +21,7 @@ thread_local! {
     pub(crate) static BLOCKING_CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Tells when it is dropped.
+/// Records that it was dropped.
 struct OnDrop(Rc<Cell<bool>>);
 
 impl Drop for OnDrop {
@@ -174,7 +174,7 @@ fn a_panic_of_the_main_future_still_drops_the_tasks() {
     });
     assert!(std::panic::catch_unwind(run).is_err());
     assert!(dropped.get());
-    // The thread is fit for another loop.
+    // The thread can run another loop.
     assert_eq!(block_on(async { 1 }).expect("the loop starts"), 1);
 }
 
@@ -208,7 +208,7 @@ fn calls_that_take_long_keep_no_others_from_their_turn() {
     on_each_driver(|| async {
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(Mutex::new(held));
-        // More than there are places of any kind: they would take all of them.
+        // More than there are places of any kind, so they take all of them.
         let tasks: Vec<_> = (0..2 * BLOCKING_MAX)
             .map(|i| {
                 let held = held.clone();
@@ -327,8 +327,8 @@ fn shutdown_drops_what_still_runs_on_a_core_and_a_panicking_task_does_not_end_it
     assert!(told.recv().is_err());
 }
 
-/// The consuming end of a ring as shared memory has it: the producer raises `head`, and signals `bell` only when it
-/// finds `sleeping` set.
+/// The consuming end of a ring in shared memory: the producer raises `head`, and signals `bell` only if it finds
+/// `sleeping` set.
 struct Ring {
     head: AtomicU64,
     sleeping: AtomicBool,
@@ -409,11 +409,11 @@ fn items_through_a_ring(
         });
         let _guard = register_poller(poller.clone());
         let bell = Readable::new(ring.bell.try_clone().expect("a descriptor")).expect("the bell is watched");
-        // The bell's only use is to end sleeps: the poller finds the news.
+        // The bell only ends sleeps: the poller finds the items.
         spawn(async move {
             loop {
                 bell.readable().await.expect("the bell can be waited for");
-                // Rung by someone else since it was seen readable: nothing to take.
+                // Somebody else silenced it since it was seen readable: nothing to take.
                 let _ = rustix::io::read(bell.inner(), &mut [0u8; 8]);
             }
         })
@@ -464,7 +464,7 @@ fn no_wake_up_is_lost_between_a_poller_and_its_producer() {
 fn a_core_with_a_poller_sleeps_and_is_woken_by_the_descriptor() {
     let options = Options { spin_max: Duration::ZERO, ..Options::default() };
     let (signals, counters) = items_through_a_ring(&options, 50, |_| {
-        // Long enough for the core to fall asleep on any machine that is not overloaded; were it too short the test
+        // Long enough for the core to fall asleep on any machine that is not overloaded; if it were too short, the test
         // would only see fewer signals.
         std::thread::park_timeout(Duration::from_millis(1));
     });
@@ -514,15 +514,15 @@ fn an_idle_core_costs_next_to_nothing() {
             sleep(Duration::from_millis(10)).await;
         }
         let used = cpu() - before;
-        // 200 ms of one CPU have passed at least; the spins alone come to a fraction of a millisecond.
+        // At least 200 ms of one CPU have passed; the spins together take a fraction of a millisecond.
         assert!(used < Duration::from_millis(10), "{used:?}");
         assert!(counters().sleeps >= 20);
     });
 }
 
-/// Has the kernel refuse io_uring to this thread with `errno`, as the seccomp filters of container runtimes do.
+/// Makes the kernel refuse io_uring to this thread with `errno`, as the seccomp filters of container runtimes do.
 fn forbid_io_uring(errno: i32) {
-    // struct sock_filter, as seccomp(2) has it: load the system call's number, compare, refuse or allow.
+    // struct sock_filter of seccomp(2): load the system call's number, compare, refuse or allow.
     let load =
         libc::sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 };
     let compare = libc::sock_filter {
@@ -605,7 +605,8 @@ fn a_turn_ends_by_the_clock_and_begins_anew_when_the_task_is_polled_again() {
     });
 }
 
-/// A request is one of several futures of a connection's task: that the task polls it twice in a turn gives nobody else a turn.
+/// A request is one of several futures of a connection's task: a second poll by the task in the same turn gives nobody
+/// else a turn.
 #[test]
 fn who_yields_waits_for_another_poll_of_the_whole_task() {
     on_each_driver(|| async {

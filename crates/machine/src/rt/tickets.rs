@@ -1,7 +1,7 @@
-//! Tasks that wait for a place, in the order in which they came.
+//! A queue of tasks that wait for a place.
 //!
-//! Owns: their wakers. Does not: count places. Whoever has this under its lock hands a place over by [`Tickets::grant`] and wakes the
-//! task that is answered; the place is the task's from then on, whether it fetches it or leaves.
+//! It holds their wakers; the owner counts the places. The owner, under its lock, hands a place over with
+//! [`Tickets::grant`] and wakes the returned task; the place then belongs to the task, whether it fetches it or leaves.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -9,22 +9,22 @@ use std::task::Waker;
 /// See the module.
 pub(crate) struct Tickets {
     next: u64,
-    /// `None`: a place was handed over, and not yet fetched.
+    /// `None`: a place was handed over and not fetched yet.
     tasks: BTreeMap<u64, Option<Waker>>,
 }
 
 impl Tickets {
-    /// Nobody.
+    /// An empty queue.
     pub(crate) const fn new() -> Tickets {
         Tickets { next: 0, tasks: BTreeMap::new() }
     }
 
-    /// How many wait, or have not fetched their place.
+    /// The number of tasks that wait, or have not fetched their place.
     pub(crate) fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// A task waits; its ticket.
+    /// Enqueues a task; returns its ticket.
     pub(crate) fn enter(&mut self, waker: Waker) -> u64 {
         let ticket = self.next;
         self.next += 1;
@@ -32,12 +32,12 @@ impl Tickets {
         ticket
     }
 
-    /// Hands a place over to the first who waits.
+    /// Hands a place over to the first waiting task.
     pub(crate) fn grant(&mut self) -> Option<Waker> {
         self.tasks.values_mut().find_map(Option::take)
     }
 
-    /// Whether the task has been handed a place, which it has fetched by that; otherwise it waits by this waker.
+    /// Whether the task was handed a place, which it fetches by this call; otherwise it waits with this waker.
     pub(crate) fn fetch(&mut self, ticket: u64, waker: &Waker) -> bool {
         match self.tasks.get_mut(&ticket) {
             Some(Some(known)) => {
@@ -51,7 +51,7 @@ impl Tickets {
         }
     }
 
-    /// The task waits no more. Whether it had been handed a place, which is to be given back.
+    /// The task no longer waits. Returns whether it had been handed a place, which must be given back.
     pub(crate) fn leave(&mut self, ticket: u64) -> bool {
         matches!(self.tasks.remove(&ticket), Some(None))
     }

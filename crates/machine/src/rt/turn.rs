@@ -1,43 +1,45 @@
-//! Turns: how long a task may run before the other tasks of its core do.
+//! Turns: how long a task may run before the other tasks of its core get to run.
 //!
-//! A turn begins when a task is polled. Nothing interrupts a task, and requests cost from a microsecond to many milliseconds, so a
-//! count of requests bounds no turn. Whoever works for others therefore looks at the clock ([`turn_is_over`], [`yield_if_due`])
-//! after each request, each operation of a compound request and each entry of a listing.
-//! Owns: the clock of each thread's turn. Does not: bound a single system call; what may take long runs on a worker.
+//! A turn begins when a task is polled. Nothing interrupts a task, and requests take from a microsecond to many
+//! milliseconds, so a number of requests bounds no turn. A task that works for others therefore checks the clock
+//! ([`turn_is_over`], [`yield_if_due`]) after each request, each operation of a compound request and each entry of a
+//! listing. The state is the clock of each thread's turn. A single system call is not bounded; one that may take long
+//! runs on a worker.
 //!
-//! Cost: a look reads the processor's time-stamp counter and compares. A simulation has turns of any length, because its time
-//! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second look.
+//! A check reads the processor's time-stamp counter and compares. In a simulation turns do not end, because its time
+//! stands still while a task runs; [`crate::sim::Sim::short_turns`] ends one at every second check.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The longest turn: two milliseconds at 3 GHz. Slow and fast processors may differ by a factor of two; nothing depends on it.
+/// The longest turn: two milliseconds at 3 GHz. Slow and fast processors may differ by a factor of two; nothing depends
+/// on it.
 #[cfg(target_arch = "x86_64")]
 const TURN_TICKS: u64 = 6_000_000;
 /// The longest turn in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
 const TURN_TICKS: u64 = 2_000_000;
-/// Polls for which a task stands back at most, after a turn of as many times the longest.
+/// The most polls that a task gives way for, after a turn of as many times the limit.
 const MOST_ROUNDS: u64 = 64;
 
-struct Turn {
-    /// When the task that runs was polled; [`NEVER`] where turns do not end.
+struct TurnClock {
+    /// When the running task was polled; [`NEVER`] if turns do not end.
     began: Cell<u64>,
     /// Changes with every turn.
     number: Cell<u64>,
-    /// Looks that a turn has left after its time is up: none but in a simulation with short turns.
+    /// Checks that a turn may still make after its time is up: none except in a simulation with short turns.
     looks_left: Cell<u64>,
     simulated: Cell<bool>,
 }
 
-/// No time passes before this.
+/// No time is before this one.
 const NEVER: u64 = u64::MAX;
 
 thread_local! {
-    static TURN: Turn = const {
-        Turn {
+    static TURN: TurnClock = const {
+        TurnClock {
             began: Cell::new(NEVER),
             number: Cell::new(0),
             looks_left: Cell::new(0),
@@ -83,8 +85,8 @@ pub(crate) fn end_simulated() {
     });
 }
 
-impl Turn {
-    /// Ticks since the turn began. None when another processor's counter is behind.
+impl TurnClock {
+    /// Ticks since the turn began. Zero if another processor's counter is behind.
     fn lasts(&self) -> u64 {
         ticks().saturating_sub(self.began.get())
     }
@@ -103,20 +105,21 @@ impl Turn {
         true
     }
 
-    /// For how many polls the task stands back: who has used much lets the others have several turns.
+    /// How many polls the task gives way for: a task that has used much lets the others have several turns.
     fn rounds(&self) -> u64 {
         if self.simulated.get() { 1 } else { (self.lasts() / TURN_TICKS).clamp(1, MOST_ROUNDS) }
     }
 }
 
-/// Whether the task that runs has run for so long that it has to let others run. It stays over until the task is polled again.
+/// Whether the running task has run for so long that it must let others run. It stays over until the task is polled
+/// again.
 #[inline]
 pub fn turn_is_over() -> bool {
-    TURN.with(Turn::is_over)
+    TURN.with(TurnClock::is_over)
 }
 
-/// Ends the turn if it [is over](turn_is_over). A task that polls this beside other futures has to ask [`turn_is_over`]
-/// itself: this waits until the whole task has been polled again, once for each full turn that it has used.
+/// Ends the turn if it [is over](turn_is_over). A task that polls this beside other futures must call [`turn_is_over`]
+/// itself: this future waits until the whole task has been polled again, once for each full turn that it has used.
 #[inline]
 pub fn yield_if_due() -> YieldIfDue {
     YieldIfDue { waits: None }
@@ -131,7 +134,7 @@ pub struct YieldIfDue {
 
 #[derive(Clone, Copy, Debug)]
 struct Waits {
-    /// The turn in which this was polled last.
+    /// The turn in which this was last polled.
     number: u64,
     rounds: u64,
 }

@@ -1,9 +1,10 @@
-//! Says which core has not come back to its loop: a task that computes, loops or blocks keeps all connections of its core waiting.
+//! Reports a core that has not returned to its loop: a task that computes, loops or blocks delays all connections of
+//! its core.
 //!
-//! Each core stamps its [`Beat`] once a turn of its loop; a thread looks at the beats a few times a second.
-//! Owns: the beats, the thread. Does not: end or move anything; it tells the log.
+//! Each core updates its [`Beat`] once per turn of its loop; a thread checks the beats a few times a second. This file
+//! owns the beats and the thread; it ends and moves nothing, and only writes to the log.
 //!
-//! A look counts, not the clock: a process that was stopped, or a host that slept, is no stuck core.
+//! It counts checks, not time: a stopped process, or a host that slept, is no stuck core.
 
 use std::panic::Location;
 use std::ptr;
@@ -12,25 +13,25 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// From one look at the beats to the next.
+/// From one check of the beats to the next.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Looks at one and the same beat after which a core is reported: a second.
+/// A core is reported after this many checks of an unchanged beat: one second.
 const LOOKS_UNTIL_REPORT: u32 = 4;
-/// A core that stays away is reported again after twice as many looks, but no later than after these: a minute.
+/// A core that stays away is reported again after twice as many checks, but at the latest after this many: one minute.
 const LOOKS_BETWEEN_REPORTS: u32 = 240;
 
-/// What one core says of itself. Only the core writes.
+/// The state that one core publishes. Only the core writes.
 #[derive(Debug)]
 pub(super) struct Beat {
     /// Changes with each turn of the loop; odd while the core runs, even while it sleeps in the kernel.
     stamp: AtomicU64,
-    /// Where the task was spawned that was polled last; null before the first.
+    /// Where the last polled task was spawned; null before the first.
     task: AtomicPtr<Location<'static>>,
-    /// The thread, by its number in /proc.
+    /// The thread id, as in /proc.
     thread: AtomicI32,
 }
 
-/// What is known of a core that has not come back.
+/// The state of a core that has not returned.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) stamp: u64,
@@ -42,7 +43,7 @@ impl Beat {
         Beat { stamp: AtomicU64::new(0), task: AtomicPtr::new(ptr::null_mut()), thread: AtomicI32::new(0) }
     }
 
-    /// A beat for a core that starts. They live as long as the process, and are used again.
+    /// A beat for a new core. Beats live as long as the process, and are reused.
     pub(super) fn take() -> &'static Beat {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let beat = free.unwrap_or_else(|| Box::leak(Box::new(Beat::new())));
@@ -51,17 +52,17 @@ impl Beat {
         beat
     }
 
-    /// The core has ended, and nobody looks at its beat any more.
+    /// The core has ended, and nobody checks its beat any more.
     pub(super) fn give_back(&'static self) {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
     }
 
-    /// The core of this thread begins.
+    /// The core of this thread starts.
     pub(super) fn begin(&self) {
         self.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }
 
-    /// Another turn of the loop begins: the one store on the hot path.
+    /// Another turn of the loop begins: the only store on the hot path.
     pub(super) fn turn(&self) {
         self.stamp.store(self.stamp.load(Ordering::Relaxed).wrapping_add(2) | 1, Ordering::Relaxed);
     }
@@ -76,14 +77,14 @@ impl Beat {
         self.task.store(ptr::from_ref(spawned).cast_mut(), Ordering::Relaxed);
     }
 
-    pub(super) fn look(&self) -> Seen {
+    pub(super) fn observe(&self) -> Seen {
         let task = self.task.load(Ordering::Relaxed);
-        // SAFETY: null, or what `runs` was given: a reference that is valid for ever and shared.
+        // SAFETY: null, or the argument of `runs`: a shared reference that is valid forever.
         let task = unsafe { task.as_ref() };
         Seen { stamp: self.stamp.load(Ordering::Relaxed), task }
     }
 
-    /// What the kernel says the thread is doing: "running", or the number of a system call.
+    /// What the kernel reports about the thread: "running", or the number of a system call.
     fn doing(&self) -> String {
         let path = format!("/proc/self/task/{}/syscall", self.thread.load(Ordering::Relaxed));
         match std::fs::read_to_string(path) {
@@ -98,32 +99,32 @@ impl Beat {
 
 static FREE: Mutex<Vec<&'static Beat>> = Mutex::new(Vec::new());
 
-/// The beat of a thread on which no core of a set runs; nobody looks at it.
+/// The beat of a thread that belongs to no set of cores; nobody checks it.
 pub(super) static NO_CORE: Beat = Beat::new();
 
-/// What was seen of one core so far.
+/// The observations of one core.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     stamp: u64,
-    /// Looks in a row that found the same beat.
+    /// Checks in a row that found the same beat.
     looks: u32,
-    /// The number of looks at which it is reported next.
+    /// The number of checks at which it is reported next.
     report_at: u32,
 }
 
-/// What to say of a core.
+/// What to log about a core.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing.
     Fine,
-    /// It has not come back for so long.
+    /// It has not returned for this long.
     Away(Duration),
-    /// It had been reported, and came back after so long.
+    /// It had been reported, and returned after this long.
     Back(Duration),
 }
 
 impl Patience {
-    /// Judges by the next look.
+    /// Evaluates the next check.
     pub(super) fn judge(&mut self, stamp: u64) -> Verdict {
         let awake = stamp & 1 == 1;
         if awake && stamp == self.stamp {
@@ -141,7 +142,7 @@ impl Patience {
     }
 }
 
-/// The thread that looks. Dropping it ends the thread.
+/// The checking thread. Dropping it ends the thread.
 pub(super) struct Watchdog {
     stop: Option<mpsc::Sender<()>>,
     handle: Option<JoinHandle<()>>,
@@ -156,7 +157,7 @@ impl Watchdog {
                 cores.into_iter().map(|(name, beat)| (name, beat, Patience::default())).collect();
             while stopped.recv_timeout(LOOK_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
                 for (name, beat, patience) in &mut cores {
-                    let seen = beat.look();
+                    let seen = beat.observe();
                     tell(name, patience.judge(seen.stamp), seen.task, beat);
                 }
             }
@@ -169,7 +170,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.stop = None;
-        // It only looks and logs.
+        // The thread only checks and logs.
         let _ = self.handle.take().map(JoinHandle::join);
     }
 }
@@ -242,13 +243,13 @@ mod tests {
             released.recv().unwrap();
         });
         has_entered.recv().unwrap();
-        let seen = beat.look();
+        let seen = beat.observe();
         assert_eq!(seen.stamp & 1, 1, "awake");
-        assert_eq!(beat.look().stamp, seen.stamp, "and not in its loop");
+        assert_eq!(beat.observe().stamp, seen.stamp, "and not in its loop");
         let task = seen.task.unwrap();
         assert_eq!((task.file(), task.line()), (file!(), line));
         release.send(()).unwrap();
-        while beat.look().stamp == seen.stamp {
+        while beat.observe().stamp == seen.stamp {
             std::thread::yield_now();
         }
     }

@@ -1,7 +1,7 @@
-//! Where the sockets of shared memory peers live: a directory that only this user can enter.
+//! The directory for the sockets of shared memory peers, which only this user can enter.
 //!
-//! Spec: XDG Base Directory Specification (`XDG_RUNTIME_DIR`: owned by the user, mode 0700).
-//! Does not: remove the directory; it is shared by every Weft process of the user.
+//! It follows the XDG Base Directory Specification (`XDG_RUNTIME_DIR`: owned by the user, mode 0700). The directory is
+//! never removed, because every Weft process of the user shares it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// `$XDG_RUNTIME_DIR/weft`, or `/tmp/weft-<uid>` where that variable names no directory. Both ends of a connection
-/// must see the same environment to meet. Not created: see [`secure_dir`].
+/// `$XDG_RUNTIME_DIR/weft`, or `/tmp/weft-<uid>` if that variable names no directory. Both ends of a connection must
+/// have the same environment to meet. The directory is not created: see [`secure_dir`].
 pub fn runtime_dir() -> PathBuf {
     choose(std::env::var_os("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
 }
@@ -25,8 +25,8 @@ pub(super) fn choose(xdg: Option<OsString>, uid: u32) -> PathBuf {
     }
 }
 
-/// Creates `path` (mode 0700) where it is missing and opens it, refusing a symbolic link, a foreign owner and a
-/// mode that lets others in: `/tmp` is everybody's, and whoever owns the directory decides who answers in it.
+/// Creates `path` (mode 0700) if missing and opens it; refuses a symbolic link, a foreign owner and a mode that admits
+/// others: everybody can write to `/tmp`, and the owner of the directory controls who answers in it.
 pub fn secure_dir(path: &Path) -> io::Result<OwnedFd> {
     let refused = |why: &str| {
         let text = format!("{} {why}; remove it or set XDG_RUNTIME_DIR", path.display());

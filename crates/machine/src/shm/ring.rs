@@ -1,24 +1,24 @@
 //! A queue of fixed-size slots from one process to another (single producer, single consumer).
 //!
-//! What: each slot carries its own stamp, so news and data arrive in the same cache line and a consumer that polls
-//! touches nothing else. `taken` goes the other way and is read only when the producer believes the ring to be full.
+//! Each slot carries its own stamp, so stamp and data arrive in the same cache line, and a polling consumer touches
+//! nothing else. `taken` goes the other way and is read only when the producer considers the ring full.
 //!
 //! ```text
 //! slot (N+1 words):  stamp | word 1 | ... | word N        stamp = position + 1, so 0 is "never written"
 //! ```
 //!
-//! Owns: its positions, privately: none is ever read back from shared memory, so a peer that scribbles can
-//! spoil what the slots say but cannot move an index. Does not: wake anybody, or validate what it hands out.
+//! Each end keeps its position privately and never reads it back from shared memory, so a peer that scribbles can
+//! corrupt the content of slots but cannot move an index. The ring neither wakes anybody nor validates its content.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Word, Words};
 
-/// The ring has no free slot (or its consumer's `taken` makes no sense, which ends the same way).
+/// The ring has no free slot (or its consumer's `taken` is invalid, which has the same result).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The writing end; `N` words a slot.
+/// The writing end, with `N` words per slot.
 pub struct Producer<const N: usize> {
     slots: Slots<N>,
     taken: Word,
@@ -28,7 +28,7 @@ pub struct Producer<const N: usize> {
     seen_taken: u64,
 }
 
-/// The reading end; `N` words a slot.
+/// The reading end, with `N` words per slot.
 pub struct Consumer<const N: usize> {
     slots: Slots<N>,
     taken: Word,
@@ -36,7 +36,7 @@ pub struct Consumer<const N: usize> {
     position: u64,
 }
 
-/// The slots of a ring; a power of two of them.
+/// The slots of a ring; their number is a power of two.
 struct Slots<const N: usize> {
     words: Words,
     capacity: u64,
@@ -52,7 +52,7 @@ impl<const N: usize> Slots<N> {
         Slots { words, capacity: slots as u64 }
     }
 
-    /// Where a position lies: the stamp and the words of its slot. Never `None`: the index is below the capacity.
+    /// The stamp and the words of the slot for a position. Never `None`, because the index is below the capacity.
     #[inline]
     fn at(&self, position: u64) -> Option<(&AtomicU64, &[AtomicU64; N])> {
         let slot = (position & self.capacity.wrapping_sub(1)) as usize;
@@ -62,7 +62,7 @@ impl<const N: usize> Slots<N> {
 }
 
 impl<const N: usize> Producer<N> {
-    /// Over zeroed `slots` (a power of two of them) and the first word of `taken`.
+    /// Uses zeroed `slots` (a power of two of them) and the first word of `taken`.
     pub fn new(slots: Words, taken: Words) -> Producer<N> {
         Producer { slots: Slots::new(slots), taken: taken.word(0), position: 0, seen_taken: 0 }
     }
@@ -71,7 +71,7 @@ impl<const N: usize> Producer<N> {
     pub fn push(&mut self, words: [u64; N]) -> Result<(), Full> {
         if self.position.wrapping_sub(self.seen_taken) == self.slots.capacity {
             let taken = self.taken.load(Ordering::Acquire);
-            // Only positions that the consumer can have reached count.
+            // Only positions that the consumer can have reached are valid.
             if self.position.checked_sub(taken).is_none_or(|waiting| waiting >= self.slots.capacity) {
                 return Err(Full);
             }
@@ -88,7 +88,7 @@ impl<const N: usize> Producer<N> {
 }
 
 impl<const N: usize> Consumer<N> {
-    /// Over the same words as the producer's.
+    /// Uses the same words as the producer.
     pub fn new(slots: Words, taken: Words) -> Consumer<N> {
         Consumer { slots: Slots::new(slots), taken: taken.word(0), position: 0 }
     }

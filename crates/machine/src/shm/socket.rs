@@ -1,8 +1,8 @@
-//! The socket between two processes of one host: set-up messages, passed descriptors, and the news that a peer died.
+//! The socket between two processes of one host: carries set-up messages and descriptors, and reveals the peer's death.
 //!
-//! Spec: unix(7): SOCK_SEQPACKET keeps message boundaries, SCM_RIGHTS passes descriptors, SO_PEERCRED names the peer's
-//! user. Owns: the sockets and the listener's path.
-//! Does not: frame, or carry payload.
+//! It relies on unix(7): SOCK_SEQPACKET keeps message boundaries, SCM_RIGHTS passes descriptors, SO_PEERCRED identifies
+//! the peer's user. This file owns the sockets and the listener's path. Messages are not framed, and payload goes
+//! elsewhere.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -34,11 +34,11 @@ pub struct Socket(OwnedFd);
 pub struct Received {
     /// Its length; 0 is the end of the connection.
     pub len: usize,
-    /// What came with it.
+    /// The descriptors passed with it.
     pub fds: Vec<OwnedFd>,
 }
 
-/// Refuses a peer of another user. Root is no exception: shared memory means sharing a fate.
+/// Refuses a peer of another user. Root is no exception, because either side can damage the other's data.
 pub fn check_same_user(peer_uid: u32, own_uid: u32) -> io::Result<()> {
     if peer_uid == own_uid {
         return Ok(());
@@ -53,7 +53,7 @@ fn new_socket() -> io::Result<OwnedFd> {
 }
 
 impl Socket {
-    /// Connects to the listener at `path` and checks that it is of the same user. Never waits: `WouldBlock` means
+    /// Connects to the listener at `path` and checks that it belongs to the same user. Never waits: `WouldBlock` means
     /// that the listener's backlog is full.
     pub fn connect(path: &Path) -> io::Result<Socket> {
         let fd = new_socket()?;
@@ -68,7 +68,7 @@ impl Socket {
         Ok((Socket(a), Socket(b)))
     }
 
-    /// Takes over another descriptor of a connected socket.
+    /// Takes over a duplicate descriptor of a connected socket.
     pub fn from_connected(fd: OwnedFd) -> Socket {
         Socket(fd)
     }
@@ -126,14 +126,14 @@ impl Socket {
         if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "message longer than any of this protocol",
+                "message longer than this protocol allows",
             ));
         }
         Ok(Received { len: message.bytes, fds })
     }
 
     /// Whether the peer closed its end or died. The kernel closes a dying process's descriptors only after its last
-    /// thread has stopped running user code, so a peer that has hung up touches shared memory no more.
+    /// thread has stopped running user code, so a peer that has hung up no longer accesses shared memory.
     pub fn hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -150,7 +150,7 @@ impl AsFd for Socket {
     }
 }
 
-/// A listening socket at a path; the path goes when the listener does.
+/// A listening socket at a path, which is removed with the listener.
 #[derive(Debug)]
 pub struct PathListener {
     fd: OwnedFd,
@@ -175,7 +175,7 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Unlocking a lock that is held cannot fail.
+        // Releasing a held lock cannot fail.
         let _ = rustix::fs::flock(self.0, FlockOperation::Unlock);
     }
 }
@@ -185,8 +185,8 @@ fn is_socket(path: &Path) -> bool {
 }
 
 impl PathListener {
-    /// Listens at `name` in `dir`, a directory of this user (see [`secure_dir`]). A socket there that nobody
-    /// listens on any more, left by a process that was killed, is replaced; a live one is `AddrInUse`.
+    /// Listens at `name` in `dir`, a directory of this user (see [`secure_dir`]). A stale socket without a listener,
+    /// left by a killed process, is replaced; a live one is `AddrInUse`.
     pub fn bind(dir: &Path, name: &str) -> io::Result<PathListener> {
         let path = dir.join(name);
         let address = SocketAddrUnix::new(&path)?;
@@ -196,7 +196,7 @@ impl PathListener {
         match rustix::net::connect(new_socket()?, &address) {
             Err(Errno::NOENT) => {}
             Err(Errno::CONNREFUSED) if is_socket(&path) => rustix::fs::unlink(&path)?,
-            // Connected, a full backlog, or not a socket at all: not ours to remove.
+            // Connected, a full backlog, or not a socket at all: we must not remove it.
             _ => return Err(io::ErrorKind::AddrInUse.into()),
         }
         rustix::net::bind(&fd, &address)?;
@@ -205,7 +205,7 @@ impl PathListener {
         Ok(PathListener { fd, path, dir })
     }
 
-    /// Where it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -225,8 +225,8 @@ impl AsFd for PathListener {
 
 impl Drop for PathListener {
     fn drop(&mut self) {
-        // Under the lock, and before the descriptor closes: while it is open nobody takes the path over, so what is
-        // removed here is our own socket.
+        // Under the lock, and before the descriptor closes: while it is open nobody takes over the path, so the socket
+        // removed here is our own.
         let _locked = Locked::new(&self.dir);
         if let Err(e) = rustix::fs::unlink(&self.path) {
             tracing::warn!("cannot remove {}: {e}", self.path.display());

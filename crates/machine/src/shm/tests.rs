@@ -31,7 +31,7 @@ impl Drop for Dir {
 
 const CAPACITY: usize = 4;
 
-/// A ring and the words under it.
+/// A ring and its underlying words.
 fn ring() -> (Words, Words, Producer<2>, Consumer<2>) {
     let words = Words::create("test", CAPACITY * 3 + 1).unwrap();
     let (slots, taken) = (words.part(0..CAPACITY * 3), words.part(CAPACITY * 3..CAPACITY * 3 + 1));
@@ -93,7 +93,7 @@ fn hostile_stamps_yield_at_most_the_slot_that_is_next() {
     }
     slots[0].store(0, Ordering::Relaxed);
     producer.push([7, 8]).unwrap();
-    // A stale stamp of this lap is no news in the next one.
+    // A stale stamp of this lap is not news in the next one.
     assert_eq!(consumer.pop(), Some([7, 8]));
     for _ in 0..CAPACITY {
         assert_eq!(consumer.pop(), None);
@@ -189,7 +189,7 @@ fn nothing_that_could_block_its_ringer_is_adopted() {
     }
 }
 
-/// The peer has the same description of what we ring: it makes that blocking and fills it up.
+/// The peer shares the file description of the bell that we ring: it makes the description blocking and fills it up.
 #[test]
 fn a_peer_cannot_make_ringing_wait() {
     let (bell, passed) = Doorbell::new().unwrap();
@@ -208,11 +208,11 @@ fn a_peer_cannot_make_ringing_wait() {
         done.send(ringer).unwrap();
     });
     let ringer = rung.recv_timeout(std::time::Duration::from_secs(20)).expect("ringing waits for the peer");
-    // Nor does silencing: what it filled is taken out a piece at a time.
+    // Nor does silencing wait: the ring bytes are taken out a piece at a time.
     assert!(bell.silence().unwrap());
     while bell.silence().unwrap() {}
     assert!(!bell.silence().unwrap());
-    // A bell that nobody can ring says so.
+    // A bell that nobody can ring reports so.
     drop((passed, ringer));
     assert_eq!(bell.silence().unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
@@ -281,7 +281,7 @@ fn listeners_replace_dead_sockets_and_respect_live_ones() {
     assert_eq!(listener.try_accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     let again = PathListener::bind(&dir.0, "x.sock").unwrap_err();
     assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
-    // The second attempt has touched the listener by connecting; take that away.
+    // The second attempt has connected to the listener; take that connection away.
     drop(listener.try_accept().unwrap());
     let client = Socket::connect(&dir.0.join("x.sock")).unwrap();
     let server = listener.try_accept().unwrap();
@@ -292,7 +292,7 @@ fn listeners_replace_dead_sockets_and_respect_live_ones() {
     drop(listener);
     assert!(!path.exists());
 
-    // What a killed process leaves behind: a socket that nobody listens on.
+    // The remains of a killed process: a socket without a listener.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     drop(PathListener::bind(&dir.0, "x.sock").unwrap());

@@ -1,7 +1,6 @@
-//! A control segment: shared memory seen as 64-bit atomics, the only shape that is sound while a peer writes it.
+//! A control segment: shared memory accessed as 64-bit atomics, the only sound form while a peer writes it.
 //!
-//! Spec: memfd_create(2), F_ADD_SEALS in fcntl(2).
-//! Owns: the mapping. Does not: give meaning to a word.
+//! See memfd_create(2), and F_ADD_SEALS in fcntl(2). It owns the mapping. The words have no meaning here.
 
 use std::io;
 use std::ops::{Deref, Range};
@@ -16,7 +15,7 @@ use crate::buf::{Mapping, memfd};
 
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 
-/// Words of shared memory. Cloning and slicing share the mapping.
+/// Words of shared memory. Clones and parts share the mapping.
 #[derive(Clone)]
 pub struct Words {
     mapping: Arc<Mapping>,
@@ -36,7 +35,7 @@ impl Words {
         Ok(Words::over(Mapping::new(memfd(name, bytes)?, bytes)?))
     }
 
-    /// Every whole word of `mapping` (a page-aligned address, so aligned for any atomic).
+    /// All whole words of `mapping` (a page-aligned address, so aligned for any atomic).
     pub fn over(mapping: Mapping) -> Words {
         let len = mapping.len() / WORD_BYTES;
         Words { first: mapping.base().cast(), mapping: Arc::new(mapping), len }
@@ -45,7 +44,7 @@ impl Words {
     /// A part of these words.
     ///
     /// # Panics
-    /// When `range` is not inside: layouts are constants, never taken from a peer.
+    /// If `range` is not inside: layouts are constants, never taken from a peer.
     pub fn part(&self, range: Range<usize>) -> Words {
         let words = self.get(range.clone()).expect("a part of the layout");
         let first = NonNull::from(words).cast();
@@ -55,13 +54,13 @@ impl Words {
     /// The word at `at`.
     ///
     /// # Panics
-    /// When it is not inside: layouts are constants, never taken from a peer.
+    /// If it is not inside: layouts are constants, never taken from a peer.
     pub fn word(&self, at: usize) -> Word {
         let word = self.get(at).expect("a word of the layout");
         Word { word: NonNull::from(word), _mapping: self.mapping.clone() }
     }
 
-    /// The descriptor of the whole segment, to be passed to a peer.
+    /// The descriptor of the whole segment, for passing to a peer.
     pub fn segment_fd(&self) -> BorrowedFd<'_> {
         self.mapping.as_fd()
     }
@@ -76,7 +75,7 @@ impl Deref for Words {
     }
 }
 
-/// One word of shared memory, for a place of the layout that is used alone. Cloning shares the mapping.
+/// One word of shared memory, for a field of the layout that is used alone. Clones share the mapping.
 #[derive(Clone)]
 pub struct Word {
     word: NonNull<AtomicU64>,
@@ -96,12 +95,12 @@ impl Deref for Word {
     }
 }
 
-/// Maps a descriptor that a peer passed, after checking what the peer could otherwise use against us: its size must
-/// be sealed (a file that shrinks under a mapping raises SIGBUS) and between `min` and `max` bytes.
+/// Maps a descriptor passed by a peer, after checking everything that the peer could otherwise use against us: its size
+/// must be sealed (a file that shrinks under a mapping raises SIGBUS) and between `min` and `max` bytes.
 pub fn adopt(fd: OwnedFd, min: usize, max: usize) -> io::Result<Mapping> {
     let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     let Ok(seals) = rustix::fs::fcntl_get_seals(&fd) else {
-        return refused("the peer passed something else than a memfd");
+        return refused("the peer passed a descriptor that is not a memfd");
     };
     if !seals.contains(SealFlags::SHRINK) {
         return refused("the peer passed a memfd that may still shrink");

@@ -1,8 +1,8 @@
 //! The simulated core: tasks, timers and virtual time, driven by one seed.
 //!
-//! Of the tasks that can run, the seed picks the next, so each seed is another interleaving. When none can run, time
-//! jumps to the next timer; when there is no timer either, every task waits for ever, and the run panics and names them.
-//! Owns: the tasks and the clock of a world. Does not: model sockets (see `net`).
+//! The seed picks the next of the runnable tasks, so each seed is another interleaving. If none is runnable, time jumps
+//! to the next timer; without a timer every task waits forever, and the run panics and lists them. It owns the tasks
+//! and the clock of a world; `net` models the sockets.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use super::trace::{Event, Trace};
 use crate::clock::Time;
 use crate::rt::turn;
 
-/// Polls without time moving after which a run is called a livelock.
+/// Polls without progress of time after which a run counts as a livelock.
 const POLLS_PER_INSTANT: u64 = 5_000_000;
 
-/// The id under which the future given to `run` is queued.
+/// The id of the main future, which is passed to `run`.
 const MAIN: u64 = 0;
 
 type Future0 = Pin<Box<dyn Future<Output = ()>>>;
@@ -36,7 +36,7 @@ struct Slot {
     cancelled: bool,
 }
 
-/// Who is to run next; shared with wakers, which must be `Send`.
+/// The runnable tasks; shared with wakers, which must be `Send`.
 #[derive(Default)]
 struct Ready(Mutex<Vec<u64>>);
 
@@ -64,7 +64,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// What happens at a point in time.
+/// An event at a point in time.
 enum Alarm {
     Wake(Waker),
     /// Something reaches the reading end of a pipe.
@@ -81,7 +81,7 @@ pub(crate) struct World {
     ready: Arc<Ready>,
     alarms: RefCell<BTreeMap<(Time, u64), Alarm>>,
     next_alarm: Cell<u64>,
-    /// A turn is over at every second look.
+    /// A turn is over at every second check.
     pub(super) short_turns: Cell<bool>,
     pub(super) rng: RefCell<Rng>,
     pub(super) trace: RefCell<Trace>,
@@ -90,7 +90,7 @@ pub(crate) struct World {
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
-    // Asked on every `rt::now`: cheaper than looking into the RefCell.
+    // Checked on every `rt::now`: cheaper than a look into the RefCell.
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn current() -> Option<Rc<World>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// Makes a world the current one; on drop it is no longer, and a panicking run tells how to repeat it.
+/// Makes a world the current one until dropped; a panicking run prints how to repeat it.
 struct Entered(Rc<World>);
 
 impl Entered {
@@ -202,7 +202,7 @@ impl World {
             return None;
         }
         let next = self.rng.borrow_mut().below(ready.len());
-        // Not swap_remove: the order of the rest stays what it was, which makes traces of like runs alike.
+        // Not swap_remove: the others keep their order, so similar runs have similar traces.
         Some(ready.remove(next))
     }
 
@@ -211,10 +211,10 @@ impl World {
             let future = slot.future.take()?;
             Some((future, slot.waker.clone(), slot.cancelled))
         });
-        // None: a late wake of a task that has ended.
+        // `None`: a late wake of a task that has ended.
         let Some((mut future, waker, cancelled)) = taken else { return };
         self.record(Event::Poll(id));
-        // A cancelled future ends here, as on a real core: in its own turn, not inside whoever cancelled it.
+        // A cancelled future ends here, as on a real core: in its own turn, not inside the task that cancelled it.
         if cancelled || future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
             drop(future);
             self.tasks.borrow_mut().remove(&id);
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Drops all tasks, those too that are spawned by the drops, and all that is in flight.
+    /// Drops all tasks, including those spawned by the drops, and everything in flight.
     fn clear(&self) {
         loop {
             let Some((_, slot)) = self.tasks.borrow_mut().pop_first() else { break };
@@ -309,7 +309,7 @@ impl World {
         self.ready.lock().clear();
         let alarms = std::mem::take(&mut *self.alarms.borrow_mut());
         drop(alarms);
-        // Sockets that waited for an accept look at the network when they go: drop them outside the borrow.
+        // Sockets that wait for an accept access the network when they are dropped, so drop them outside the borrow.
         let contents = self.net.borrow_mut().take_contents();
         drop(contents);
     }

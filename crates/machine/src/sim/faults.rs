@@ -1,6 +1,6 @@
-//! What a simulated network does to its connections.
+//! Faults of a simulated network and its connections.
 //!
-//! Owns: the parameters. Does not: apply them (see `net`).
+//! `net` applies the parameters.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum CutHow {
     Reset,
     /// The reader sees the end of the stream as after an orderly close; the sender gets EPIPE.
     Close,
-    /// Nothing arrives any more, either way, and nobody is told.
+    /// Nothing arrives any more, in either direction, and neither end is told.
     Silent,
 }
 
@@ -30,7 +30,7 @@ pub enum CutHow {
 pub struct Cut {
     /// Which connection, counted from 0 in the order in which they are made in the world.
     pub connection: u64,
-    /// Whose bytes are counted.
+    /// The side whose bytes are counted.
     pub side: Side,
     /// How many bytes still arrive.
     pub at_byte: u64,
@@ -67,7 +67,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// A nasty but working network: jitter, splits everywhere and small buffers.
+    /// A bad but working network: jitter, splits everywhere and small buffers.
     pub fn rough() -> Faults {
         Faults {
             latency: Duration::from_micros(1)..=Duration::from_millis(2),

@@ -1,9 +1,9 @@
-//! What a story logs, for tests of what users are told.
+//! Captures the log of a story, for tests of messages to users.
 //!
-//! Owns: the lines of the story that a thread tells. Does not: print them.
+//! It owns the lines of the story that runs on a thread, and does not print them.
 //!
-//! One subscriber serves all threads: whether an event is of interest to anybody is remembered where it is logged, and decided by whichever
-//! thread comes there first.
+//! One subscriber serves all threads: each logging site caches whether anybody is interested in its events, as decided
+//! by the first thread that gets there.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -58,10 +58,10 @@ impl Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Tells a story in simulation; its outcome, and the messages that were logged meanwhile, with the simulated time of each.
+/// Runs a story in simulation; returns its outcome, and the messages logged meanwhile, with the simulated time of each.
 ///
 /// # Panics
-/// When the process has a subscriber of its own.
+/// If the process has another subscriber.
 pub fn logged<F: Future>(seed: u64, story: F) -> (F::Output, Vec<(Time, String)>) {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| tracing::subscriber::set_global_default(Lines).expect("there is no other"));

@@ -1,9 +1,9 @@
-//! The simulated twin of the machine: virtual time, simulated sockets and one seed that decides everything.
+//! The simulated counterpart of the machine: virtual time, simulated sockets, and one seed that decides everything.
 //!
 //! `Sim::new(seed).run(async { ... })` runs the same code that runs on real cores: [`crate::rt`] and [`crate::net`]
-//! look whether a simulation runs on this thread. Equal seeds give equal runs, as long as the code under test takes
-//! no randomness from elsewhere (the order of a `HashMap`, the unbiased `select!`).
-//! Owns: the world of each run. Does not: simulate files (they are real) or threads (`blocking` runs inline).
+//! check whether a simulation runs on this thread. Equal seeds give equal runs, as long as the code under test takes no
+//! randomness from elsewhere (the order of a `HashMap`, the unbiased `select!`). It owns the world of each run. Files
+//! are not simulated (they are real), nor are threads (`blocking` runs inline).
 
 mod executor;
 mod faults;
@@ -26,10 +26,10 @@ pub use script::Script;
 
 use executor::World;
 
-/// Virtual time after which a run that has not ended is taken for one that never will.
+/// Virtual time after which a run counts as one that never ends.
 pub const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
-/// A simulated world, and the seed that it unfolds from.
+/// A simulated world, and its seed.
 pub struct Sim(Rc<World>);
 
 impl Sim {
@@ -50,36 +50,36 @@ impl Sim {
         self
     }
 
-    /// With tasks that yield wherever they would after a long turn (see [`crate::rt::yield_if_due`]): every second look at the clock
-    /// of one poll finds its turn over.
+    /// With tasks that yield wherever they would after a long turn (see [`crate::rt::yield_if_due`]): every second
+    /// check of the clock in a poll finds the turn over.
     pub fn short_turns(self) -> Sim {
         self.0.short_turns.set(true);
         self
     }
 
-    /// Runs `future` under virtual time until it ends, then drops the tasks it left behind. A further run goes on
-    /// where time stands.
+    /// Runs `future` under virtual time until it ends, then drops the tasks left over. Another run continues at the
+    /// current time.
     ///
     /// # Panics
-    /// When every task waits and no timer is set (a deadlock; the message names where they were spawned), when time
-    /// stands still for millions of polls, or passes the limit, and with any panic of a task. The seed is printed.
+    /// If every task waits and no timer is set (a deadlock; the message lists where they were spawned), if time stands
+    /// still for millions of polls, or passes the limit, and with any panic of a task. The seed is printed.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.0.run(future)
     }
 
-    /// Bytes that `side` of a connection has sent so far, counted from 0 in the order in which connections were made; those
-    /// behind a cut are not.
+    /// Bytes that `side` of a connection has sent so far; connections are numbered from 0 in the order in which they
+    /// were made. Bytes after a cut do not count.
     pub fn bytes_sent(&self, connection: u64, side: Side) -> u64 {
         self.0.net.borrow().sent(connection, side)
     }
 
-    /// A hash over all that has happened so far, and how many events that was: equal for equal seeds.
+    /// A hash of all events so far, and their number: equal for equal seeds.
     pub fn digest(&self) -> (u64, u64) {
         self.0.trace.borrow().digest()
     }
 }
 
-/// Changes the network of the running simulation: new connections and new bytes are subject to `faults`.
+/// Changes the network of the running simulation: `faults` applies to new connections and new bytes.
 ///
 /// # Panics
 /// Outside [`Sim::run`].
@@ -97,7 +97,8 @@ pub fn cut_all(how: CutHow) {
     net::cut_all(&world, how);
 }
 
-/// Runs `story` with [short turns](Sim::short_turns), and counts the turns that another task of its core has meanwhile.
+/// Runs `story` with [short turns](Sim::short_turns), and counts the turns that another task of its core gets
+/// meanwhile.
 pub fn turns_of_others<F: Future>(story: F) -> usize {
     let turns = Rc::new(Cell::new(0));
     let counted = turns.clone();

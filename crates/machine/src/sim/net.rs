@@ -1,7 +1,7 @@
 //! Simulated TCP: listeners by address, connections as two pipes.
 //!
-//! Owns: the bytes in flight. Does not: simulate packets; a pipe delivers a stream in order, late, in pieces, and at
-//! times not at all (see [`super::Faults`]).
+//! It owns the bytes in flight. Packets are not simulated; a pipe delivers a stream in order, late, in pieces, and
+//! sometimes not at all (see [`super::Faults`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ use crate::clock::Time;
 
 /// Connections that wait for an accept; more are refused.
 const BACKLOG: usize = 128;
-/// The first port that is picked for whoever asks for any.
+/// The first port given to a caller that asks for any port.
 const FIRST_FREE_PORT: u16 = 49152;
 
 /// The network of a world.
@@ -26,7 +26,7 @@ const FIRST_FREE_PORT: u16 = 49152;
 pub(crate) struct Network {
     pub(super) faults: Faults,
     listeners: BTreeMap<SocketAddr, Arc<Mutex<Backlog>>>,
-    /// Both pipes of every connection, for cuts; ended ones are swept out when a connection is made.
+    /// Both pipes of every connection, for cuts; ended ones are removed when a connection is made.
     connections: Vec<[std::sync::Weak<Mutex<Pipe>>; 2]>,
     made: u64,
     /// Bytes that went into each pipe, by its number.
@@ -35,7 +35,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Takes out all that holds memory or sockets; the rules and the numbering stay.
+    /// Takes out everything that holds memory or sockets; the rules and the numbering stay.
     pub(super) fn take_contents(&mut self) -> Network {
         Network {
             listeners: std::mem::take(&mut self.listeners),
@@ -89,7 +89,7 @@ struct Pipe {
     capacity: usize,
     /// Pieces in order, each with the time at which it reaches the reader.
     pieces: VecDeque<(Time, VecDeque<u8>)>,
-    /// Bytes in `pieces`, plus those lost on a silent line: what fills the socket buffers.
+    /// Bytes in `pieces`, plus those lost on a silent line: these fill the socket buffers.
     held: usize,
     sent: u64,
     last_arrival: Time,
@@ -97,9 +97,9 @@ struct Pipe {
     end: Option<Time>,
     /// When a reset reaches the reader.
     reset: Option<Time>,
-    /// What a sender gets from this time on.
+    /// The error for a sender from this time on.
     send_error: Option<(Time, io::ErrorKind)>,
-    /// The reader wants no more: bytes are lost, and the sender is told.
+    /// The reader is gone: bytes are lost, and the sender gets an error.
     deaf: bool,
     /// Nothing arrives any more.
     silent: bool,
@@ -143,7 +143,7 @@ impl Pipe {
         }
     }
 
-    /// When something of `len` bytes that is sent now reaches the reader.
+    /// When `len` bytes sent now reach the reader.
     fn arrival(&mut self, world: &World, len: usize) -> Time {
         let net = world.net.borrow();
         let (low, high) = (nanos(*net.faults.latency.start()), nanos(*net.faults.latency.end()));
@@ -162,7 +162,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Ends a direction after what was sent so far; `how` it ends decides what both of its ends see.
+/// Ends a direction after the bytes sent so far; `how` decides what both ends see.
 fn break_pipe(world: &World, shared: &Arc<Mutex<Pipe>>, how: CutHow) {
     let mut pipe = lock(shared);
     let at = pipe.arrival(world, 0);
@@ -310,12 +310,12 @@ impl Stream {
         let taken = fraction(&world, offered.min(free));
         world.record(Event::Send(pipe.id, taken));
         if pipe.deaf && !pipe.silent {
-            // The reader is gone: its answer is a reset, which takes a while to come back.
+            // The reader is gone: its answer is a reset, which takes a while to arrive.
             let at = pipe.arrival(&world, 0);
             pipe.send_error.get_or_insert((at, io::ErrorKind::ConnectionReset));
             return Ok(taken);
         }
-        // A planned cut lets only so many bytes through.
+        // A planned cut lets only this many bytes through.
         let cut = pipe.cut.filter(|(at_byte, _)| pipe.sent + taken as u64 >= *at_byte);
         let arriving = match cut {
             _ if pipe.silent => 0,
@@ -364,7 +364,7 @@ impl Stream {
         }
         wake(&mut pipe.writer);
         if pipe.silent {
-            // The peer never learns of it.
+            // The peer is never told.
             pipe.end = Some(Time::from_nanos(u64::MAX));
             return;
         }
@@ -388,7 +388,7 @@ impl Drop for Stream {
         let unread = {
             let mut pipe = lock(&self.rx);
             pipe.deaf = true;
-            // Whatever is still under way has nobody to fill a buffer for.
+            // Bytes still in transit have no reader, so they fill no buffer.
             let unread = !pipe.pieces.is_empty();
             pipe.pieces.clear();
             if !pipe.silent {
@@ -399,8 +399,8 @@ impl Drop for Stream {
         };
         let silent = lock(&self.tx).silent;
         if unread && !silent {
-            // As TCP does: closing with bytes unread is a reset (RFC 1122 4.2.2.13), seen by the peer's reader behind
-            // the bytes sent before and by its writer when it arrives.
+            // As in TCP, closing with unread bytes is a reset (RFC 1122 4.2.2.13), which the peer's reader sees after
+            // the bytes sent before, and its writer when it arrives.
             let mut pipe = lock(&self.tx);
             let at = pipe.arrival(&world, 0);
             pipe.reset.get_or_insert(at);

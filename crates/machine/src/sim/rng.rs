@@ -1,6 +1,6 @@
-//! The simulator's randomness: small, fast, the same on every machine, and nothing like secure.
+//! The simulator's random numbers: small, fast, the same on every machine, and not secure.
 //!
-//! Owns: 32 bytes of state. Does not: serve anything that must not be guessed.
+//! Nothing that must not be guessed may use them.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The generator that `seed` stands for.
+    /// The generator for `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut state = seed;
         Rng(std::array::from_fn(|_| {
@@ -35,18 +35,18 @@ impl Rng {
         out
     }
 
-    /// A number of `range`; its start when the range is empty.
+    /// A number in `range`; its start if the range is empty.
     pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (low, high) = range.into_inner();
         match high.checked_sub(low).and_then(|width| width.checked_add(1)) {
-            // The bias of the remainder is of no concern to a simulation.
+            // The bias of the remainder does not matter in a simulation.
             Some(width) => low + self.bits() % width,
             None if high > low => self.bits(),
             None => low,
         }
     }
 
-    /// A number below `n`; 0 when `n` is 0.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         self.within(0..=(n as u64).saturating_sub(1)) as usize
     }
@@ -56,7 +56,7 @@ impl Rng {
         self.bits().is_multiple_of(n.max(1))
     }
 
-    /// Fills `bytes` with random ones.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.bits().to_le_bytes()[..chunk.len()]);

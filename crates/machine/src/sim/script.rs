@@ -1,14 +1,14 @@
-//! Decisions that are read from bytes: what a fuzzer, or a seed, makes a world do.
+//! Decisions read from bytes: how a fuzzer, or a seed, drives a world.
 //!
-//! An end of the bytes reads as zeros. So every input means something, and a small change of it is a small change of what
-//! happens. Does not: decide how many decisions there are; whoever asks stops when it is over.
+//! After the end, the bytes read as zeros. So every input is valid, and a small change of the input changes the run a
+//! little. The reader must stop when the script is over.
 
 /// Decisions, read from bytes.
 #[derive(Debug)]
 pub struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
-    /// What these bytes decide.
+    /// A script from these bytes.
     pub fn new(bytes: &'a [u8]) -> Script<'a> {
         Script(bytes)
     }
@@ -33,7 +33,7 @@ impl<'a> Script<'a> {
         self.byte().is_multiple_of(n)
     }
 
-    /// True for one byte in `n`, 0 not among them: what an end of the script does not do.
+    /// True for one byte in `n`, 0 not among them: never after the end of the script.
     pub fn rarely(&mut self, n: u8) -> bool {
         self.byte() % n == n - 1
     }
@@ -57,12 +57,12 @@ impl<'a> Script<'a> {
         drawn % n
     }
 
-    /// One of these, of which there is one at least.
+    /// One of these; there must be at least one.
     pub fn one_of<'t, T>(&mut self, of: &'t [T]) -> &'t T {
         &of[self.below(of.len())]
     }
 
-    /// A number that means something at the edges of most ranges: small, a power of two or near it, or any.
+    /// A number near the edges of most ranges: small, a power of two or near it, or any.
     pub fn edge(&mut self) -> u64 {
         match self.byte() % 16 {
             0..=3 => 0,
@@ -77,14 +77,14 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// The next bytes, as many as there are up to `n`.
+    /// The next bytes, at most `n`.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         bytes
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

@@ -123,7 +123,7 @@ fn dropped_tasks_end_and_detached_ones_run_on() {
     });
 }
 
-/// A world with some of everything, whose outcome depends on the interleaving.
+/// A world with a bit of everything, whose outcome depends on the interleaving.
 fn busy_world(seed: u64) -> (Vec<u64>, (u64, u64)) {
     let sim = Sim::new(seed).faults(Faults::rough());
     let order = sim.run(async {

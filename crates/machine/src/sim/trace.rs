@@ -1,6 +1,6 @@
-//! What happened in a run, as a digest that two runs of one seed must share.
+//! A digest of the events of a run, which two runs of one seed must share.
 //!
-//! Owns: a rolling hash. Does not: keep the events (a failing seed can be run again).
+//! The events are not kept (a failing seed can be run again).
 
 use crate::clock::Time;
 

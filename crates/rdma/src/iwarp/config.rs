@@ -1,7 +1,7 @@
-//! What an iWARP provider is told at its making.
+//! The settings of an iWARP provider, fixed when it is made.
 //!
-//! Spec: RFC 5044 4.4 (CRC), 4.5 (FPDU size), 7.1.2 (time-outs); RFC 6581 9 (IRD, ORD, peer-to-peer).
-//! Does not: change after the provider was made.
+//! The defaults and limits follow RFC 5044 4.4 (CRC), 4.5 (FPDU size), 7.1.2 (time-outs) and RFC 6581 9 (IRD, ORD,
+//! peer-to-peer).
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use weft_machine::net::SourcePort;
 pub struct Config {
     /// Ask for CRC32C on every FPDU. It is used when either side asks (RFC 5044 7.1.1).
     pub crc: bool,
-    /// Require markers in what the peer sends (RFC 5044 4.3). They help nobody who receives from a socket, and cost a
-    /// copy; a peer that requires them gets them without being asked here.
+    /// Require markers in what the peer sends (RFC 5044 4.3). They do not help a receiver on a socket, and cost a copy;
+    /// a peer that requires them gets them whatever this says.
     pub markers: bool,
-    /// Inbound RDMA Reads at a time that we offer; at most 16,382 (14 bits, all ones is special).
+    /// Inbound RDMA Reads at a time that we offer; at most 16,382 (14 bits; all ones is reserved).
     pub ird: u16,
     /// Outbound RDMA Reads at a time that we ask for; at most 16,382.
     pub ord: u16,
@@ -25,19 +25,20 @@ pub struct Config {
     pub max_recv_work: usize,
     /// Regions registered at a time; at most 4,096.
     pub max_regions: usize,
-    /// Payload bytes in one FPDU; bounded by what the 16-bit length field leaves (65,517). Large ones cost fewer system
-    /// calls at the receiver: 65,408 was 3 percent better than 61,440 without CRCs, and 14 than 32,768.
+    /// Payload bytes in one FPDU; at most 65,517, which is what the 16-bit length field leaves. Large FPDUs cost the
+    /// receiver fewer system calls: without CRCs, 65,408 was 3 percent faster than 61,440 and 14 percent faster than
+    /// 32,768.
     pub fpdu_payload: usize,
     /// Ask for the peer-to-peer model as initiator (RFC 6581 9.2), so that the responder may send first.
     pub peer_to_peer: bool,
-    /// How long set-up may take: as initiator in all, with the TCP connection and a second request in the older form; as responder
-    /// each MPA frame.
+    /// Time limit for set-up: as initiator for all of it, including the TCP connection and a second request in the
+    /// older form; as responder for each MPA frame.
     pub setup_timeout: Duration,
-    /// How long a closing connection may take to hand its last bytes to the peer.
+    /// How long a closing connection may take to deliver its last bytes to the peer.
     pub close_timeout: Duration,
-    /// The TCP congestion control to use, for example `reno`; `None` leaves the system's.
+    /// The TCP congestion control to use, for example `reno`; `None` keeps the system's default.
     pub congestion: Option<String>,
-    /// Which TCP port connections go out from.
+    /// The local TCP ports that connections use.
     pub source_port: SourcePort,
 }
 

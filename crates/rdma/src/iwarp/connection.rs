@@ -1,18 +1,18 @@
 //! One iWARP connection after set-up, without socket or clock: work and bytes in, completions and bytes out.
 //!
-//! Spec: RFC 5040 5 (messages, order), 6.2 (teardown), 7 (errors). Owns: posted work and its buffers, the region
-//! table, the bytes that wait for the socket. Does not: read, write, sleep or spawn; `driver` does.
+//! Implements RFC 5040 5 (messages, order), 6.2 (teardown) and 7 (errors). It owns the posted work with its buffers,
+//! the region table, and the bytes that wait for the socket. It never reads, writes, sleeps or spawns; `driver` does.
 //!
-//! Operation: `post` queues work; the driver moves bytes with `recv_slots`/`received` and `pump`/`next_out`/`sent`,
-//! and passes on the socket's end (`eof`, `lost`) and time (`handle_timeout`). Sends and Writes complete in order, and
-//! so do Reads; a Read does not hold back the completion of a later Send (RFC 5040 5.5 rule 15 sees one queue: here
-//! the queue for Reads is another one).
+//! `post` queues work. The driver moves bytes with `recv_slots`/`received` and `pump`/`next_out`/`sent`, and reports
+//! the socket's end (`eof`, `lost`) and time (`handle_timeout`). Sends and Writes complete in order, and so do Reads; a
+//! Read does not hold back the completion of a later Send (RFC 5040 5.5 rule 15 describes one queue; Reads have their
+//! own here).
 //!
-//! Buffers: everything posted comes back by its completion. When the stream ends, everything else is flushed at once;
-//! at most the FPDUs that were framed already still hold payload until the socket has taken them.
+//! Everything posted is returned by its completion. When the stream ends, everything else is flushed at once; at most
+//! the FPDUs that are already framed hold payload until the socket has taken them.
 //!
-//! Errors: the first fault ends the stream. It goes to the peer as a Terminate and to the user as a `Disconnect`;
-//! what arrives afterwards is thrown away.
+//! The first fault ends the stream. It goes to the peer as a Terminate and to the user as a `Disconnect`; whatever
+//! arrives afterwards is discarded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,7 +32,7 @@ use crate::verbs::{
     Access, Caps, Completion, Disconnect, Done, PostError, Refusal, Segment, Stag, Traffic, Work, WorkError,
 };
 
-/// What the connection was made with, besides what set-up agreed on.
+/// The connection's limits, besides what set-up agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) max_send_work: usize,
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
-    /// Reads whose request is on its way, oldest first: responses come in this order (RFC 5040 5.5 rule 20).
+    /// Reads whose request has been sent, oldest first: responses come in this order (RFC 5040 5.5 rule 20).
     pub(super) reads: VecDeque<PendingRead>,
     pub(super) regions: Regions,
     pub(super) completions: VecDeque<Completion>,
@@ -57,7 +57,7 @@ pub(super) struct Connection {
     pub(super) nudge: Nudge,
     pub(super) patience: Patience,
     close_timeout: Duration,
-    /// When to stop being patient with a peer that does not let us end.
+    /// When to stop waiting for a peer that delays the end.
     deadline: Option<Time>,
     eof: bool,
 }
@@ -65,11 +65,11 @@ pub(super) struct Connection {
 /// How far the stream's life has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Work is taken.
+    /// Work is accepted.
     Open,
-    /// `close` was called: what was posted goes out.
+    /// `close` was called: posted work is still sent.
     Draining,
-    /// Everything was flushed. What is left to send (a Terminate) goes out, what arrives is thrown away.
+    /// Everything has been flushed. What remains to send (a Terminate) is still sent; whatever arrives is discarded.
     Ended(Disconnect),
 }
 
@@ -85,14 +85,14 @@ pub(super) struct PendingRead {
 }
 
 impl PendingRead {
-    /// Bytes that are still to come; `0 <= filled <= len`.
+    /// Bytes still to arrive; `0 <= filled <= len`.
     pub(super) fn missing(&self) -> usize {
         self.len.saturating_sub(self.filled)
     }
 }
 
 impl Connection {
-    /// `staging` takes received bytes until their place is known; `seed` makes the STags.
+    /// `staging` takes received bytes until their destination is known; `seed` makes the STags.
     pub(super) fn new(agreed: &Agreed, limits: Limits, staging: Buf, seed: [u64; 2]) -> Connection {
         let caps = Caps {
             max_send_work: limits.max_send_work,
@@ -141,8 +141,8 @@ impl Connection {
         }
     }
 
-    /// Takes a region back, live or not. When Read Responses from it are under way, those framed already are sent
-    /// from a copy; if more of one is still to be read, the peer's Read has become an access to an invalid STag.
+    /// Takes a region back, live or not. If Read Responses from it are under way, the FPDUs already framed are sent
+    /// from a copy; if part of a response is not framed yet, the peer's Read has become an access to an invalid STag.
     pub(super) fn invalidate(&mut self, stag: Stag, now: Time) -> Option<Buf> {
         match self.regions.take(stag)? {
             Taken::Whole(buf) => Some(buf),
@@ -158,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// Hands over work; on error it comes back untouched.
+    /// Hands over work; on error, returns it unchanged.
     pub(super) fn post(&mut self, work: Work) -> Result<(), (PostError, Work)> {
         if self.state != State::Open {
             return Err((PostError::Closed, work));
@@ -177,18 +177,18 @@ impl Connection {
 
     /// Moves the completions out.
     pub(super) fn take_completions(&mut self, out: &mut Vec<Completion>) {
-        // An empty drain is not free, and whoever polls without a pause pays for it each time.
+        // An empty drain is not free, and a caller that polls without pause would pay for it each time.
         if !self.completions.is_empty() {
             out.extend(self.completions.drain(..));
         }
     }
 
-    /// Whether `take_completions` or `ended` has something to say.
+    /// Whether `take_completions` or `ended` has something to report.
     pub(super) fn has_news(&self) -> bool {
         !self.completions.is_empty() || matches!(self.state, State::Ended(_))
     }
 
-    /// Whether the stream goes on, and nothing waits to be sent on it.
+    /// Whether the stream is open and nothing waits to be sent on it.
     pub(super) fn is_quiet(&self) -> bool {
         self.state == State::Open && self.tx.drained()
     }
@@ -198,7 +198,7 @@ impl Connection {
         !self.eof
     }
 
-    /// Whether the peer may send something new, and has not begun.
+    /// Whether the peer may start a new message and has not begun one.
     pub(super) fn is_between_messages(&self) -> bool {
         !self.eof && !self.rx.inside_fpdu()
     }
@@ -211,14 +211,14 @@ impl Connection {
         }
     }
 
-    /// Begins an orderly end.
+    /// Begins an orderly close.
     pub(super) fn close(&mut self, now: Time) {
         if self.state != State::Open {
             return;
         }
         self.state = State::Draining;
         self.deadline = Some(now + self.close_timeout);
-        // What a Read that was not requested yet would fetch is of no use to anybody.
+        // Nobody needs the data of a Read that was not requested yet.
         let dropped = self.tx.drop_queued_reads();
         self.flush_all(dropped);
         self.end_if_drained(now);
@@ -226,7 +226,7 @@ impl Connection {
 
     /// A draining connection ends when nothing is left to send.
     pub(super) fn end_if_drained(&mut self, now: Time) {
-        // A responder that was never spoken to may not send: what it queued cannot go out.
+        // A responder that has not received a valid FPDU may not send, so what it queued cannot go out.
         if self.state == State::Draining && (self.tx.drained() || !self.tx.may_send) {
             self.end(Disconnect::Local, now);
         }
@@ -252,7 +252,7 @@ impl Connection {
         self.tx.out.clear();
     }
 
-    /// When `handle_timeout` wants to be called.
+    /// When `handle_timeout` is due.
     pub(super) fn timeout(&self) -> Option<Time> {
         self.deadline.into_iter().chain(self.nudge.at()).chain(self.patience.at()).min()
     }
@@ -263,13 +263,14 @@ impl Connection {
         self.patience.at()
     }
 
-    /// Says whether the peer was given up: its socket is to be closed.
+    /// Returns whether the peer was given up; the caller then closes its socket.
     pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
         if self.nudge.is_due(now) {
             self.tx.nudge();
         }
         if self.patience.at().is_some_and(|late| late <= now) {
-            // The rest of an FPDU that is in the socket already, while we have no memory for it, is not the peer's fault.
+            // It is not the peer's fault that the remainder of an FPDU stays in the socket while we have no memory for
+            // it.
             if self.staging_wanted().is_some_and(|staging| staging.needed) {
                 self.patience.fpdu_ended();
                 self.patience.awaits_fpdu(now);
@@ -289,12 +290,12 @@ impl Connection {
         false
     }
 
-    /// Nothing more will be sent: time to close our side of the socket.
+    /// Nothing more will be sent: the caller closes our side of the socket.
     pub(super) fn finished_sending(&self) -> bool {
         matches!(self.state, State::Ended(_)) && self.tx.out.is_empty()
     }
 
-    /// Nothing more will happen: the socket can go.
+    /// Nothing more will happen: the caller can drop the socket.
     pub(super) fn finished(&self) -> bool {
         self.finished_sending() && self.eof
     }
@@ -304,7 +305,7 @@ impl Connection {
         if matches!(self.state, State::Ended(_)) {
             return;
         }
-        // RFC 5044 7.1.2 rule 4: a responder that has not seen a valid FPDU cannot even say why it leaves.
+        // RFC 5044 7.1.2 rule 4: a responder that has not received a valid FPDU may not even send the reason.
         if self.tx.may_send {
             self.tx.out.terminate(&fault.terminate(refused));
         }
@@ -318,12 +319,12 @@ impl Connection {
         self.end(Disconnect::Terminated(refusal), now);
     }
 
-    /// The peer has sent a Terminate that says nothing readable. It is answered by nothing: that is the end anyway.
+    /// The peer has sent a Terminate that cannot be parsed. It gets no answer; the stream ends anyway.
     pub(super) fn unreadable_terminate(&mut self, now: Time) {
         self.end(Fault::MalformedControl.disconnect(), now);
     }
 
-    /// Completes the work that a Terminate speaks of, where it says enough to find it.
+    /// Completes the work that a Terminate refers to, if it carries enough to identify it.
     fn blame(&mut self, by: &rdmap::Terminate, refusal: Refusal) {
         let read = match (by.read, by.header) {
             (Some(read), _) => self.reads.iter().position(|r| r.sink_stag == read.sink_stag),
@@ -342,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// A payload's file could not be read in the middle of its Write: the stream cannot go on.
+    /// The file of a Write's payload could not be read in the middle of the message: the stream cannot continue.
     pub(super) fn payload_unreadable(&mut self, kind: io::ErrorKind, now: Time) {
         if let Some(id) = self.tx.forget_current() {
             self.completions.push_back(Completion { id, result: Err(WorkError::Payload(kind)) });
@@ -353,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// Ends the stream for the user: everything posted completes as flushed. The first reason stands.
+    /// Ends the stream for the user: everything posted completes as flushed. The first reason is kept.
     fn end(&mut self, reason: Disconnect, now: Time) {
         if matches!(self.state, State::Ended(_)) {
             return;

@@ -1,11 +1,11 @@
-//! Binds a connection to its socket: two small tasks, and the user's own calls.
+//! Binds a connection to its socket, with two small tasks and the user's own calls.
 //!
-//! Spec: none; all rules are in `connection`. Owns: the socket. Does not: decide anything about the protocol.
+//! All protocol rules are in `connection`; the driver owns the socket and decides nothing about the protocol.
 //!
-//! Operation: what the user posts goes out when the user polls next, in one gather write for all of it, or by the
-//! sending task when the user does something else first. What arrives is handled by the receiving task, so the peer's
-//! Reads and Writes are served whether the user polls or not. The sending task also waits for room in the socket, for
-//! files that are not in the page cache, and for time.
+//! Posted work is sent when the user polls next, in one gather write for all of it, or by the sending task if the user
+//! does something else first. The receiving task handles what arrives, so the peer's Reads and Writes are served
+//! whether the user polls or not. The sending task also waits for room in the socket, for files that are not in the
+//! page cache, and for timers.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -26,15 +26,15 @@ use crate::verbs::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work,
 };
 
-/// Pieces in one gather write; the kernel would take up to 1024.
+/// Pieces in one gather write; the kernel accepts up to 1024.
 const SLICES: usize = 128;
-/// Receives in a row before other tasks have a turn: with full FPDUs about 100 microseconds.
+/// Receives in a row before other tasks run: about 100 microseconds with full FPDUs.
 const RECEIVES_PER_TURN: usize = 8;
 
-/// What the user holds; dropping it closes the connection.
+/// The user's handle; dropping it closes the connection.
 pub(super) struct Handle(Rc<Link>, #[allow(dead_code, reason = "held for its drop")] PollerGuard);
 
-/// What became of a [`FileNeed`].
+/// The outcome of a [`FileNeed`].
 enum FileDone {
     Read(io::Result<Bytes>),
     Warm(io::Result<usize>),
@@ -51,14 +51,14 @@ pub(super) struct Link {
     sender: RefCell<Option<Waker>>,
     /// The sending task was woken and has not run since.
     kicked: Cell<bool>,
-    /// A read of payload that did not end at once.
+    /// A read of payload that did not complete at once.
     reading: RefCell<Option<LocalBoxFuture<'static, FileDone>>>,
-    /// A wait for a worker that has the file for itself which is being sent from.
+    /// Waits for a worker that has exclusive use of the file being sent.
     warm_again: RefCell<Option<LocalBoxFuture<'static, io::Result<Vec<Claim>>>>>,
     write_closed: Cell<bool>,
-    /// A wait for more staging.
+    /// Waits for more staging memory.
     staging: RefCell<Option<LocalBoxFuture<'static, Buf>>>,
-    /// When the sending task looks at the clock next.
+    /// When the sending task checks the clock next.
     armed: Cell<Option<Time>>,
     hot: Rc<Hot>,
 }
@@ -97,7 +97,7 @@ impl Link {
             self.sender.borrow_mut().replace(cx.waker().clone());
             self.kicked.set(false);
             self.transmit();
-            // Most deadlines are put off again and again: a timer that is early costs less than one for each of them.
+            // Most deadlines are postponed again and again; one early timer costs less than a timer for each of them.
             let timeout = self.connection.borrow().timeout();
             if let Some(at) = timeout.filter(|at| self.armed.get().is_none_or(|armed| *at < armed)) {
                 self.armed.set(Some(at));
@@ -112,7 +112,7 @@ impl Link {
                     // The receiving task sees this as the end of the stream.
                     self.stream.shutdown();
                 }
-                // What that has to say; and the next timeout is set.
+                // `handle_timeout` may have produced output, and the next timeout must be set.
                 cx.waker().wake_by_ref();
             }
             self.wake_user();
@@ -134,7 +134,7 @@ impl Link {
                 self.transmit();
                 self.wake_user();
                 if !more {
-                    // The sending task may have waited for just this.
+                    // The sending task may be waiting for exactly this.
                     self.kick();
                     return Poll::Ready(());
                 }
@@ -145,7 +145,7 @@ impl Link {
         .await;
     }
 
-    /// One receive that waits for nothing, with all that follows from it; false when nothing was there.
+    /// One receive that does not wait, and its consequences; false when there was nothing to receive.
     pub(super) fn try_receive(&self) -> bool {
         let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -161,8 +161,8 @@ impl Link {
         came
     }
 
-    /// [`Link::try_receive`] for a user that polls next: whose business it is to send what follows, and to wake nobody.
-    fn look(&self) {
+    /// [`Link::try_receive`] for a user about to poll, who will send the resulting output itself and need not be woken.
+    fn receive_for_poll(&self) {
         let recv = |slots: &mut [io::IoSliceMut<'_>]| match self.stream.try_recv(slots) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Poll::Pending
@@ -174,15 +174,15 @@ impl Link {
         }
     }
 
-    /// One receive and what follows from it; false at the end of the stream.
+    /// One receive and its consequences; false at the end of the stream.
     fn receive(&self, recv: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>>) -> Poll<bool> {
         let mut connection = self.connection.borrow_mut();
         if let Some(staging) = connection.staging_wanted() {
-            // What would only be better is for pools that have plenty.
+            // Staging that is only useful, not needed, is taken only from a pool with plenty.
             let take = staging.needed || self.pool.has_plenty();
             match take.then(|| self.pool.try_alloc(staging.bytes)).flatten() {
                 Some(buf) => connection.stage_in(buf),
-                // The receiving task waits for it.
+                // The receiving task waits for the memory.
                 None if staging.needed => return Poll::Pending,
                 None => {}
             }
@@ -210,7 +210,7 @@ impl Link {
         .map(|more| {
             let timeout = connection.timeout();
             drop(connection);
-            // A deadline before the one that the sending task waits for.
+            // A deadline earlier than the one that the sending task waits for.
             if timeout.is_some_and(|at| self.armed.get().is_none_or(|armed| at < armed)) {
                 self.kick();
             }
@@ -218,7 +218,7 @@ impl Link {
         })
     }
 
-    /// Waits for the staging without which nothing can be received.
+    /// Waits for the staging memory that the next receive needs.
     fn poll_staging(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waiting = self.staging.borrow_mut();
         let wanted = self.connection.borrow().staging_wanted().filter(|staging| staging.needed);
@@ -234,14 +234,14 @@ impl Link {
         Poll::Ready(())
     }
 
-    /// Sends what there is. Whoever calls, it is the sending task that is woken when what keeps it waiting is over.
+    /// Sends what is ready. A wait that this starts wakes the sending task, whoever the caller is.
     fn transmit(&self) {
-        // Whoever polls without a pause asks often, and mostly there is nothing.
+        // A caller that polls without pause asks often, and mostly there is nothing to send.
         if self.connection.borrow().is_quiet() && self.reading.borrow().is_none() {
             return;
         }
         let Some(waker) = self.sender.borrow().clone() else {
-            // It has not run yet, and will send this when it does.
+            // The sending task has not run yet, and will send this when it does.
             return;
         };
         let cx = &mut Context::from_waker(&waker);
@@ -288,11 +288,12 @@ impl Link {
         }
     }
 
-    /// Waits while a worker has the file for itself that is sent from. What cannot be read then fails when it is sent.
+    /// Waits while a worker has exclusive use of the file being sent. If the file cannot be read, sending it fails
+    /// later.
     fn poll_warm_again(&self, cx: &mut Context<'_>) -> Poll<Vec<Claim>> {
         let mut warm_again = self.warm_again.borrow_mut();
         if self.connection.borrow().finished_sending() {
-            // Nothing is sent any more, and nobody would take the claim that was waited for.
+            // Nothing is sent any more, so nobody would take the claim.
             *warm_again = None;
         }
         let Some(warm) = &mut *warm_again else { return Poll::Ready(Vec::new()) };
@@ -301,7 +302,8 @@ impl Link {
         Poll::Ready(warm.unwrap_or_default())
     }
 
-    /// The socket takes nothing more. Why may still wait to be read: a peer that refuses us says so and closes.
+    /// The socket accepts nothing more. The reason may still be unread: a peer that refuses us sends a Terminate and
+    /// closes.
     fn send_failed(&self, kind: io::ErrorKind) {
         loop {
             let recv = |slots: &mut [io::IoSliceMut<'_>]| Poll::Ready(self.stream.try_recv(slots));
@@ -319,7 +321,7 @@ impl Link {
         self.stream.shutdown();
     }
 
-    /// Frames a batch, reading files as it comes upon them.
+    /// Frames a batch, and reads files as it reaches them.
     fn fill_batch(&self, cx: &mut Context<'_>) {
         while self.poll_reading(cx).is_ready() {
             let wanted = {
@@ -349,7 +351,7 @@ impl Link {
         }
     }
 
-    /// From the page cache into a free buffer: the common case, without a future.
+    /// Reads from the page cache into a free buffer: the common case, without a future.
     fn read_at_once(&self, range: &FileRange, piece: Option<usize>) -> Option<io::Result<(Bytes, Vec<u32>)>> {
         let mut buf = self.pool.try_alloc(range.len)?;
         buf.set_len(range.len);
@@ -378,7 +380,7 @@ impl Link {
         Poll::Ready(())
     }
 
-    /// Lets the sending task look.
+    /// Wakes the sending task.
     fn kick(&self) {
         if !self.kicked.replace(true)
             && let Some(sender) = &*self.sender.borrow()
@@ -405,7 +407,7 @@ async fn read_file(pool: Pool, range: FileRange) -> io::Result<Bytes> {
 }
 
 fn frozen(window: weft_machine::Window) -> io::Result<Bytes> {
-    // Nobody else was given this window; were it so, the payload could change under way.
+    // Nobody else holds this window; otherwise the payload could change while it is sent.
     window.try_into_buf().map(Buf::freeze).map_err(|_| io::ErrorKind::ResourceBusy.into())
 }
 
@@ -460,7 +462,7 @@ impl QueuePair for Handle {
     }
 
     fn look(&self) {
-        self.0.look();
+        self.0.receive_for_poll();
     }
 
     fn traffic(&self) -> Traffic {

@@ -1,11 +1,11 @@
 //! The output of a connection: FPDUs as pieces for one gather write, never copied together.
 //!
-//! Spec: RFC 5044 4.1 (FPDU), 4.3 (markers), 4.4 (CRC). Owns: headers, trailers and the payload's handles until the
-//! socket has taken them. Does not: decide what is sent next (see `send`).
+//! Implements RFC 5044 4.1 (FPDU), 4.3 (markers) and 4.4 (CRC). It owns headers, trailers and the handles of payload
+//! until the socket has taken them. `send` decides what is sent next.
 //!
-//! Buffers: the small parts (lengths, headers, pads, CRCs, markers) lie one behind the other in `small`, so that the
-//! trailer of one FPDU and the header of the next are one piece; payload stays where it is. `small` is emptied
-//! whenever everything was sent.
+//! The small parts (lengths, headers, pads, CRCs, markers) are contiguous in `small`, so that the trailer of one FPDU
+//! and the header of the next are one piece; payload stays in its own buffers. `small` is emptied when everything has
+//! been sent.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,20 +15,20 @@ use weft_machine::{FileRange, buf};
 use weft_wire::mpa::{self, Crc, Shift};
 use weft_wire::{ddp, rdmap};
 
-/// Payload of up to this many bytes is written between the headers: to gather it from its own place costs more.
+/// Payload of up to this many bytes is copied between the headers: gathering it from its own buffer costs more.
 const INLINE_BYTES: usize = 64;
 
 /// FPDUs that wait for the socket.
 pub(super) struct Out {
     small: Vec<u8>,
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that were sent already.
+    /// Bytes of the first piece that were already sent.
     skip: usize,
     /// Bytes not sent yet.
     len: usize,
-    /// Nothing of the batch was sent yet: it may grow. (`small` may not grow for ever.)
+    /// Nothing of the batch has been sent yet, so it may grow. (`small` must not grow without bound.)
     fresh: bool,
-    /// Bytes ever put here: the position of the end of the queue in the stream.
+    /// Bytes ever queued: the stream position of the queue's end.
     end: u64,
     crc: Option<Crc>,
     markers: Option<Markers>,
@@ -40,7 +40,7 @@ enum Piece {
         len: usize,
     },
     Payload(Bytes),
-    /// A range that the socket takes from the page cache itself.
+    /// A range that the socket sends from the page cache itself.
     File(FileRange),
 }
 
@@ -48,9 +48,9 @@ enum Piece {
 pub(super) enum Next<'a> {
     /// Nothing waits.
     Nothing,
-    /// So many of the slices were filled; `more` follows at once, a file.
+    /// `filled` of the slices; with `more`, a file follows at once.
     Slices { filled: usize, more: bool },
-    /// This range, without its first `from` bytes.
+    /// `range`, without its first `from` bytes.
     File { range: &'a FileRange, from: usize },
 }
 
@@ -72,7 +72,7 @@ impl Out {
             fresh: true,
             end: 0,
             crc: crc.then(Crc::default),
-            // The first marker stands before the first FPDU (RFC 5044 7.1.2 rule 7).
+            // The first marker precedes the first FPDU (RFC 5044 7.1.2 rule 7).
             markers: markers.then_some(Markers { until: 0, since: 0 }),
         }
     }
@@ -86,7 +86,7 @@ impl Out {
         self.len == 0
     }
 
-    /// Whether more may be put here: not while a batch is half sent.
+    /// Whether more may be queued: not while a batch is partly sent.
     pub(super) fn is_fresh(&self) -> bool {
         self.fresh
     }
@@ -101,12 +101,12 @@ impl Out {
         self.small.len()
     }
 
-    /// The stream position behind everything put so far.
+    /// The stream position of the end of the queue.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Begins an FPDU whose segment is `header` and `payload` bytes to follow.
+    /// Begins an FPDU whose segment consists of `header` and `payload` bytes that follow.
     pub(super) fn begin(&mut self, header: &[u8], payload: usize) {
         let ulpdu = header.len().saturating_add(payload);
         assert!(ulpdu <= usize::from(u16::MAX), "a segment is cut to fit its FPDU");
@@ -118,8 +118,8 @@ impl Out {
         self.put_small(header);
     }
 
-    /// A marker between two FPDUs belongs to the second and says zero; later ones say how far back the length field is,
-    /// which is behind it (RFC 5044 4.3).
+    /// A marker between two FPDUs belongs to the second and holds zero; later markers hold the distance back to the
+    /// length field, which follows that first marker (RFC 5044 4.3).
     fn begin_markers(&mut self) {
         let reset = |markers: &mut Option<Markers>| markers.iter_mut().for_each(|markers| markers.since = 0);
         reset(&mut self.markers);
@@ -140,7 +140,7 @@ impl Out {
         }
     }
 
-    /// Adds payload whose CRC32C is known, and the shift over its length. Only without markers.
+    /// Adds payload with its known CRC32C and the shift over its length. Only without markers.
     pub(super) fn payload_summed(&mut self, bytes: Bytes, sum: u32, shift: &Shift) {
         assert!(self.markers.is_none() && shift.len() == bytes.len());
         if let Some(crc) = &mut self.crc {
@@ -150,33 +150,33 @@ impl Out {
         self.pieces.push_back(Piece::Payload(bytes));
     }
 
-    /// Whether sums of payload that were made elsewhere are of use.
+    /// Whether precomputed checksums of payload can be used.
     pub(super) fn takes_sums(&self) -> bool {
         self.crc.is_some() && self.markers.is_none()
     }
 
-    /// Whether payload may stay in its file: nobody has to look at it, and nothing stands between its bytes.
+    /// Whether payload may stay in its file: only when neither a CRC nor markers need its bytes.
     pub(super) fn takes_files(&self) -> bool {
         self.crc.is_none() && self.markers.is_none()
     }
 
-    /// Adds a range of a file, all of which is payload of this segment. Only where [`Out::takes_files`].
+    /// Adds a range of a file, which is the whole payload of this segment. Only if [`Out::takes_files`].
     pub(super) fn file(&mut self, range: FileRange) {
         assert!(self.takes_files(), "a CRC or markers need the bytes");
         self.grow(range.len);
         self.pieces.push_back(Piece::File(range));
     }
 
-    /// Ends the FPDU: pad and CRC. `ulpdu` is header and payload together.
+    /// Ends the FPDU: pad and CRC. `ulpdu` is the length of header and payload together.
     pub(super) fn finish(&mut self, ulpdu: usize) {
         self.put_small([0; 3].split_at(mpa::pad(ulpdu as u16)).0);
-        // A marker between pad and CRC belongs to this FPDU; one behind the CRC to the next.
+        // A marker between pad and CRC belongs to this FPDU; a marker after the CRC belongs to the next.
         self.room();
         let field = self.crc.map_or([0; mpa::CRC_LEN], Crc::field);
         self.put_small(&field);
     }
 
-    /// Headers and anything else that is small enough to be written into the arena.
+    /// Writes headers and other short bytes into the arena.
     pub(super) fn put_small(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = self.room();
@@ -187,7 +187,7 @@ impl Out {
         }
     }
 
-    /// How many bytes may follow before a marker; puts the marker that is due.
+    /// How many bytes may follow before the next marker; first writes a marker that is due.
     fn room(&mut self) -> usize {
         let Some(markers) = &mut self.markers else { return usize::MAX };
         if markers.until == 0 {
@@ -204,14 +204,14 @@ impl Out {
             crc.update(bytes);
         }
         if let Some(markers) = &mut self.markers {
-            // `room` gave no more than what is left before the next one.
+            // `room` returned no more than the distance to the next marker.
             markers.until = markers.until.saturating_sub(bytes.len());
             markers.since = markers.since.saturating_add(bytes.len());
         }
         self.grow(bytes.len());
     }
 
-    /// `n` bytes are put behind what waits.
+    /// Accounts for `n` bytes appended to the queue.
     fn grow(&mut self, n: usize) {
         self.len = self.len.saturating_add(n);
         self.end = self.end.saturating_add(n as u64);
@@ -226,7 +226,7 @@ impl Out {
         }
     }
 
-    /// Fills `slices` with what to send next, up to a file.
+    /// Fills `slices` with what to send next, up to the first file.
     pub(super) fn next<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Next<'a> {
         let mut skip = self.skip;
         let mut filled = 0usize;
@@ -243,7 +243,7 @@ impl Out {
         if filled == 0 { Next::Nothing } else { Next::Slices { filled, more: false } }
     }
 
-    /// The socket took `n` bytes: their buffers are free.
+    /// The socket took `n` bytes; their buffers are released.
     pub(super) fn advance(&mut self, n: usize) {
         assert!(n <= self.len, "more sent than there was");
         self.len = self.len.saturating_sub(n);
@@ -262,7 +262,7 @@ impl Out {
         self.small.clear();
     }
 
-    /// Gives every payload that `wanted` picks an own copy, so that its owner can have the buffer back.
+    /// Gives every payload that `wanted` selects its own copy, so that its owner can have the buffer back.
     pub(super) fn unshare(&mut self, wanted: impl Fn(&Bytes) -> bool) {
         for piece in &mut self.pieces {
             if let Piece::Payload(bytes) = piece
@@ -275,7 +275,7 @@ impl Out {
         }
     }
 
-    /// Forgets everything: the socket is gone.
+    /// Discards everything: the socket is gone.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
         self.small.clear();
@@ -284,7 +284,7 @@ impl Out {
         self.fresh = true;
     }
 
-    /// A whole Terminate message.
+    /// Queues a whole Terminate message.
     pub(super) fn terminate(&mut self, terminate: &rdmap::Terminate) {
         let mut body = Vec::with_capacity(rdmap::MAX_TERMINATE_LEN);
         terminate.emit(&mut body);
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(bytes[bytes.len() - 4..], [0x84, 0x92, 0x58, 0x98]);
     }
 
-    /// Behind a marker of its own, the first FPDU of a stream: its next marker, at byte 512, used to say 512.
+    /// In the first FPDU of a stream, which follows its own marker, the next marker (byte 512) used to hold 512.
     #[test]
     fn a_marker_points_at_the_length_field_and_not_at_the_marker_before_it() {
         let mut out = Out::new(true, true);
@@ -389,7 +389,7 @@ mod tests {
             out.file(range.clone());
             out.finish(ddp::UNTAGGED_LEN + range.len);
         }
-        /// (filled, more), or where in the file; and then so many bytes are sent.
+        /// Returns (filled, more) or the position in the file, and then sends that many bytes.
         fn then(out: &mut Out, sent: usize) -> Result<(usize, bool), Option<(u64, usize)>> {
             let next = match out.next(&mut [IoSlice::new(&[]); 8]) {
                 Next::Slices { filled, more } => Ok((filled, more)),

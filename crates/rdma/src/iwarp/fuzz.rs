@@ -1,7 +1,7 @@
-//! Any peer at all, during set-up and afterwards: what `crate::fuzz` runs of this room.
+//! Fuzz targets against an arbitrary peer, during set-up and afterwards; `crate::fuzz` runs them.
 //!
-//! Spec: RFC 5044 7.1 (set-up), 4 (FPDUs), RFC 5041 7 and RFC 5040 7 (faults).
-//! Does not: use a socket; both engines are without.
+//! They cover RFC 5044 7.1 (set-up) and 4 (FPDUs), RFC 5041 7 and RFC 5040 7 (faults). No socket is needed; neither
+//! engine has one.
 
 mod setup;
 mod stream;

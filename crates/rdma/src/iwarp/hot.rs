@@ -1,11 +1,12 @@
-//! A socket that is looked at without asking epoll first, while messages go to and fro on it.
+//! Polls the sockets of connections that exchange small messages directly, without asking epoll first.
 //!
-//! What: [`Hot`], a poller of the core (see `weft_machine::rt::Poller`). Spec: none.
-//! Owns: one of the few places that a core has for such sockets. Does not: receive; the link does, whoever asks it.
+//! [`Hot`] is a poller of the core (see `weft_machine::rt::Poller`). It holds one of the few slots that a core has for
+//! such sockets. It does not receive; the link does.
 //!
-//! A core that spins asks epoll, wakes the receiving task, and that receives: two system calls and a task switch for
-//! each message of a ping-pong. A receive that finds nothing costs no more than an epoll_wait that finds nothing, so
-//! a connection on which something small came lately is tried directly. Few may be tried at a time, and not for long.
+//! Otherwise a spinning core asks epoll and wakes the receiving task, which receives: two system calls and a task
+//! switch for each message of a ping-pong. A receive that finds nothing costs no more than an epoll_wait that finds
+//! nothing, so a connection that recently received a small message is tried directly. Only a few are tried at a time,
+//! and only for a short while.
 
 use std::cell::Cell;
 use std::rc::Weak;
@@ -14,11 +15,12 @@ use weft_machine::rt::Poller;
 
 use super::driver::Link;
 
-/// Connections of a core that may be hot at a time.
+/// Connections of a core that may be hot at the same time.
 const MAX_HOT: usize = 2;
-/// A connection that brings more at a time is not one of those: looking often would cut a large transfer into pieces.
+/// A connection that receives more than this at a time is not hot: polling it often would cut a large transfer into
+/// pieces.
 const SMALL_BYTES: usize = 16 << 10;
-/// Looks in vain after which a connection is not hot any more: about as long as a core spins.
+/// A connection stops being hot after this many empty polls: about as long as a core spins.
 const MAX_MISSES: u32 = 96;
 
 thread_local! {
@@ -37,7 +39,7 @@ impl Hot {
         Hot { link, hot: Cell::new(false), misses: Cell::new(0) }
     }
 
-    /// So many bytes came.
+    /// `bytes` bytes arrived.
     pub(super) fn came(&self, bytes: usize) {
         if bytes > SMALL_BYTES {
             return self.cool();
@@ -51,7 +53,7 @@ impl Hot {
 
     fn cool(&self) {
         if self.hot.replace(false) {
-            // During thread exit the count may be gone already.
+            // During thread exit the counter may already be gone.
             let _ = HOT.try_with(|count| count.set(count.get().saturating_sub(1)));
         }
     }
@@ -80,7 +82,7 @@ impl Poller for Hot {
         }
     }
 
-    /// While the core sleeps, epoll watches this socket as any other.
+    /// While the core sleeps, epoll watches this socket like any other.
     fn before_sleep(&self) -> bool {
         self.cool();
         true

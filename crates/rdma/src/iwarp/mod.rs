@@ -1,7 +1,7 @@
 //! iWARP in user space: RDMAP over DDP over MPA over an ordinary TCP socket.
 //!
-//! Spec: RFC 5044 (MPA), 5041 (DDP), 5040 (RDMAP), 6581 (enhanced set-up), 5042 (security).
-//! Owns: the connections. Does not: need root, a kernel module or hardware; a peer may have an RNIC or Linux's siw.
+//! Implements RFC 5044 (MPA), 5041 (DDP), 5040 (RDMAP), 6581 (enhanced set-up) and 5042 (security). It needs no root,
+//! kernel module or hardware; the peer may use an RNIC or Linux's siw.
 //!
 //! ```text
 //! driver        socket, tasks, time                        (this room's only I/O)
@@ -9,14 +9,14 @@
 //! send receive  messages <-> segments                      RDMAP, DDP
 //! frame setup   FPDUs and markers, set-up frames           MPA
 //! probe         what a peer answers to a set-up frame, for diagnosis
-//! regions terminate                                        what the peer may do, and how it is told no
-//! nudge                                                    a peer that misses our first words
-//! patience                                                 a peer that never says its last
+//! regions terminate                                        what the peer may access, and how it is refused
+//! nudge                                                    recovers a peer that missed our first FPDUs
+//! patience                                                 limits for a peer that never finishes
 //! ```
 //!
-//! Everything but `driver` and the set-up below is without I/O and is tested under virtual time.
+//! Except `driver` and the set-up below, no file does I/O; all are tested under virtual time.
 
-// Nothing from the peer reaches an index, and a sum that may overflow says what happens then.
+// No input from the peer is used as an unchecked index, and every sum that may overflow states the outcome.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod ahead;
@@ -79,7 +79,7 @@ impl Provider {
                 io::Error::new(io::ErrorKind::InvalidInput, "private data longer than 508 bytes").into()
             );
         }
-        // All ones would mean that nothing is negotiated.
+        // All ones would mean "not negotiated".
         let depth =
             |wanted: u16, default: u16| if wanted == 0 { default } else { wanted }.min(NOT_NEGOTIATED - 1);
         Ok(Offer {
@@ -93,7 +93,7 @@ impl Provider {
         })
     }
 
-    /// Fails where there is no memory for it until then: of a share that others of its peer have used up.
+    /// Fails if the memory for it is not free before `until`: other connections of the peer may have used up its share.
     async fn connection(&self, agreed: &Agreed, until: Time) -> Result<Connection, ConnectError> {
         let staging = self.pool.alloc(receive::first_staging(agreed));
         let staging = rt::timeout(left(until), staging).await;
@@ -105,7 +105,7 @@ impl Provider {
             fpdu_payload: self.config.fpdu_payload,
             close_timeout: self.config.close_timeout,
         };
-        // Keyed by the system's randomness: what a peer may guess of the STags is bounded by it.
+        // Keyed by the system's randomness, which makes the STags hard for a peer to guess.
         let random = RandomState::new();
         let seed = [random.hash_one(0), random.hash_one(1)];
         Ok(Connection::new(agreed, limits, staging, seed))
@@ -113,7 +113,7 @@ impl Provider {
 
     async fn initiate(&self, addr: SocketAddr, params: ConnectParams) -> Result<Connected, ConnectError> {
         let offer = self.offer(&params)?;
-        // Of all steps: a peer that uses up each of them would hold us up for many times as long.
+        // One limit for all steps: a peer that delays each step would otherwise hold us up several times as long.
         let until = rt::now() + self.config.setup_timeout;
         let (stream, agreed) = match self.ask(addr, offer.clone(), until).await? {
             Some(answered) => answered,
@@ -130,7 +130,8 @@ impl Provider {
 }
 
 impl Provider {
-    /// Connects and asks; `None` when the peer hung up on an enhanced request, and may know the older form only.
+    /// Connects and sends the request; `None` when the peer hung up on an enhanced request and may know only the older
+    /// form.
     async fn ask(
         &self,
         addr: SocketAddr,
@@ -228,7 +229,8 @@ async fn receive(stream: &Stream, wanted: usize, deadline: Time) -> Result<Optio
     }
 }
 
-/// Sends a frame within `limit`: a peer that reads nothing holds nobody up, however little room its socket has.
+/// Sends a frame within `limit`, so that a peer that reads nothing cannot hold us up, however little room its socket
+/// has.
 async fn send(
     stream: &Stream,
     frame: Vec<u8>,

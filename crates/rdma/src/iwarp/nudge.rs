@@ -1,29 +1,29 @@
-//! The nudge: an empty RDMA Write that an initiator sends when its first FPDUs are answered by silence.
+//! The nudge: an empty RDMA Write that an initiator sends when its first FPDUs get no answer.
 //!
-//! Spec: RFC 5044 7.1.2 rule 3 (the initiator may send at once), RFC 5040 5.2 (an RDMA Write may be empty, and then
-//! nothing of it is looked at). Owns: when. Does not: send.
+//! RFC 5044 7.1.2 rule 3 lets the initiator send at once; RFC 5040 5.2 allows an empty RDMA Write, whose STag and
+//! offset are not checked. This file decides when to send it. `send` sends it.
 //!
-//! Seen with Linux's siw (6.12) as responder: an FPDU that arrived 0.3 ms after its MPA reply stayed unread for ever, one
-//! that arrived after 2 ms did not; and the next bytes made it read both. Until then both sides wait. The next bytes are
-//! this. Whoever is not waiting is not harmed: it is an FPDU without an effect.
+//! Linux's siw (6.12) as responder leaves an FPDU unread if it arrives 0.3 ms after its MPA reply, but not if it
+//! arrives after 2 ms; the next bytes make it read both. Until then both sides wait. The nudge supplies these bytes. It
+//! does no harm to other peers: it is an FPDU without an effect.
 
 use std::time::Duration;
 
 use weft_machine::Time;
 
-/// Silence before the first nudge: far above a round trip, and still no hang in the eyes of a user.
+/// Silence before the first nudge: far above a round trip, yet too short to look like a hang to a user.
 const FIRST: Duration = Duration::from_millis(40);
-/// Nudges, each after twice the silence of the one before: 2.5 s in all.
+/// Number of nudges, each after twice the silence of the one before: 2.5 s in all.
 const MOST: u8 = 6;
 
-/// Whether the peer has been heard, and what to do about it.
+/// Whether the peer has answered, and when to nudge it.
 #[derive(Debug)]
 pub(super) enum Nudge {
-    /// It was heard, or it is not ours to speak first, or it was nudged often enough.
+    /// The peer has answered, or we may not speak first, or it was nudged often enough.
     Done,
-    /// Nothing was sent yet that it could answer.
+    /// We have sent nothing yet that the peer could answer.
     Quiet,
-    /// Something was sent: the time, the silence before it, and how many are left.
+    /// We have sent something: when the next nudge is due, the silence before it, and how many nudges are left.
     Due { at: Time, after: Duration, left: u8 },
 }
 
@@ -51,7 +51,7 @@ impl Nudge {
         }
     }
 
-    /// Whether to nudge now; then the next one is later.
+    /// Whether to nudge now; if so, schedules the next nudge.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         let Nudge::Due { at, after, left } = *self else { return false };
         if now < at {

@@ -1,7 +1,7 @@
-//! What a peer answers to an MPA request, for diagnosis: asks, reads the reply, leaves.
+//! Diagnoses how a peer answers an MPA request: sends one, reads the reply, disconnects.
 //!
-//! Spec: RFC 5044 7.1 (set-up), RFC 6581 9 (enhanced set-up).
-//! Owns: one TCP connection while it lasts. Does not: become a queue pair, or judge the answer.
+//! Follows RFC 5044 7.1 (set-up) and RFC 6581 9 (enhanced set-up). It creates no queue pair, and does not judge the
+//! answer.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -17,36 +17,36 @@ use weft_wire::mpa::{self, Enhanced, FRAME_LEN, Frame, Kind, Malformed, REPLY_KE
 pub struct Question {
     /// Ask for a CRC on every FPDU.
     pub crc: bool,
-    /// Ask in the form of RFC 6581; else in that of RFC 5044, for peers that hang up on the other.
+    /// Ask in the form of RFC 6581; otherwise in that of RFC 5044, for peers that hang up on the newer form.
     pub enhanced: bool,
-    /// Offer the peer-to-peer model, which only the enhanced form can.
+    /// Offer the peer-to-peer model, which only the enhanced form can express.
     pub peer_to_peer: bool,
-    /// Inbound and outbound RDMA Reads at a time that are asked for.
+    /// Inbound and outbound RDMA Reads at a time to request.
     pub depth: u16,
-    /// For the TCP connection, and again for the reply.
+    /// Time limit for the TCP connection, and again for the reply.
     pub limit: Duration,
 }
 
-/// The peer's reply, as it said it.
+/// The peer's reply, as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// 1 (RFC 5044) or 2 (RFC 6581).
     pub revision: u8,
-    /// It wants a CRC. One is used where either side wants it.
+    /// It requests a CRC. CRCs are used if either side requests them.
     pub crc: bool,
     /// It wants markers in what it receives.
     pub markers: bool,
     /// It refuses the connection.
     pub rejected: bool,
-    /// Its inbound and outbound RDMA Reads at a time, where it says them.
+    /// Its inbound and outbound RDMA Reads at a time, if it states them.
     pub depths: Option<(u16, u16)>,
-    /// What it accepts as first message of the peer-to-peer model, in words; `None` where it does not do that.
+    /// The first messages of the peer-to-peer model that it accepts, in words; `None` if it does not support the model.
     pub peer_to_peer: Option<Vec<&'static str>>,
     /// Private data.
     pub private_data: Bytes,
-    /// The path of the TCP connection, where the kernel tells.
+    /// The path of the TCP connection, if the kernel reports it.
     pub path: Option<Path>,
-    /// TCP congestion control of our side.
+    /// TCP congestion control on our side.
     pub congestion: String,
     /// Our address on that path.
     pub local: Option<SocketAddr>,
@@ -58,19 +58,19 @@ pub enum NoAnswer {
     /// No TCP connection.
     #[error("no TCP connection: {0}")]
     Tcp(io::Error),
-    /// A TCP connection, but not a byte.
+    /// A TCP connection, but not a single byte.
     #[error("connected, but silent")]
     Silent,
     /// The peer closed the TCP connection instead.
     #[error("closed the connection without an MPA reply")]
     Closed,
-    /// The peer speaks something else; its first bytes.
-    #[error("speaks something else than MPA")]
+    /// The peer speaks another protocol; its first bytes.
+    #[error("speaks a protocol other than MPA")]
     Foreign(Bytes),
     /// A reply that breaks the specification.
     #[error("a broken MPA reply: {0}")]
     Malformed(Malformed),
-    /// The connection failed while the reply was awaited.
+    /// The connection failed while waiting for the reply.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -133,7 +133,7 @@ async fn reply(stream: &Stream, deadline: Time) -> Result<Frame, NoAnswer> {
             Err(rt::Elapsed) => (Some(NoAnswer::Silent), 0),
         };
         bytes.truncate(start.saturating_add(came));
-        // The first byte that is not the key's tells.
+        // The first byte that differs from the key decides.
         if bytes.iter().zip(&REPLY_KEY).any(|(byte, key)| byte != key) {
             return Err(NoAnswer::Foreign(bytes.into()));
         }
@@ -166,7 +166,7 @@ mod tests {
     const QUESTION: Question =
         Question { crc: false, enhanced: true, peer_to_peer: true, depth: 8, limit: Duration::from_secs(20) };
 
-    /// Asks a peer that answers `bytes` and closes.
+    /// Probes a peer that answers `bytes` and closes.
     fn answered(bytes: &'static [u8]) -> Result<Answer, NoAnswer> {
         rt::block_on(async {
             let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -178,7 +178,7 @@ mod tests {
                 assert_eq!(stream.recv(&mut into).await.unwrap(), FRAME_LEN + 4);
                 stream.send_all(&[Bytes::from_static(bytes)]).await.unwrap();
                 stream.shutdown_write();
-                // Until the other side has read it.
+                // Waits until the other side has read it.
                 let _ = stream.recv(&mut [IoSliceMut::new(&mut [0])]).await;
             });
             probe(addr, QUESTION).await

@@ -1,17 +1,17 @@
 //! The receiving half: bytes become segments, and segments are placed.
 //!
-//! Spec: RFC 5044 4.4 and 6 (FPDUs), RFC 5041 7.1 (checks before placement), RFC 5040 5 and 7.2.
-//! Owns: posted receive buffers. Does not: place anything that was not checked.
+//! Implements RFC 5044 4.4 and 6 (FPDUs), RFC 5041 7.1 (checks before placement), RFC 5040 5 and 7.2. It owns the
+//! posted receive buffers. Nothing is placed before it is checked.
 //!
-//! Operation: the place of a segment's payload is known once its header is there; the rest of it is then received right
-//! into it: `recv_slots` gives the place as the first slot. With CRCs, that is done for Read Responses and for regions to
-//! be filled only: their memory is nobody's to see before a message says so, and none does when a CRC does not match;
-//! for the latter, places of segments to come are given as well (see `ahead`). What a peer writes
-//! or sends is staged whole then, verified, and placed afterwards: one counted copy, out of a ring that stays in the
-//! second-level cache.
+//! The destination of a segment's payload is known once its header has arrived; the remainder is then received directly
+//! into it: `recv_slots` returns that destination as the first slot. With CRCs, this is done only for Read Responses
+//! and for fill regions ([`crate::verbs::Access::RemoteFill`]): nobody may look at their memory before a message says
+//! so, and none does if a CRC does not match. For fill regions, the destinations of later segments are offered as well
+//! (see `ahead`). Other Writes and Sends are then staged whole, verified, and placed afterwards: one counted copy, out
+//! of a ring that stays in the second-level cache.
 //!
-//! Segments of one message arrive in order (TCP), so a message offset other than the next one is refused, and no
-//! receive buffer ever shows bytes that the peer did not send.
+//! Segments of one message arrive in order (TCP), so a message offset other than the next one is refused, and a receive
+//! buffer never contains bytes that the peer did not send.
 
 mod marked;
 mod ring;
@@ -28,50 +28,50 @@ use self::marked::Marked;
 use self::ring::Ring;
 use super::ahead::{GUESSES, Gaps, NO_GAPS, Plan};
 use super::connection::{Connection, PendingRead, State};
-use super::regions::{Place, Regions};
+use super::regions::{RegionPosition, Regions};
 use super::setup::{Agreed, Role};
 use super::terminate::{Fault, Refused};
 use crate::verbs::{Done, Stag, add, tally};
 
-/// Staging of a connection from which little has come: room for any header, and for a short message.
+/// Staging of a connection that has received little: room for any header, and for a short message.
 const STAGING_FIRST: usize = 4 << 10;
-/// Staging grows by this factor when it was full: a peer has sent at least a quarter of what it holds here.
+/// Staging grows by this factor when it was full: a peer has sent at least a quarter of what it occupies here.
 const STAGING_GROWTH: usize = 4;
-/// Most staging with CRCs: several FPDUs, and well inside a second-level cache.
+/// Maximum staging with CRCs: several FPDUs, and well inside a second-level cache.
 const STAGING_CRC: usize = 256 << 10;
-/// Most staging without CRCs: headers and what comes with them.
+/// Maximum staging without CRCs: headers and what arrives with them.
 const STAGING_PLAIN: usize = 64 << 10;
-/// Without CRCs, how much is received into staging when it is not known where it belongs: enough for a batch of
-/// small messages in one call, little enough that most of a large transfer goes to its place directly.
+/// Without CRCs, how much is received into staging while its destination is unknown: enough for a batch of small
+/// messages in one call, little enough that most of a large transfer goes to its destination directly.
 const BLIND_BYTES: usize = 16 << 10;
-/// With CRCs, how much of a Read Response must be missing for the rest to be received where it belongs.
+/// With CRCs, how much of a Read Response must be missing for the remainder to be received directly into its buffer.
 const DIRECT_MIN: usize = 8 << 10;
-/// Checksummed at a time, between two looks ahead at the place that the payload will be copied to.
+/// Bytes checksummed at a time, between two prefetches of the memory that the payload will be copied to.
 const CRC_STEP: usize = 4096;
 
-/// Bytes of staging that a connection begins with.
+/// Bytes of staging that a connection starts with.
 pub(super) fn first_staging(agreed: &Agreed) -> usize {
-    // What comes out of a stream with markers is staged whole.
+    // A stream with markers is staged whole.
     if agreed.marked { STAGING_CRC } else { STAGING_FIRST }
 }
 
-/// More staging, as [`Connection::staging_wanted`] asks for it.
+/// A request for more staging; see [`Connection::staging_wanted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Staging {
     /// Room in bytes.
     pub(super) bytes: usize,
-    /// Nothing can be received before it is there; else it would save system calls.
+    /// Nothing can be received without it; otherwise it only saves system calls.
     pub(super) needed: bool,
 }
 
 /// The receiving half of a connection.
 pub(super) struct Rx {
     ring: Ring,
-    /// The ring was full: more came at once than it has room for.
+    /// The ring was full: more arrived at once than it can hold.
     was_full: bool,
-    /// Bytes that the ring grows to at most.
+    /// The size that the ring grows to at most.
     most_staging: usize,
-    /// The stream before the ring, where we asked for markers.
+    /// The stream in front of the ring, if we required markers.
     marked: Option<Marked>,
     /// Bytes that the ring lacks for the next step.
     lacking: usize,
@@ -79,25 +79,25 @@ pub(super) struct Rx {
     phase: Phase,
     /// Posted receive buffers, oldest first.
     pub(super) recvs: VecDeque<(u64, Buf)>,
-    /// Bytes of the message that is arriving in the first of them.
+    /// Bytes received so far of the message in the first of them.
     pub(super) recv_filled: usize,
     pub(super) send_msn: u32,
     pub(super) read_msn: u32,
-    /// An empty Send as the very first message is for us alone.
+    /// An empty Send as the very first message is not delivered to the user.
     empty_send_opens: bool,
-    /// What `recv_slots` gave room for beyond the present payload.
+    /// The predicted payloads that `recv_slots` gave room for, beyond the current one.
     plan: Option<Plan>,
     gaps: Box<Gaps>,
-    /// Nothing is guessed while the bytes of a wrong guess are taken in.
+    /// No prediction is made while the bytes of a wrong one are taken in.
     no_plan: bool,
 }
 
 /// Slots of one receive.
 const MAX_SLOTS: usize = 2 * GUESSES + 3;
-/// Where in the ring bytes are received that follow a guess: those between the payloads come to its front before.
+/// Ring position for bytes that follow a prediction: the bytes between the payloads are put in front of them.
 const BEHIND_PLAN: usize = 64;
 
-/// Where the next received bytes go, in this order. None is empty.
+/// Where the next received bytes go, in this order. No slot is empty.
 pub(super) struct Slots<'a> {
     slots: [IoSliceMut<'a>; MAX_SLOTS],
     used: usize,
@@ -132,9 +132,9 @@ impl std::ops::DerefMut for Slots<'_> {
 /// What the next bytes are.
 #[derive(Clone, Copy)]
 enum Phase {
-    /// The length and headers of an FPDU; all of an FPDU that is staged.
+    /// The length and headers of an FPDU, or the whole FPDU if it is staged.
     Header,
-    /// Payload, of which `placed` bytes have arrived. `crc` covers what came before them, where CRCs are used.
+    /// Payload, of which `placed` bytes have arrived. `crc` covers the bytes before them, if CRCs are used.
     Payload { segment: Segment, placed: usize, crc: Option<Crc> },
     /// Pad and CRC.
     Trailer { segment: Segment, crc: Option<Crc> },
@@ -155,7 +155,7 @@ impl Segment {
         Refused { segment_len: self.ulpdu, header: self.header, read: None }
     }
 
-    /// Payload that is still to come when `placed` bytes of it are there; `placed <= self.payload`.
+    /// Payload still to arrive after `placed` bytes; `placed <= self.payload`.
     fn rest(&self, placed: usize) -> usize {
         self.payload.saturating_sub(placed)
     }
@@ -164,19 +164,19 @@ impl Segment {
 /// Where a segment's payload goes.
 #[derive(Clone, Copy)]
 enum Target {
-    /// There is none, or none that anybody looks at.
+    /// There is no payload, or nobody looks at it.
     Nowhere,
     /// A region that the peer may write.
-    Region(Place),
+    Region(RegionPosition),
     /// The buffer of the oldest pending Read, from this byte.
     Sink(usize),
     /// The oldest receive buffer, from this byte.
     Recv(usize),
-    /// Headers of RDMAP, parsed out of the ring.
+    /// RDMAP headers, parsed in the ring.
     Control,
 }
 
-/// Fault and what it was about.
+/// The fault and the segment that it concerns.
 type Refusal = (Fault, Option<Refused>);
 
 impl Rx {
@@ -188,7 +188,7 @@ impl Rx {
             most_staging: if agreed.crc || agreed.marked { STAGING_CRC } else { STAGING_PLAIN },
             marked: agreed.marked.then(|| Marked::new(agreed.crc)),
             lacking: 0,
-            // Markers belong to the CRC: it is checked before they are gone.
+            // The CRC covers the markers, so it is checked before they are removed.
             crc: agreed.crc && !agreed.marked,
             phase: Phase::Header,
             recvs: VecDeque::new(),
@@ -202,14 +202,14 @@ impl Rx {
         }
     }
 
-    /// Whether the stream would be cut in the middle of something if it ended now.
+    /// Whether the stream would be cut inside a segment if it ended now.
     pub(super) fn inside_fpdu(&self) -> bool {
         self.ring.len() > 0
             || !matches!(self.phase, Phase::Header)
             || self.marked.as_ref().is_some_and(|marked| !marked.is_empty())
     }
 
-    /// The stream has ended: what was staged is nobody's.
+    /// The stream has ended: staged bytes are dropped.
     pub(super) fn discard(&mut self) {
         self.ring.clear();
         self.marked.iter_mut().for_each(Marked::clear);
@@ -217,7 +217,7 @@ impl Rx {
         self.recv_filled = 0;
     }
 
-    /// Everything goes through one place where markers are taken out.
+    /// Everything goes through one buffer where the markers are removed.
     fn marked_slots(&mut self) -> Slots<'_> {
         let mut slots = Slots::new();
         slots.push(self.marked.as_mut().map_or(&mut [][..], Marked::free));
@@ -226,8 +226,8 @@ impl Rx {
 }
 
 impl Connection {
-    /// [`Connection::recv_slots`] where that is one piece of memory: with CRCs on, between two messages of a peer that
-    /// nothing is awaited from but messages. Cheaper, for whoever asks often.
+    /// [`Connection::recv_slots`] if that is one piece of memory: with CRCs on, between two messages, while only
+    /// messages are expected from the peer. Cheaper for a caller that polls often.
     pub(super) fn recv_room(&mut self) -> Option<&mut [u8]> {
         let one = matches!(self.rx.phase, Phase::Header)
             && self.rx.ring.len() == 0
@@ -240,12 +240,12 @@ impl Connection {
         Some(self.rx.ring.free(usize::MAX).0)
     }
 
-    /// Nothing is expected that would not be staged.
+    /// Everything that may arrive would be staged.
     fn is_all_staged(&self) -> bool {
         self.rx.crc && self.reads.is_empty() && !self.regions.any_fill()
     }
 
-    /// The staging that would be better than what there is. While it is needed, nothing may be received.
+    /// The staging that would be better than the current ring. While it is needed, nothing may be received.
     pub(super) fn staging_wanted(&self) -> Option<Staging> {
         let Rx { ring, was_full, most_staging, lacking, .. } = &self.rx;
         let needed = *lacking > 0 && ring.len() == ring.capacity();
@@ -256,7 +256,7 @@ impl Connection {
         })
     }
 
-    /// Takes more staging into use.
+    /// Replaces the staging by a larger buffer.
     pub(super) fn stage_in(&mut self, buf: Buf) {
         if buf.capacity() > self.rx.ring.capacity() {
             self.rx.ring.move_to(buf);
@@ -264,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// Where the next received bytes go. Always room for at least one byte, unless more staging is needed.
+    /// Where the next received bytes go. There is always room for at least one byte, unless more staging is needed.
     pub(super) fn recv_slots(&mut self) -> Slots<'_> {
         if self.rx.marked.is_some() {
             return self.rx.marked_slots();
@@ -273,7 +273,8 @@ impl Connection {
         let staged = match self.rx.phase {
             Phase::Header if self.is_all_staged() => usize::MAX,
             Phase::Header => BLIND_BYTES.max(self.rx.lacking),
-            // More of the same message follows: stop after its next header, so that its payload goes to its place.
+            // More of the same message follows: stop after its next header, so that its payload can be received
+            // directly.
             Phase::Payload { segment, .. } | Phase::Trailer { segment, .. } if !segment.header.last() => {
                 mpa::trailer_len(segment.ulpdu)
                     .saturating_add(LENGTH_LEN)
@@ -302,7 +303,7 @@ impl Connection {
             return slots;
         }
         let direct = match rx.phase {
-            // Gone meanwhile: the bytes are staged, and the fault is found when they are to be placed.
+            // The region is gone: the bytes are staged, and placing them reports the fault.
             Phase::Payload { segment, placed, .. } => {
                 let rest = segment.rest(placed);
                 room(regions, reads, &mut rx.recvs, segment.target, placed, rest).unwrap_or_default()
@@ -316,7 +317,7 @@ impl Connection {
         slots
     }
 
-    /// What follows the present payload, if that can be guessed; see `ahead`.
+    /// What follows the current payload, if it can be predicted; see `ahead`.
     fn plan(&mut self) -> Option<Plan> {
         let Phase::Payload { segment, placed, .. } = self.rx.phase else { return None };
         let Target::Region(place) = segment.target else { return None };
@@ -330,7 +331,7 @@ impl Connection {
     /// `n` bytes arrived in the slots that `recv_slots` gave last; nothing else was called in between.
     pub(super) fn received(&mut self, n: usize, now: Time) {
         if matches!(self.state, State::Ended(_)) {
-            // Thrown away: the ring was offered and stays empty.
+            // Discarded: the ring was offered and stays empty.
             return;
         }
         self.take_in(n, now);
@@ -355,7 +356,7 @@ impl Connection {
         }
     }
 
-    /// Accounts for up to `n` bytes of the present payload, which were received where they belong; how many it were.
+    /// Accounts for up to `n` bytes of the current payload that were received directly into place; returns how many.
     fn received_in_place(&mut self, n: usize) -> usize {
         let Phase::Payload { segment, placed, mut crc } = self.rx.phase else { return 0 };
         let to = self.room(segment.target, placed, segment.rest(placed)).unwrap_or_default();
@@ -368,11 +369,11 @@ impl Connection {
         direct
     }
 
-    /// `left` bytes arrived in the slots behind the present payload.
+    /// `left` bytes arrived in the slots after the current payload.
     fn received_ahead(&mut self, plan: &Plan, mut left: usize, now: Time) {
         for (i, &len) in plan.lens().iter().enumerate() {
-            // A payload longer than it was taken for goes on where the next one was expected. To place what stands between
-            // them there would be to write over bytes that were not looked at yet.
+            // A payload longer than predicted continues where the next one was expected. Placing the bytes between them
+            // there would overwrite bytes that were not parsed yet.
             if matches!(self.rx.phase, Phase::Payload { segment, placed, .. } if placed < segment.payload) {
                 return self.guessed_wrong(plan, i, None, left, now);
             }
@@ -402,8 +403,8 @@ impl Connection {
         self.work_off(now);
     }
 
-    /// The last `left` bytes are not what they were taken for, from the byte `at` of guess `i` on, or from what stands before
-    /// it. They are put together elsewhere first: what they are may be the end of the region that they lie in.
+    /// The prediction does not hold for the last `left` bytes, from byte `at` of payload `i` on, or from the bytes
+    /// before it. They are first collected elsewhere: parsing them may end the region that they lie in.
     fn guessed_wrong(&mut self, plan: &Plan, i: usize, at: Option<usize>, left: usize, now: Time) {
         let mut bytes = vec![0; left];
         let mut unfilled = bytes.as_mut_slice();
@@ -418,7 +419,7 @@ impl Connection {
             if skip.is_none() {
                 take(plan.between(gap));
             }
-            // Nothing has ended the region since the bytes were received into it.
+            // The region still exists: nothing has ended it since the bytes were received into it.
             let skip = skip.unwrap_or(0);
             let rest = len.saturating_sub(skip);
             let Ok(room) = self.regions.place(plan.place_of(j), skip, rest) else { break };
@@ -457,7 +458,7 @@ impl Connection {
         }
     }
 
-    /// Does all that the received bytes allow.
+    /// Processes all received bytes as far as possible.
     fn work_off(&mut self, now: Time) {
         loop {
             match self.step(now) {
@@ -468,7 +469,7 @@ impl Connection {
         }
     }
 
-    /// Does the next thing that the received bytes allow; false when more are needed.
+    /// Takes the next step that the received bytes allow; false when more bytes are needed.
     fn step(&mut self, now: Time) -> Result<bool, Refusal> {
         if matches!(self.state, State::Ended(_)) {
             return Ok(false);
@@ -525,13 +526,13 @@ impl Connection {
         if !self.has(headers) {
             return Ok(false);
         }
-        // With CRCs this is a guess at first, about bytes that may be damaged: it decides nothing yet.
+        // With CRCs this is preliminary, because the bytes may be damaged; nothing is decided by it yet.
         let header = segment.get(..header_len).ok_or((Fault::Framing, None))?;
         let admitted = self.admit_segment(header, ulpdu);
         let target = admitted.as_ref().map_or(Target::Nowhere, |segment| segment.target);
         let staged = match target {
             Target::Control => true,
-            // A short rest is not worth a receive of its own.
+            // A short remainder is not worth a receive of its own.
             Target::Sink(_) => self.rx.crc && whole.saturating_sub(self.rx.ring.len()) < DIRECT_MIN,
             Target::Region(place) if self.regions.is_fill(place) => false,
             _ => self.rx.crc,
@@ -562,14 +563,14 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the ring holds so many bytes; if not, how many it lacks is noted for the next receive.
+    /// Whether the ring holds `bytes` bytes; if not, notes the shortfall for the next receive.
     fn has(&mut self, bytes: usize) -> bool {
         self.rx.lacking = bytes.saturating_sub(self.rx.ring.len());
         self.rx.lacking == 0
     }
 
-    /// Verifies the FPDU at the front of the ring. Its payload's likely place is brought into the cache meanwhile: the
-    /// copy that follows would otherwise wait for it, and took longer than all the rest of receiving.
+    /// Verifies the FPDU at the front of the ring. Its payload's likely destination is prefetched meanwhile: without
+    /// that, the copy that follows took longer than all the rest of receiving.
     fn crc_matches(&mut self, covered: usize, target: Target, payload: usize) -> bool {
         let Connection { regions, reads, rx, .. } = self;
         let mut place = room(regions, reads, &mut rx.recvs, target, 0, payload).unwrap_or_default();
@@ -600,7 +601,7 @@ impl Connection {
         Ok(Segment { header, opcode, target, payload, ulpdu })
     }
 
-    /// Checks everything that can be checked before the payload is touched, and says where that goes.
+    /// Makes every check that is possible before the payload is touched, and returns the payload's destination.
     fn admit(&mut self, header: &Header, payload: usize) -> Result<(Opcode, Target), Fault> {
         let opcode = Opcode::parse(header.control()).map_err(|malformed| match malformed {
             rdmap::Malformed::Version => Fault::RdmapVersion,
@@ -624,7 +625,7 @@ impl Connection {
                 ) => self.admit_send(h, opcode, payload)?,
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
                     in_sequence(h, self.rx.read_msn, 0)?;
-                    // What does not fit the queue's buffers, whose number is the IRD.
+                    // The payload exceeds the buffers of this queue, whose number is the IRD.
                     if payload > rdmap::READ_REQUEST_LEN {
                         return Err(Fault::TooLong);
                     }
@@ -648,7 +649,7 @@ impl Connection {
     }
 
     fn admit_response(&self, h: &ddp::Tagged, payload: usize) -> Result<Target, Fault> {
-        // A response that nobody asked for.
+        // An unsolicited response.
         let read = self.reads.front().ok_or(Fault::UnexpectedOpcode)?;
         if payload == 0 {
             return Ok(Target::Nowhere);
@@ -675,7 +676,7 @@ impl Connection {
         Ok(Target::Recv(self.rx.recv_filled))
     }
 
-    /// Places `len` bytes that lie `from` bytes into the ring, as payload from its `at`th byte on.
+    /// Places `len` bytes found at offset `from` in the ring, as payload from its byte `at` on.
     fn place_staged(&mut self, segment: &Segment, at: usize, from: usize, len: usize) -> Result<(), Fault> {
         if len == 0 {
             return Ok(());
@@ -699,7 +700,7 @@ impl Connection {
         room(&mut self.regions, &mut self.reads, &mut self.rx.recvs, target, at, len)
     }
 
-    /// Accounts for payload that reached its place, from its `at`th byte on.
+    /// Accounts for payload that was placed, from its byte `at` on.
     fn arrived(&mut self, segment: &Segment, at: usize, len: usize) {
         match segment.target {
             Target::Nowhere | Target::Control => {}
@@ -716,7 +717,7 @@ impl Connection {
         }
     }
 
-    /// A valid segment has arrived whole: delivers what it completes.
+    /// A valid segment has arrived completely: delivers what it completes.
     fn finish(&mut self, segment: &Segment, now: Time) -> Result<(), Refusal> {
         let fault = |fault: Fault| (fault, Some(segment.refused()));
         if segment.header.last() {
@@ -740,7 +741,7 @@ impl Connection {
     }
 
     fn deliver_read(&mut self, now: Time) -> Result<(), Fault> {
-        // Shorter than what was asked for.
+        // Shorter than requested.
         if self.reads.front().is_none_or(|read| read.filled != read.len) {
             return Err(Fault::Bounds);
         }
@@ -774,7 +775,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A Read Request or a Terminate, whole in the ring.
+    /// Handles a Read Request or a Terminate that is completely in the ring.
     fn control(&mut self, segment: &Segment, at: usize, whole: usize, now: Time) -> Result<(), Refusal> {
         let mut body = [0; rdmap::MAX_TERMINATE_LEN];
         let refused = segment.refused();
@@ -794,7 +795,7 @@ impl Connection {
         let request = ReadRequest::parse(body).map_err(|_| (Fault::MalformedControl, Some(refused)))?;
         self.rx.read_msn = self.rx.read_msn.wrapping_add(1);
         let bytes = if request.size == 0 {
-            // Neither STag nor offset are looked at (RFC 5040 5.2.1).
+            // Neither STag nor offset are checked (RFC 5040 5.2.1).
             bytes::Bytes::new()
         } else {
             self.regions
@@ -807,8 +808,9 @@ impl Connection {
     }
 }
 
-/// Where `len` bytes of a segment's payload go, from its `at`th byte on; nothing for what goes nowhere. The one way to
-/// memory of the user, and checked every time: the region may have gone since the segment was admitted.
+/// The memory for `len` bytes of a segment's payload, from its byte `at` on; empty if the payload goes nowhere. This is
+/// the only way to the user's memory, and it checks every time, because the region may have gone since the segment was
+/// admitted.
 fn room<'a>(
     regions: &'a mut Regions,
     reads: &'a mut VecDeque<PendingRead>,
@@ -832,12 +834,12 @@ fn room<'a>(
     }
 }
 
-/// `len` bytes behind the `at`th of what begins at `start`.
+/// `len` bytes at offset `at` of what begins at `start`.
 fn part(room: &mut [u8], start: usize, at: usize, len: usize) -> Option<&mut [u8]> {
     room.get_mut(start.checked_add(at)?..)?.get_mut(..len)
 }
 
-/// MSN and MO are the next ones (RFC 5041 7.1).
+/// MSN and MO must be the next ones (RFC 5041 7.1).
 fn in_sequence(h: &ddp::Untagged, msn: u32, mo: usize) -> Result<(), Fault> {
     if h.msn != msn {
         return Err(Fault::MsnRange);

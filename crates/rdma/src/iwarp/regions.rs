@@ -1,14 +1,14 @@
-//! The region table of one connection: which STags the peer may use, for what, and where.
+//! The region table of one connection: which STags the peer may use, for which access, and where.
 //!
-//! Spec: RFC 5041 7.1 (checks before placement), RFC 5040 7.2; RFC 5042 6.2 and 6.3 (STags of one stream only, and
-//! none that is easy to guess). Owns: the registered memory. Does not: talk to the peer.
+//! Implements RFC 5041 7.1 (checks before placement), RFC 5040 7.2, RFC 5042 6.2 and 6.3 (STags are valid on one stream
+//! only and hard to guess). It owns the registered memory.
 //!
 //! ```text
 //! STag:  | slot, 12 bits | key, 20 bits, new at each registration |
 //! ```
 //!
-//! The peer sees a region at a base offset that is random as well, a page multiple. A region whose STag the peer has
-//! revoked stays in its slot until the owner takes its buffer.
+//! The peer sees a region at a random base offset, which is a multiple of the page size. A region whose STag the peer
+//! has revoked keeps its slot until the owner takes its buffer.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) struct Regions {
     free: Vec<u32>,
     keys: Keys,
     limit: usize,
-    /// Regions that are to be filled.
+    /// Number of fill regions ([`Access::RemoteFill`]).
     fills: usize,
 }
 
@@ -39,7 +39,7 @@ struct Region {
     base: u64,
     len: usize,
     memory: Memory,
-    /// For regions that are undefined where they were not written: behind the last byte that was.
+    /// For a fill region, whose unwritten bytes are undefined: the end of the last byte written.
     fill: Option<usize>,
     /// The peer may still use it.
     live: bool,
@@ -52,7 +52,7 @@ enum Memory {
     Readable { owner: Arc<Buf>, bytes: Bytes },
 }
 
-/// Lets `Bytes` share a buffer that can be taken back later.
+/// Lets `Bytes` share a buffer that can be reclaimed later.
 struct Shared(Arc<Buf>);
 
 impl AsRef<[u8]> for Shared {
@@ -61,24 +61,24 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// A checked place in a region for `Write` payload.
+/// A checked position in a region for the payload of a Write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RegionPosition {
     stag: Stag,
     /// First byte in the region's buffer.
     offset: usize,
 }
 
-impl Place {
-    /// The place so many bytes further on.
-    pub(super) fn advanced(self, by: usize) -> Place {
-        Place { offset: self.offset.saturating_add(by), ..self }
+impl RegionPosition {
+    /// The position `by` bytes further on.
+    pub(super) fn advanced(self, by: usize) -> RegionPosition {
+        RegionPosition { offset: self.offset.saturating_add(by), ..self }
     }
 }
 
-/// What the owner gets back, and what still refers to it.
+/// What the owner gets back: the buffer, or a handle while others still refer to it.
 pub(super) enum Taken {
-    /// The buffer, free of other users.
+    /// The buffer, with no other users.
     Whole(Buf),
     /// Read Responses under way still share it: call [`Lent::claim`] when none of their `Bytes` is left.
     Lent(Lent),
@@ -111,8 +111,8 @@ impl Regions {
         }
     }
 
-    /// A tag that is no region's: for the sink of an RDMA Read. The slot is one that the table never uses twice at
-    /// the same time with the same key, so a Write cannot be mistaken for a response: opcodes differ anyway.
+    /// A tag for the sink of an RDMA Read, which is no region's. No region has the same slot and key at the same time,
+    /// so a Write cannot be mistaken for a response; their opcodes differ as well.
     pub(super) fn sink_tag(&mut self) -> (u32, u64) {
         let word = self.keys.next();
         (word as u32, base_of(word))
@@ -176,44 +176,45 @@ impl Regions {
         Ok(())
     }
 
-    /// Checks a Write of `len > 0` bytes at `to` (RFC 5041 7.1, in its order).
-    pub(super) fn admit_write(&mut self, stag: u32, to: u64, len: usize) -> Result<Place, Fault> {
+    /// Checks a Write of `len > 0` bytes at `to`, in the order of RFC 5041 7.1.
+    pub(super) fn admit_write(&mut self, stag: u32, to: u64, len: usize) -> Result<RegionPosition, Fault> {
         let region = self.live(Stag(stag)).ok_or(Fault::InvalidStag)?;
         if !matches!(region.memory, Memory::Writable(_)) {
             return Err(Fault::Access);
         }
         let offset = region.range(to, len, Fault::Bounds, Fault::Wrap)?;
-        Ok(Place { stag: Stag(stag), offset })
+        Ok(RegionPosition { stag: Stag(stag), offset })
     }
 
-    /// The bytes of an admitted place, from its `at`th on. The region may have gone since the place was admitted.
-    pub(super) fn place(&mut self, place: Place, at: usize, len: usize) -> Result<&mut [u8], Fault> {
+    /// The bytes of an admitted position, from its byte `at` on. The region may have gone since the position was
+    /// admitted.
+    pub(super) fn place(&mut self, place: RegionPosition, at: usize, len: usize) -> Result<&mut [u8], Fault> {
         let region = self.live(place.stag).ok_or(Fault::InvalidStag)?;
         let Memory::Writable(buf) = &mut region.memory else { return Err(Fault::Access) };
         let start = place.advanced(at).offset;
         buf.get_mut(start..).and_then(|rest| rest.get_mut(..len)).ok_or(Fault::Bounds)
     }
 
-    /// Whether there are regions to be filled.
+    /// Whether the table has fill regions.
     pub(super) fn any_fill(&self) -> bool {
         self.fills > 0
     }
 
-    /// Whether a place lies in a region to be filled.
-    pub(super) fn is_fill(&mut self, place: Place) -> bool {
+    /// Whether a position lies in a fill region.
+    pub(super) fn is_fill(&mut self, place: RegionPosition) -> bool {
         self.live(place.stag).is_some_and(|region| region.fill.is_some())
     }
 
-    /// Bytes of an admitted place are there now, up to its `end`th.
-    pub(super) fn filled(&mut self, place: Place, end: usize) {
+    /// The bytes of an admitted position have arrived, up to byte `end`.
+    pub(super) fn filled(&mut self, place: RegionPosition, end: usize) {
         if let Some(high) = self.live(place.stag).and_then(|region| region.fill.as_mut()) {
             *high = (*high).max(place.advanced(end).offset);
         }
     }
 
-    /// What follows in the region behind the `at`th byte of a place, where nothing was written yet and whose content
-    /// therefore does not matter; nothing where it does.
-    pub(super) fn unfilled(&mut self, place: Place, at: usize) -> &mut [u8] {
+    /// The unwritten bytes of a fill region behind byte `at` of a position, whose content does not matter; empty for
+    /// other regions.
+    pub(super) fn unfilled(&mut self, place: RegionPosition, at: usize) -> &mut [u8] {
         let start = place.advanced(at).offset;
         match self.live(place.stag) {
             Some(Region { memory: Memory::Writable(buf), fill: Some(high), .. }) if *high <= start => {
@@ -232,7 +233,7 @@ impl Regions {
         Ok(bytes.slice_ref(source))
     }
 
-    /// The regions there are, in the order of their slots.
+    /// The registered regions, in the order of their slots.
     #[cfg(test)]
     pub(super) fn stags(&self) -> Vec<Stag> {
         self.slots.iter().flatten().map(|region| region.stag).collect()
@@ -255,12 +256,12 @@ impl Region {
     }
 }
 
-/// A page multiple below 2^48: far from wrapping, whatever the region's length.
+/// A page multiple below 2^48, so that no region's length makes it wrap.
 fn base_of(word: u64) -> u64 {
     (word >> 32) << 12
 }
 
-/// Tags that a peer cannot foretell from those it has seen: SipHash-1-3 of a counter under a secret seed.
+/// Tags that a peer cannot predict from those it has seen: SipHash-1-3 of a counter under a secret seed.
 struct Keys {
     seed: [u64; 2],
     counter: u64,
@@ -268,7 +269,7 @@ struct Keys {
 
 impl Keys {
     fn next(&mut self) -> u64 {
-        // 64 bits of it are not used up.
+        // A 64-bit counter does not run out.
         self.counter = self.counter.wrapping_add(1);
         let [k0, k1] = self.seed;
         SipHasher13::new_with_keys(k0, k1).hash(&self.counter.to_le_bytes())
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(regions.admit_write(region.stag.0, region.offset, 1), Err(Fault::InvalidStag));
         assert!(matches!(regions.take(region.stag), Some(Taken::Whole(b)) if b.len() == 100));
         assert!(regions.take(region.stag).is_none());
-        // The slot is used again under another key.
+        // The slot is used again, with another key.
         let again = regions.register(buf(100), Access::RemoteWrite).unwrap();
         assert_eq!(again.stag.0 >> KEY_BITS, region.stag.0 >> KEY_BITS);
         assert_ne!(again.stag, region.stag);

@@ -1,11 +1,11 @@
-//! The sending half: posted work and Read Responses become FPDUs.
+//! The sending half: turns posted work and Read Responses into FPDUs.
 //!
-//! Spec: RFC 5041 5.2 (segmentation), 5.3 (order); RFC 5040 5.1 to 5.3, 6.1 (ORD).
-//! Owns: queued work, its payload, the responses owed to the peer. Does not: copy payload, or read files (the driver
-//! does, a chunk at a time, when `wants_file` says so).
+//! Implements RFC 5041 5.2 (segmentation) and 5.3 (order), RFC 5040 5.1 to 5.3 and 6.1 (ORD). It owns queued work with
+//! its payload, and the responses owed to the peer. It neither copies payload nor reads files; the driver reads a chunk
+//! at a time when `wants_file` asks for it.
 //!
-//! One message is sent at a time, in the order of posting; Read Responses take turns with posted work, so that
-//! neither starves. A Read that would exceed the ORD waits, and what was posted behind it waits with it.
+//! One message is sent at a time, in the order of posting; Read Responses alternate with posted work, so that neither
+//! starves. A Read that would exceed the ORD waits, and work posted after it waits as well.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -23,22 +23,22 @@ use super::setup::{Agreed, Opening, Role};
 use super::terminate::Refused;
 use crate::verbs::{Caps, Done, PostError, Segment, Stag, Work, add, tally};
 
-/// Output is framed in batches of about this many bytes: one gather write, and small enough that what the CRC has
-/// read is still in the second-level cache when the socket copies it.
+/// Output is framed in batches of about this many bytes: one gather write, and small enough that the bytes that the CRC
+/// has read are still in the second-level cache when the socket copies them.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
-/// A batch ends early with this many pieces (small messages): what one gather write takes.
+/// A batch of small messages ends early at this many pieces, which one gather write takes.
 const BATCH_PIECES: usize = 128;
-/// And with so many bytes between payloads: an idle connection keeps the room for them.
+/// It also ends at this many bytes between payloads: an idle connection keeps the room for them.
 const BATCH_SMALL_BYTES: usize = 8 << 10;
 /// Payload per FPDU when markers are on: the marker's back pointer has 16 bits.
 const MARKED_PAYLOAD: usize = 32 << 10;
-/// The longest payload that the 16-bit length leaves behind the longer of the two headers.
+/// The longest payload that the 16-bit length field leaves after the longer of the two headers.
 pub(super) const MAX_FPDU_PAYLOAD: usize = u16::MAX as usize - ddp::UNTAGGED_LEN;
 /// File payload is read in pieces of this many FPDUs.
 const FILE_FPDUS: usize = 4;
-/// Payload that may stay in its file does so from this length on; below, the copy is cheaper than the system calls.
+/// Payload that may stay in its file does so from this length on; below, the copy costs less than the system calls.
 const STAY_MIN: usize = 20 << 10;
-/// Such payload is brought into the page cache so many FPDUs at a time: a megabyte, a disk's stride.
+/// Such payload is brought into the page cache this many FPDUs at a time: a megabyte, a disk's stride.
 const WARM_FPDUS: usize = 16;
 
 /// The sending half of a connection.
@@ -49,9 +49,9 @@ pub(super) struct Tx {
     queue: VecDeque<Queued>,
     current: Option<Message>,
     responses: VecDeque<Response>,
-    /// Whose turn it is when both have something.
+    /// Whose turn it is when both have work.
     responses_next: bool,
-    /// Messages that are framed whole but not with the socket whole.
+    /// Messages that are completely framed but not yet completely handed to the socket.
     ends: VecDeque<End>,
     /// Stream bytes that the socket has taken.
     sent: u64,
@@ -60,9 +60,9 @@ pub(super) struct Tx {
     send_msn: u32,
     read_msn: u32,
     fpdu_payload: usize,
-    /// Over `fpdu_payload`, made when first needed.
+    /// Over `fpdu_payload`, computed when first needed.
     shift: Option<Shift>,
-    /// The driver has a piece of a file to come back with.
+    /// The driver is reading a piece of a file.
     reading: bool,
 }
 
@@ -81,15 +81,15 @@ impl Queued {
     }
 }
 
-/// A Read of the peer that was admitted.
+/// An admitted Read of the peer.
 pub(super) struct Response {
     request: ReadRequest,
-    /// For the Terminate, should the region go away meanwhile.
+    /// For the Terminate, if the region goes away meanwhile.
     header: ddp::Header,
     bytes: Bytes,
 }
 
-/// A message that is being cut into FPDUs.
+/// A message that is being segmented into FPDUs.
 struct Message {
     kind: Kind,
     len: usize,
@@ -103,20 +103,20 @@ enum Kind {
     Response { request: ReadRequest, header: ddp::Header },
 }
 
-/// Payload of a message: what is in memory, and the rest of a file range.
+/// Payload of a message: the part in memory, and the remainder of a file range.
 struct Source {
     chain: VecDeque<Bytes>,
-    /// The CRC32C of each of the first FPDUs' worth of `chain`, as far as the driver knew them.
+    /// The CRC32C of each of the first FPDU-sized pieces of `chain`, as far as the driver knew them.
     sums: VecDeque<u32>,
-    /// What is not in memory yet.
+    /// The part that is not in memory yet.
     file: Option<FileRange>,
-    /// The first bytes of `file` need no reading: the socket can take them from the page cache.
+    /// The first bytes of `file` that need no reading: the socket can send them from the page cache.
     cached: usize,
 }
 
-/// What the driver is to do with a range of a file.
+/// What the driver must do with a range of a file.
 pub(super) enum FileNeed {
-    /// Read it into memory, and hand it over; with the CRC32C of each whole `piece`, if that costs nothing extra.
+    /// Read it into memory and hand it over, with the CRC32C of each whole `piece` if that costs nothing extra.
     Read { range: FileRange, piece: Option<usize> },
     /// Bring it into the page cache.
     Warm(FileRange),
@@ -131,7 +131,7 @@ impl Source {
         self.chain.iter().map(Bytes::len).sum::<usize>().saturating_add(self.cached)
     }
 
-    /// Takes the next bytes off the file.
+    /// Takes the next bytes of the file range.
     fn split_file(&mut self, len: usize) -> Option<FileRange> {
         let range = self.file.as_mut()?;
         let part = FileRange { file: range.file.clone(), offset: range.offset, len: range.len.min(len) };
@@ -143,7 +143,7 @@ impl Source {
         Some(part)
     }
 
-    /// The next FPDU's payload with its sum, if that is known.
+    /// The next FPDU's payload with its checksum, if that is known.
     fn take_summed(&mut self, len: usize, fpdu_payload: usize) -> Option<(Bytes, u32)> {
         let front = self.chain.front_mut().filter(|front| len == fpdu_payload && front.len() >= len)?;
         let sum = self.sums.pop_front()?;
@@ -186,13 +186,13 @@ impl From<Payload> for Source {
     }
 }
 
-/// Where a message ends in the stream, and what to tell its owner then.
+/// Where a message ends in the stream, and what to report to its owner then.
 struct End {
     at: u64,
     id: u64,
     len: usize,
     signalled: bool,
-    /// The region, when it was a Write.
+    /// The region, if it was a Write.
     write: Option<Stag>,
 }
 
@@ -217,7 +217,7 @@ impl Tx {
         }
     }
 
-    /// Queues a Send, Write or Read after the checks that need no peer.
+    /// Queues a Send, Write or Read after the checks that can be made locally.
     pub(super) fn post(&mut self, work: Work, caps: &Caps) -> Result<(), (PostError, Work)> {
         if self.posted >= caps.max_send_work {
             return Err((PostError::QueueFull, work));
@@ -241,12 +241,12 @@ impl Tx {
         Ok(())
     }
 
-    /// Owes the peer a Read Response. The caller has checked the IRD.
+    /// Queues a Read Response that we owe the peer. The caller has checked the IRD.
     pub(super) fn respond(&mut self, request: ReadRequest, header: ddp::Header, bytes: Bytes) {
         self.responses.push_back(Response { request, header, bytes });
     }
 
-    /// Responses owed, the one under way included: what counts against the IRD.
+    /// Responses owed, including the one under way: these count against the IRD.
     pub(super) fn responses(&self) -> usize {
         let current = matches!(self.current, Some(Message { kind: Kind::Response { .. }, .. }));
         self.responses.len().saturating_add(usize::from(current))
@@ -259,26 +259,26 @@ impl Tx {
             && self.out.small_bytes() < BATCH_SMALL_BYTES
     }
 
-    /// An RDMA Write of nothing to nowhere.
+    /// An RDMA Write of no bytes, to no region.
     fn empty_write(&mut self) {
         let header = ddp::Tagged { last: true, control: Opcode::Write.control(), stag: 0, to: 0 }.emit();
         self.out.begin(&header, 0);
         self.out.finish(header.len());
     }
 
-    /// Gives the peer something to notice, unless more is on its way to it anyway.
+    /// Sends the peer something to react to, unless more is on its way anyway.
     pub(super) fn nudge(&mut self) {
         if self.drained() {
             self.empty_write();
         }
     }
 
-    /// Nothing is left that was to be sent.
+    /// Nothing is left to send.
     pub(super) fn drained(&self) -> bool {
         self.out.is_empty() && self.current.is_none() && self.responses.is_empty() && self.queue.is_empty()
     }
 
-    /// Forgets everything that is not framed; the ids that were not completed, in order.
+    /// Drops everything that is not framed; returns the ids that were not completed, in order.
     pub(super) fn flush(&mut self) -> Vec<u64> {
         self.responses.clear();
         self.reading = false;
@@ -289,13 +289,13 @@ impl Tx {
         ends.chain(current).chain(queue).collect()
     }
 
-    /// The oldest message that the socket has whole.
+    /// The oldest message that the socket has taken completely.
     fn next_end(&mut self) -> Option<End> {
         self.ends.front().filter(|end| end.at <= self.sent)?;
         self.ends.pop_front()
     }
 
-    /// Takes the Reads that were not requested yet out of the queue.
+    /// Removes the Reads that were not requested yet from the queue.
     pub(super) fn drop_queued_reads(&mut self) -> Vec<u64> {
         let (reads, rest): (VecDeque<_>, VecDeque<_>) =
             self.queue.drain(..).partition(|queued| matches!(queued, Queued::Read { .. }));
@@ -304,12 +304,12 @@ impl Tx {
         reads.iter().filter_map(Queued::id).collect()
     }
 
-    /// A Read that ended one way or the other makes room in the queue.
+    /// A completed or failed Read frees its slot in the queue.
     pub(super) fn read_done(&mut self) {
         self.posted = self.posted.saturating_sub(1);
     }
 
-    /// Takes the oldest Write to `stag` out of the account of the work that flushes.
+    /// Removes the oldest Write to `stag` from the work to be flushed.
     pub(super) fn forget_write_to(&mut self, stag: Stag) -> Option<u64> {
         if let Some(at) = self.ends.iter().position(|end| end.write == Some(stag)) {
             return self.ends.remove(at).map(|end| end.id);
@@ -320,14 +320,14 @@ impl Tx {
         }
     }
 
-    /// Takes the message that is being framed.
+    /// Removes the message that is being framed.
     pub(super) fn forget_current(&mut self) -> Option<u64> {
         self.reading = false;
         self.current.take().and_then(|message| message.id())
     }
 
-    /// Whether a response that is not framed whole reads from a buffer: how far it has come, for the Terminate. All
-    /// such responses are dropped.
+    /// Whether a response that is not completely framed reads from a buffer; if so, its progress, for the Terminate.
+    /// All such responses are dropped.
     pub(super) fn read_cut_off(&mut self, from: impl Fn(&Bytes) -> bool) -> Option<Refused> {
         let mut first = None;
         if let Some(Message { kind: Kind::Response { request, header }, done, source, .. }) = &self.current
@@ -351,7 +351,7 @@ impl Tx {
     }
 }
 
-/// A Read Request as RFC 5040 4.8 wants it in a Terminate after `done` bytes were sent.
+/// A Read Request as RFC 5040 4.8 requires it in a Terminate after `done` bytes were sent.
 fn progress(request: &ReadRequest, done: usize) -> ReadRequest {
     ReadRequest {
         sink_to: request.sink_to.wrapping_add(done as u64),
@@ -404,7 +404,7 @@ impl Connection {
         }
     }
 
-    /// Frames the next batch when the last one is with the socket, or adds to one that was not begun.
+    /// Frames the next batch once the socket has the last one, or adds to one that has not started.
     pub(super) fn pump(&mut self) {
         if !self.tx.out.is_fresh() || !self.tx.may_send || matches!(self.state, State::Ended(_)) {
             return;
@@ -417,7 +417,7 @@ impl Connection {
         }
     }
 
-    /// Whether there is no next thing to send.
+    /// Whether there is nothing to send next.
     pub(super) fn nothing_to_send(&self) -> bool {
         self.tx.out.is_empty()
     }
@@ -447,13 +447,13 @@ impl Connection {
         self.end_if_drained(now);
     }
 
-    /// The next piece of a file that the message under way needs; the driver answers with `file_read` or `file_warm`.
+    /// The next piece of a file that the current message needs; the driver answers with `file_read` or `file_warm`.
     pub(super) fn wants_file(&mut self) -> Option<FileNeed> {
         let more = !self.tx.reading && self.tx.out.is_fresh() && self.tx.batch_open();
         let message = self.tx.current.as_mut().filter(|_| more)?;
         let source = &mut message.source;
         let left = source.file.as_ref().filter(|_| source.cached == 0)?.len;
-        // sendfile of what a slow file system has may wait for it.
+        // sendfile from a slow file system may block on it.
         let range = source.file.clone().filter(|range| range.file.blocking().is_none());
         let stays = self.tx.out.takes_files() && left >= STAY_MIN;
         let need = if let Some(range) = range.filter(|_| stays) {
@@ -470,7 +470,7 @@ impl Connection {
         Some(need)
     }
 
-    /// The bytes of [`FileNeed::Read`], and the sums of their first pieces, as many as there are.
+    /// The bytes of [`FileNeed::Read`], and the checksums of their first pieces, as many as are known.
     pub(super) fn file_read(&mut self, read: io::Result<(Bytes, Vec<u32>)>, now: Time) {
         // The stream may have ended meanwhile.
         if !std::mem::take(&mut self.tx.reading) {
@@ -478,7 +478,7 @@ impl Connection {
         }
         match (read, &mut self.tx.current) {
             (Ok((bytes, sums)), Some(message)) => {
-                // Sums are those of whole FPDUs only behind an empty chain.
+                // The checksums are of whole FPDUs only if the chain is empty.
                 if message.source.chain.is_empty() {
                     message.source.sums = sums.into();
                 }
@@ -489,7 +489,7 @@ impl Connection {
         }
     }
 
-    /// So many bytes of [`FileNeed::Warm`], all of them, are in the page cache.
+    /// All bytes of [`FileNeed::Warm`] are in the page cache.
     pub(super) fn file_warm(&mut self, warm: io::Result<usize>, now: Time) {
         if !std::mem::take(&mut self.tx.reading) {
             return;
@@ -501,7 +501,7 @@ impl Connection {
         }
     }
 
-    /// Takes the next message up; false when there is none that may be sent.
+    /// Starts the next message; false when none may be sent.
     fn next_message(&mut self) -> bool {
         let respond = !self.tx.responses.is_empty() && (self.tx.responses_next || !self.work_ready());
         self.tx.responses_next = !respond;
@@ -622,7 +622,7 @@ impl Message {
             last,
             control: opcode.control(),
             stag,
-            // The peer checks it; a wrap is its business to refuse.
+            // The peer checks it; it must refuse a wrap.
             to: to.wrapping_add(self.done as u64),
         };
         match &self.kind {
@@ -645,7 +645,7 @@ impl Message {
     }
 }
 
-/// The shift over one FPDU's payload. Connections of one configuration share it.
+/// The shift over one FPDU's payload. Connections with the same configuration share it.
 fn shift_over(len: usize) -> Shift {
     static FIRST: OnceLock<Shift> = OnceLock::new();
     let first = FIRST.get_or_init(|| Shift::over(len));

@@ -1,7 +1,7 @@
-//! Set-up of a connection: one MPA frame each way, and what the two add up to.
+//! Connection set-up: one MPA frame in each direction, and the parameters that they agree on.
 //!
-//! Spec: RFC 5044 7.1.2 (rules), RFC 6581 9.1 (IRD, ORD), 9.2 (peer-to-peer), 10 (mixed revisions).
-//! Owns: the bytes of an unfinished frame. Does not: read a socket or a clock; both come in as arguments.
+//! Implements RFC 5044 7.1.2 (rules), RFC 6581 9.1 (IRD, ORD), 9.2 (peer-to-peer) and 10 (mixed revisions). It reads
+//! neither a socket nor a clock; bytes and time are arguments.
 //!
 //! ```text
 //! initiator                                  responder
@@ -9,7 +9,7 @@
 //! Initiator::handle -> Agreed      <-------  Asked::accept -> reply bytes, Agreed  (or Asked::reject)
 //! ```
 //!
-//! `handle` takes from its input only what belongs to the frame: what follows in the same read are FPDUs.
+//! `handle` takes from its input only the bytes of the frame: what follows in the same read are FPDUs.
 
 use bytes::Bytes;
 use weft_machine::Time;
@@ -19,7 +19,7 @@ use super::frame;
 use super::terminate::Fault;
 use crate::verbs::ConnectError;
 
-/// What this side brings along.
+/// What this side offers.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) crc: bool,
@@ -28,7 +28,7 @@ pub(super) struct Offer {
     pub(super) ird: u16,
     pub(super) ord: u16,
     pub(super) peer_to_peer: bool,
-    /// As initiator, ask in the form of RFC 6581. The older form says nothing of IRD, ORD and peer-to-peer.
+    /// As initiator, ask in the form of RFC 6581. The older form does not carry IRD, ORD or the peer-to-peer model.
     pub(super) enhanced: bool,
     pub(super) private_data: Bytes,
 }
@@ -36,10 +36,10 @@ pub(super) struct Offer {
 /// Which side this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Sends the request, and the first FPDU. It opens with an empty message when the peer-to-peer model wants one.
+    /// Sends the request, and the first FPDU. It starts with an empty message if the peer-to-peer model requires one.
     Initiator { open_with: Option<Opening> },
-    /// Sends no FPDU before it has received one (RFC 5044 7.1.2 rule 4). `empty_send_opens`: an empty Send as the
-    /// very first message is an indication that the user does not see.
+    /// Sends no FPDU before it has received one (RFC 5044 7.1.2 rule 4). `empty_send_opens`: an empty Send as the very
+    /// first message is an indication, which the user does not see.
     Responder { empty_send_opens: bool },
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Opening {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     pub(super) role: Role,
-    /// CRCs are generated and checked, both ways.
+    /// CRCs are generated and checked in both directions.
     pub(super) crc: bool,
     /// The peer requires markers in what we send.
     pub(super) markers: bool,
@@ -63,11 +63,11 @@ pub(super) struct Agreed {
     pub(super) marked: bool,
     pub(super) ird: u16,
     pub(super) ord: u16,
-    /// The peer's.
+    /// The peer's private data.
     pub(super) private_data: Bytes,
 }
 
-/// Set-up failed; `farewell` goes out before the socket closes.
+/// Set-up failed; `farewell` is sent before the socket closes.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: ConnectError,
@@ -98,7 +98,7 @@ impl From<Malformed> for Failure {
 struct Inbox(Vec<u8>);
 
 impl Inbox {
-    /// Takes what belongs to the frame from the front of `input`; the frame when it is whole.
+    /// Takes the bytes of the frame from the front of `input`; returns the frame when it is complete.
     fn take(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, Malformed> {
         if !self.fill(input, mpa::FRAME_LEN) {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Inbox {
         Frame::parse(&self.0).map(Some)
     }
 
-    /// How many bytes the frame lacks for the next step: reading no more leaves the FPDUs behind it in the socket.
+    /// How many bytes the frame lacks for the next step: reading no more leaves the FPDUs that follow in the socket.
     fn wanted(&self) -> usize {
         let len = match self.0.first_chunk() {
             None => mpa::FRAME_LEN,
@@ -138,7 +138,7 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    /// Begins; the bytes are the request.
+    /// Starts set-up; the bytes are the request.
     pub(super) fn new(offer: Offer, deadline: Time) -> (Initiator, Vec<u8>) {
         let frame = Frame {
             kind: Kind::Request,
@@ -173,8 +173,8 @@ impl Initiator {
         self.inbox.wanted()
     }
 
-    /// Whether a peer that hangs up now may do so because it knows RFC 5044 only, to which the request was malformed: it
-    /// can be asked again in the older form (RFC 6581 10). Not where that form cannot say what is wanted.
+    /// Whether a peer that hangs up now may do so because it knows only RFC 5044, for which the request is malformed:
+    /// it can then be asked again in the older form (RFC 6581 10). False if that form cannot express the request.
     pub(super) fn may_ask_again(&self) -> bool {
         self.inbox.0.is_empty() && self.offer.enhanced && !self.offer.peer_to_peer
     }
@@ -195,8 +195,8 @@ impl Initiator {
             return Err(ConnectError::Rejected(reply.private_data).into());
         }
         let crc = self.offer.crc || reply.crc;
-        // A peer that answers without the enhanced word knows only RFC 5044: both sides rely on what they were
-        // configured with (RFC 6581 10).
+        // A peer that answers without the enhanced word knows only RFC 5044: both sides then use their configured
+        // values (RFC 6581 10).
         let (mut ird, mut ord, mut open_with) = (self.offer.ird, self.offer.ord, None);
         if let Some(theirs) = reply.enhanced {
             if theirs.ird != NOT_NEGOTIATED {
@@ -287,13 +287,13 @@ impl Asked {
         &self.0.private_data
     }
 
-    /// Says yes; the bytes are the reply.
+    /// Accepts; the bytes are the reply.
     pub(super) fn accept(self, offer: &Offer) -> (Vec<u8>, Agreed) {
         let request = self.0;
         let (mut ird, mut ord, mut enhanced, mut empty_send_opens) = (offer.ird, offer.ord, None, false);
         if let Some(theirs) = request.enhanced {
-            // RFC 6581 9.1: our ORD is at most their IRD; our IRD is what we can do, be it less than they wish. All
-            // ones says that the users settle it: answered in kind, ours unchanged.
+            // RFC 6581 9.1: our ORD is at most their IRD; our IRD is what we support, even if that is less than they
+            // want. All ones means that the users negotiate it themselves: we answer all ones, and keep our own value.
             let answer_ord = if theirs.ird == NOT_NEGOTIATED {
                 NOT_NEGOTIATED
             } else {
@@ -313,7 +313,7 @@ impl Asked {
             empty_send_opens = peer_to_peer.is_some_and(|rtr| rtr.send);
             enhanced = Some(Enhanced { ird: answer_ird, ord: answer_ord, peer_to_peer });
         }
-        // Without the word nothing is known of the peer's limits.
+        // Without the enhanced word the peer's limits are unknown.
         ird = ird.min(NOT_NEGOTIATED - 1);
         let crc = request.crc || offer.crc;
         let reply = Frame {
@@ -337,7 +337,7 @@ impl Asked {
         (bytes_of(&reply), agreed)
     }
 
-    /// Says no; the bytes are the reply.
+    /// Rejects; the bytes are the reply.
     pub(super) fn reject(self, offer: &Offer) -> Vec<u8> {
         let request = self.0;
         bytes_of(&Frame {
@@ -346,7 +346,7 @@ impl Asked {
             crc: offer.crc,
             rejected: true,
             revision: request.revision,
-            // An enhanced request gets an enhanced answer (RFC 6581 10), a refusal too.
+            // An enhanced request gets an enhanced answer (RFC 6581 10), also when it is rejected.
             enhanced: request.enhanced.map(|theirs| Enhanced {
                 ird: offer.ird,
                 ord: offer.ord,

@@ -1,19 +1,19 @@
-//! What each fault is called: on the wire (Terminate), to the user who is refused, and to the user who refuses.
+//! Maps each fault to its Terminate on the wire, and to the errors for the refused and the refusing user.
 //!
-//! Spec: RFC 5040 4.8 figure 9; RFC 5041 7.2; RFC 5044 8; RFC 6581 8. Owns: the table. Does not: send anything.
+//! The codes are those of RFC 5040 4.8 figure 9, RFC 5041 7.2, RFC 5044 8 and RFC 6581 8.
 //!
-//! One table serves both directions, so what we say and what we understand cannot drift apart. Access rights on an
-//! RDMA Write have no code at the DDP layer; like hardware, we answer with RDMAP's.
+//! One table serves both directions, so what we send and what we understand cannot drift apart. DDP has no code for
+//! access rights on an RDMA Write; like hardware, we answer with RDMAP's.
 
 use weft_wire::rdmap::QN_READ_REQUEST;
 use weft_wire::{ddp, rdmap};
 
 use crate::verbs::{Disconnect, Refusal};
 
-/// Something that ends the stream, detected here.
+/// A fault detected here that ends the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// We cannot go on, through no fault of the peer.
+    /// We cannot continue, through no fault of the peer.
     Local,
     ReadInvalidStag,
     ReadBounds,
@@ -22,7 +22,7 @@ pub(super) enum Fault {
     CannotInvalidate,
     RdmapVersion,
     UnexpectedOpcode,
-    /// A Read Request or Terminate that is not one.
+    /// A malformed Read Request or Terminate.
     MalformedControl,
     InvalidStag,
     Bounds,
@@ -50,9 +50,9 @@ struct Row {
     layer: u8,
     etype: u8,
     code: u8,
-    /// What the user of the refused side is told; `None`: the raw numbers.
+    /// The error for the user of the refused side; `None`: the raw numbers.
     refusal: Option<Refusal>,
-    /// What the user of the refusing side is told when there is no `refusal`.
+    /// The error for the user of the refusing side, when there is no `refusal`.
     what: &'static str,
 }
 
@@ -60,7 +60,7 @@ const fn row(fault: Fault, numbers: (u8, u8, u8), refusal: Option<Refusal>, what
     Row { fault, layer: numbers.0, etype: numbers.1, code: numbers.2, refusal, what }
 }
 
-// The first row of equal numbers is the one that a received Terminate means.
+// Where rows have equal numbers, a received Terminate means the first.
 const TABLE: &[Row] = &[
     row(Fault::Local, (0, 0, 0), None, "local failure"),
     row(Fault::ReadInvalidStag, (0, 1, 0x00), Some(Refusal::InvalidStag), "Read of an invalid STag"),
@@ -89,8 +89,8 @@ const TABLE: &[Row] = &[
     row(Fault::NoRtr, (2, 0, 0x07), None, "no common ready-to-receive indication"),
 ];
 
-/// Most peers that are not ours say that a Write was refused by one of these instead: RDMAP's codes for what DDP has
-/// codes for as well, and the other way round.
+/// Most other implementations refuse a Write with one of these instead: RDMAP codes for errors that DDP has codes for
+/// as well, and the other way round.
 const SYNONYMS: &[((u8, u8, u8), Refusal)] = &[
     ((0, 1, 0x03), Refusal::NotAssociated),
     ((1, 1, 0x02), Refusal::NotAssociated),
@@ -102,14 +102,14 @@ impl Fault {
         TABLE.iter().find(|row| row.fault == self).expect("every fault has its row; a test looks at each")
     }
 
-    /// What ends the stream here.
+    /// The error that this fault gives the local user.
     pub(super) fn disconnect(self) -> Disconnect {
         let row = self.row();
         row.refusal.map_or(Disconnect::Violation(row.what), Disconnect::Refused)
     }
 
-    /// The Terminate that reports it. RFC 5040 figure 10 says which headers go with it: none from MPA and for local
-    /// failures, the DDP header otherwise, and the Read Request with it when one was refused by RDMAP.
+    /// The Terminate that reports it. RFC 5040 figure 10 says which headers it includes: none for MPA and local
+    /// failures, otherwise the DDP header, and also the Read Request if RDMAP refused one.
     pub(super) fn terminate(self, refused: Option<Refused>) -> rdmap::Terminate {
         let row = self.row();
         let with_header = row.layer == 1 || (row.layer == 0 && row.etype != 0);
@@ -125,7 +125,7 @@ impl Fault {
     }
 }
 
-/// All numbers that can be sent.
+/// All numbers that we can send.
 #[cfg(test)]
 pub(super) fn all_numbers() -> Vec<rdmap::TerminateNumbers> {
     TABLE.iter().map(|row| (row.layer, row.etype, row.code)).collect()
@@ -139,12 +139,12 @@ pub(super) struct Refused {
     pub(super) read: Option<rdmap::ReadRequest>,
 }
 
-/// What a received Terminate means to the user whose work it refuses.
+/// What a received Terminate means to the user whose work was refused.
 ///
-/// Linux's siw (6.12) has layer and error type in each other's place. Numbers that no specification knows are read that
-/// way if they make sense so; numbers that make sense as they are mean what they say, be it from siw or not. Where both
-/// make sense and what is said is nothing that work can be refused for, they are left to [`Refusal::Other`], which names
-/// both.
+/// Linux's siw (6.12) swaps layer and error type. Numbers that no specification defines are read swapped if that gives
+/// a defined meaning; numbers that are defined as they stand keep that meaning, whether siw sent them or not. If both
+/// readings are defined and the direct one is nothing that work can be refused for, the result is [`Refusal::Other`],
+/// which names both.
 pub(super) fn refusal(terminate: &rdmap::Terminate) -> Refusal {
     let (layer, etype, code) = (terminate.layer, terminate.etype, terminate.code);
     let numbers = match rdmap::terminate_name((layer, etype, code)) {
@@ -154,7 +154,7 @@ pub(super) fn refusal(terminate: &rdmap::Terminate) -> Refusal {
     known(numbers, terminate).unwrap_or(Refusal::Other { layer, etype, code })
 }
 
-/// What `numbers` refuse, if it is work.
+/// The refusal that `numbers` mean, if they refuse work.
 fn known(numbers: rdmap::TerminateNumbers, terminate: &rdmap::Terminate) -> Option<Refusal> {
     let read_queue = matches!(terminate.header, Some(ddp::Header::Untagged(h)) if h.qn == QN_READ_REQUEST);
     TABLE
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Codes that nothing here is reported by, and why.
+    /// Codes that we never send, and why.
     const NEVER_SENT: &[(rdmap::TerminateNumbers, &str)] = &[
         ((0, 1, 0x03), "an STag of another stream is not known to this one: it is invalid"),
         ((0, 1, 0xff), "each protection error has its code"),
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Every fault, as a peer says it that has layer and type in each other's place.
+    /// Every fault, as a peer sends it that swaps layer and type.
     #[test]
     fn a_peer_that_swaps_layer_and_type_is_understood_where_that_makes_sense() {
         for row in TABLE {
@@ -231,7 +231,7 @@ mod tests {
             let heard = refusal(&rdmap::Terminate { layer: said.etype, etype: said.layer, ..said });
             match (row.refusal, heard) {
                 (Some(meant), heard) if heard == meant => {}
-                // Both readings are in the specifications, and this one refuses nothing.
+                // Both readings are defined, and this one refuses nothing.
                 (_, Refusal::Other { layer, etype, code }) => {
                     assert_eq!((layer, etype, code), (row.etype, row.layer, row.code));
                     let words = heard.to_string();
@@ -243,7 +243,7 @@ mod tests {
                 (meant, heard) => panic!("{:?}: {meant:?} was heard as {heard:?}", row.fault),
             }
         }
-        // What 6.12 was seen to send for a message without a buffer.
+        // The Terminate that siw 6.12 sends for a message without a buffer.
         let seen =
             rdmap::Terminate { layer: 2, etype: 1, code: 2, segment_len: None, header: None, read: None };
         assert_eq!(refusal(&seen), Refusal::NoBuffer);

@@ -31,7 +31,7 @@ struct Setting {
     /// Whether each side requires markers of the other.
     markers: [bool; 2],
     fpdu_payload: usize,
-    /// Most bytes that one send takes and one receive brings.
+    /// Most bytes of one send and one receive.
     chunk: usize,
     seed: u64,
     depth: u16,
@@ -78,13 +78,13 @@ impl Setting {
 /// Two connections and the bytes between them. Side 0 is the initiator.
 struct Pair {
     ends: [Connection; 2],
-    /// Bytes on their way from each side.
+    /// Bytes in transit from each side.
     wire: [VecDeque<u8>; 2],
     /// Bytes that each side has sent so far.
     sent: [usize; 2],
-    /// The wire of this side breaks off behind so many bytes.
+    /// This side's wire breaks after this many bytes.
     cut: [Option<usize>; 2],
-    /// The byte of this side's stream at this place arrives with these bits flipped.
+    /// (side, position, bits to flip): the byte at this position of the side's stream arrives damaged.
     flip: Option<(usize, usize, u8)>,
     ended: [bool; 2],
     done: [Vec<Completion>; 2],
@@ -227,7 +227,7 @@ impl Pair {
         moved
     }
 
-    /// Until nothing moves any more.
+    /// Steps until nothing moves any more.
     fn settle(&mut self) {
         while self.step() {}
         for side in 0..2 {
@@ -263,6 +263,6 @@ fn part(of: Segment, offset: u64, len: u32) -> Segment {
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    // Never FILL: what was placed can be told from what was not.
+    // Never FILL, so that placed bytes can be told from others.
     (0..len as u64).map(|i| (i.wrapping_mul(7).wrapping_add(seed * 29 + (i >> 7)) % 0xa5) as u8).collect()
 }

@@ -1,15 +1,15 @@
-//! What libibverbs and librdmacm lay out in memory: the structures and constants that are used, and no others.
+//! The structures and constants of libibverbs and librdmacm that we use.
 //!
-//! Spec: `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core (ABI IBVERBS_1.1, RDMACM_1.0); names are theirs.
-//! Does not: call anything (see `library`).
-//! A structure that the libraries allocate is bound up to the last field that is used; `layout` checks every offset,
-//! and the size of those that we allocate, against the installed headers.
+//! Names and layouts are those of `infiniband/verbs.h` and `rdma/rdma_cma.h` of rdma-core (ABI IBVERBS_1.1,
+//! RDMACM_1.0). `library` holds the functions. A structure that the libraries allocate is declared up to the last field
+//! that we use; `layout` checks every offset, and the size of those that we allocate, against the installed headers.
 
 #![allow(non_camel_case_types, missing_docs)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The C type of `pthread_mutex_t` on the platforms where rdma-core exists is not needed: nothing behind it is used.
+/// Stands for a field that we do not use, nor any field after it, so that its C type (such as `pthread_mutex_t`) does
+/// not matter.
 pub type Unused = *const c_void;
 
 pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
@@ -73,7 +73,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// The table behind the inline functions of `verbs.h`.
+/// The function table behind the inline functions of `verbs.h`.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _before_poll_cq: [Unused; 11],
@@ -224,7 +224,7 @@ pub struct ibv_sge {
     pub lkey: u32,
 }
 
-/// `wr.rdma` of the union; the larger `wr.atomic` is kept as room.
+/// `wr.rdma` of the union; padded to the larger `wr.atomic`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct wr_rdma {

@@ -1,9 +1,9 @@
-//! Objects of librdmacm: event channel, identifier (the "socket" of RDMA), and the queue pair on it.
+//! Objects of librdmacm: the event channel, the identifier (the "socket" of RDMA), and its queue pair.
 //!
-//! What: the thin layer between the C functions and the safe code of this room. Spec: rdma_cm(7) and the man pages of
-//! librdmacm-dev. Owns: what the library allocated. Does not: decide anything, or wait.
+//! This is the thin layer between the C functions and the safe code of this room. See rdma_cm(7) and the man pages of
+//! librdmacm-dev. It owns what the library allocated. It makes no decisions and never waits.
 //!
-//! An event is copied and acknowledged before it is handed on, so that destroying its identifier never blocks.
+//! An event is copied and acknowledged before it is returned, so that destroying its identifier never blocks.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
@@ -21,7 +21,7 @@ use super::objects::{Context, Cq, Pd, non_blocking};
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
-/// Where events arrive; a descriptor to wait for.
+/// Delivers events; its descriptor can be waited on.
 pub(super) struct EventChannel {
     library: &'static Library,
     ptr: NonNull<rdma_event_channel>,
@@ -32,13 +32,13 @@ unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
 
-/// What happened to an identifier.
+/// An event of an identifier.
 pub(super) struct CmEvent {
     /// `RDMA_CM_EVENT_*`.
     pub(super) kind: u32,
     /// 0, a negative errno, or (when rejected over InfiniBand) the reason.
     pub(super) status: i32,
-    /// What the peer said, where it said something.
+    /// What the peer sent, if the event carries it.
     pub(super) conn: Conn,
     /// The new identifier of a connection request.
     pub(super) request: Option<CmId>,
@@ -48,13 +48,13 @@ pub(super) struct CmEvent {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conn {
     pub(super) private_data: Bytes,
-    /// Inbound Reads that the peer asks of us.
+    /// Inbound Reads that the peer requests from us.
     pub(super) responder_resources: u8,
-    /// Outbound Reads that the peer lets us have.
+    /// Outbound Reads that the peer allows us.
     pub(super) initiator_depth: u8,
 }
 
-/// What we say.
+/// Our side's offer.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) private_data: Bytes,
@@ -81,8 +81,8 @@ impl EventChannel {
         if unsafe { (self.library.rdma_get_cm_event)(self.ptr.as_ptr(), &mut event) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the event lives until it is acknowledged below, and with it its private data. The identifiers on
-        // our channels are connected ones, so `conn` is what the union holds; other kinds of event leave it zero.
+        // SAFETY: the event and its private data live until it is acknowledged below. The identifiers on our channels
+        // are connected ones, so the union holds `conn`; other kinds of event leave it zero.
         unsafe {
             let got = &*event;
             let conn = Conn {
@@ -102,7 +102,7 @@ impl EventChannel {
 }
 
 /// # Safety
-/// `at` is null or names `len` bytes.
+/// `at` is null or points to `len` bytes.
 unsafe fn bytes_at(at: *const c_void, len: u8) -> Bytes {
     if at.is_null() {
         return Bytes::new();
@@ -120,18 +120,18 @@ impl AsFd for EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: identifiers hold an Arc of their channel, so none is left on it; events were acknowledged.
+        // SAFETY: identifiers hold an Arc of their channel, so none is left on it; all events were acknowledged.
         unsafe { (self.library.rdma_destroy_event_channel)(self.ptr.as_ptr()) };
     }
 }
 
-/// An identifier: what listens or connects.
+/// An identifier, which listens or connects.
 pub(super) struct CmId {
     ptr: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
 }
 
-// SAFETY: as of `EventChannel`.
+// SAFETY: as for `EventChannel`.
 unsafe impl Send for CmId {}
 // SAFETY: as above.
 unsafe impl Sync for CmId {}
@@ -139,7 +139,7 @@ unsafe impl Sync for CmId {}
 impl CmId {
     pub(super) fn create(channel: &Arc<EventChannel>) -> io::Result<CmId> {
         let mut id = null_mut();
-        // SAFETY: the channel is alive; `id` is a place for the result.
+        // SAFETY: the channel is alive; `id` receives the result.
         check(unsafe {
             (channel.library.rdma_create_id)(channel.ptr.as_ptr(), &mut id, null_mut(), RDMA_PS_TCP)
         })?;
@@ -155,7 +155,7 @@ impl CmId {
         self.ptr.as_ptr()
     }
 
-    /// Events go to `channel` from now on; those that were not taken yet move with it.
+    /// From now on events go to `channel`; pending ones move there as well.
     pub(super) fn migrate(&mut self, channel: &Arc<EventChannel>) -> io::Result<()> {
         // SAFETY: both are alive; events of the old channel are acknowledged when taken, so this does not block.
         check(unsafe { (self.library().rdma_migrate_id)(self.as_ptr(), channel.ptr.as_ptr()) })?;
@@ -181,7 +181,7 @@ impl CmId {
 
     pub(super) fn resolve_addr(&self, to: SocketAddr, timeout_ms: c_int) -> io::Result<()> {
         let mut to = room_of(to);
-        // SAFETY: as in `bind`; no source address is asked for.
+        // SAFETY: as in `bind`; no source address is given.
         check(unsafe {
             (self.library().rdma_resolve_addr)(self.as_ptr(), null_mut(), (&raw mut to).cast(), timeout_ms)
         })
@@ -194,7 +194,7 @@ impl CmId {
 
     /// The device, once the identifier is bound to one.
     pub(super) fn context(&self) -> io::Result<Context> {
-        // SAFETY: the identifier is alive; librdmacm keeps the devices open that it opened.
+        // SAFETY: the identifier is alive; librdmacm keeps the devices that it opened open.
         unsafe {
             let ptr = NonNull::new((*self.as_ptr()).verbs).ok_or(io::ErrorKind::NotConnected)?;
             super::faults::keep_open(self.library());
@@ -209,14 +209,14 @@ impl CmId {
 
     pub(super) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let len = u8::try_from(private_data.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the identifier is alive; the data has the length said.
+        // SAFETY: the identifier is alive; the data has the given length.
         check(unsafe { (self.library().rdma_reject)(self.as_ptr(), private_data.as_ptr().cast(), len) })
     }
 }
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: a queue pair holds an Arc of its identifier, so none is on it; its events were acknowledged.
+        // SAFETY: a queue pair holds an Arc of its identifier, so there is none on it; its events were acknowledged.
         let result = check(unsafe { (self.library().rdma_destroy_id)(self.as_ptr()) });
         if let Err(e) = result {
             tracing::warn!("rdma_destroy_id: {e}");
@@ -224,7 +224,7 @@ impl Drop for CmId {
     }
 }
 
-/// How large a queue pair is to be.
+/// The size of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueSizes {
     pub(super) send: u32,
@@ -232,7 +232,7 @@ pub(super) struct QueueSizes {
     pub(super) send_pieces: u32,
 }
 
-/// A queue pair. Dropping it ends all its work: afterwards the device touches no memory on its behalf.
+/// A queue pair. Dropping it ends all its work: afterwards the device touches no memory on behalf of this queue pair.
 pub(super) struct Qp {
     id: Arc<CmId>,
     ptr: NonNull<ibv_qp>,
@@ -245,7 +245,7 @@ unsafe impl Send for Qp {}
 // SAFETY: as above.
 unsafe impl Sync for Qp {}
 
-/// What a piece of work in the send queue does.
+/// The operation of a work request in the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Send { invalidate: Option<u32>, solicited: bool },
@@ -271,7 +271,7 @@ impl Qp {
             qp_type: IBV_QPT_RC,
             sq_sig_all: 1,
         };
-        // SAFETY: identifier, domain and queue are alive and of one device, and stay so by the Arcs below.
+        // SAFETY: identifier, domain and queue are alive and belong to one device; the Arcs below keep them so.
         check(unsafe { (id.library().rdma_create_qp)(id.as_ptr(), pd.as_ptr(), &mut attr) })?;
         // SAFETY: the identifier is alive, and has a queue pair now.
         let ptr = NonNull::new(unsafe { (*id.as_ptr()).qp }).ok_or(io::ErrorKind::NotConnected)?;
@@ -282,25 +282,25 @@ impl Qp {
         &self.cq
     }
 
-    /// The library's words for a status of a completion.
+    /// The library's text for a completion status.
     pub(super) fn status_text(&self, status: u32) -> String {
-        // SAFETY: any number is answered by a string constant.
+        // SAFETY: the function returns a string constant for any number.
         unsafe { CStr::from_ptr((self.id.library().ibv_wc_status_str)(status)) }
             .to_string_lossy()
             .into_owned()
     }
 
-    /// What asynchronous events call this queue pair.
+    /// The address by which asynchronous events name this queue pair.
     pub(super) fn key(&self) -> usize {
         self.ptr.as_ptr() as usize
     }
 
     fn context(&self) -> &ibv_context {
-        // SAFETY: a queue pair names its context, which stays open.
+        // SAFETY: a queue pair points to its context, which stays open.
         unsafe { &*(*self.ptr.as_ptr()).context }
     }
 
-    /// Begins to connect; iWARP devices may do much of it inside the call, which then takes as long as TCP does.
+    /// Begins to connect; iWARP devices may do much of it inside the call, which then takes as long as a TCP connect.
     pub(super) fn connect(&self, offer: &Offer) -> io::Result<()> {
         let mut param = conn_param(offer)?;
         // SAFETY: the identifier is alive; the private data outlives the call.
@@ -322,21 +322,21 @@ impl Qp {
     /// Posts a receive of at most `piece.length` bytes.
     ///
     /// # Safety
-    /// Until the completion of `id`, or until the queue pair is dropped, the memory stays the device's: nobody has a
+    /// Until the completion of `id`, or until the queue pair is dropped, the memory belongs to the device: nobody has a
     /// reference to it, and it returns to no pool.
     pub(super) unsafe fn post_recv(&self, id: u64, mut piece: ibv_sge) -> io::Result<()> {
         let mut work = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut piece, num_sge: 1 };
         let mut bad = null_mut();
         let post = self.context().ops.post_recv.ok_or(io::ErrorKind::Unsupported)?;
-        // SAFETY: the library copies the request; what it says about memory is promised by the caller.
+        // SAFETY: the library copies the request; the caller guarantees the memory.
         posted(unsafe { post(self.ptr.as_ptr(), &mut work, &mut bad) })
     }
 
-    /// Posts work to the send queue; it always reports its completion.
+    /// Posts work to the send queue; it always produces a completion.
     ///
     /// # Safety
-    /// Until the completion of `id`, or until the queue pair is dropped, the memory of `pieces` stays: for a Read as
-    /// in [`Qp::post_recv`]; for the others it is not written and not freed.
+    /// Until the completion of `id`, or until the queue pair is dropped, the memory of `pieces` stays valid: for a Read
+    /// as in [`Qp::post_recv`]; for other work it is neither written nor freed.
     pub(super) unsafe fn post_send(
         &self,
         id: u64,
@@ -376,14 +376,14 @@ impl Qp {
         }
         let mut bad = null_mut();
         let post = self.context().ops.post_send.ok_or(io::ErrorKind::Unsupported)?;
-        // SAFETY: the library copies the request and its list; what they say about memory is promised by the caller.
+        // SAFETY: the library copies the request and its list; the caller guarantees the memory.
         posted(unsafe { post(self.ptr.as_ptr(), &mut work, &mut bad) })
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: the queue pair of this identifier, once; it must go before the identifier does.
+        // SAFETY: the identifier's queue pair, destroyed once; it must go before the identifier does.
         unsafe { (self.id.library().rdma_destroy_qp)(self.id.as_ptr()) };
     }
 }
@@ -406,12 +406,12 @@ fn check(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Posting answers with an errno, of either sign.
+/// The post functions return an errno, of either sign.
 fn posted(errno: c_int) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.abs())) }
 }
 
-/// `struct sockaddr_in` or `struct sockaddr_in6`, in the room of a `sockaddr_storage`.
+/// `struct sockaddr_in` or `struct sockaddr_in6`, stored in a `sockaddr_storage`.
 fn room_of(addr: SocketAddr) -> sockaddr_room {
     let mut room = sockaddr_room([0; 128]);
     let bytes = &mut room.0;

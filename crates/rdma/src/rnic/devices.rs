@@ -1,8 +1,8 @@
-//! What RDMA devices this host has, and what they can do.
+//! Lists the RDMA devices of this host and their capabilities.
 //!
-//! What: [`devices`], for `weft rdma devices`, `weft doctor` and whoever wants to know before connecting.
-//! Spec: ibv_get_device_list(3), ibv_query_device(3), ibv_query_port(3); GIDs and network devices come from sysfs.
-//! Owns: nothing afterwards. Does not: make connections.
+//! [`devices`] serves `weft rdma devices`, `weft doctor`, and callers that want to know before they connect. The data
+//! comes from ibv_get_device_list(3), ibv_query_device(3) and ibv_query_port(3); GIDs and network devices come from
+//! sysfs.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -16,7 +16,7 @@ use super::library::{Library, Unavailable};
 
 /// Vendor and part of Linux's software iWARP.
 const SIW: (u32, u32) = (0x0062_6d74, 1);
-/// GIDs of one port that are listed; tables of hundreds are mostly empty.
+/// GIDs listed per port; tables of hundreds are mostly empty.
 const MAX_GIDS: usize = 64;
 
 /// One RDMA device.
@@ -24,15 +24,15 @@ const MAX_GIDS: usize = 64;
 pub struct Device {
     /// The kernel's name, for example "mlx5_0" or "siw0".
     pub name: String,
-    /// What kind of node it is.
+    /// The kind of node.
     pub node: Node,
-    /// What it speaks.
+    /// The transport that it uses.
     pub transport: Transport,
-    /// What only an open device tells; why not, where it cannot be opened.
+    /// Details that require opening the device, or why it cannot be opened.
     pub details: io::Result<Details>,
 }
 
-/// What an open device tells.
+/// What can be queried from an open device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Details {
     /// Firmware version.
@@ -41,9 +41,9 @@ pub struct Details {
     pub guid: u64,
     /// Vendor and part number.
     pub vendor: (u32, u32),
-    /// The most of everything.
+    /// Its limits.
     pub limits: Limits,
-    /// Its ports, the first is number 1.
+    /// Its ports; the first is number 1.
     pub ports: Vec<Port>,
 }
 
@@ -70,18 +70,18 @@ pub struct Limits {
     pub ird: u32,
     /// Outbound RDMA Reads of one queue pair (ORD).
     pub ord: u32,
-    /// Whether it has Send with Invalidate that works.
+    /// Whether Send with Invalidate is supported and works.
     pub send_with_invalidate: bool,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// From 1.
+    /// The port number, from 1.
     pub number: u8,
-    /// Whether it can be used.
+    /// The state of the port.
     pub state: PortState,
-    /// What it is connected to.
+    /// The link layer.
     pub link: LinkLayer,
     /// Bytes of payload in one packet.
     pub mtu_bytes: u32,
@@ -89,29 +89,29 @@ pub struct Port {
     pub max_message_bytes: u32,
     /// The network device of an Ethernet port, for example "eth0".
     pub netdev: Option<String>,
-    /// Its addresses: index, GID, type ("RoCE v2", "IB/RoCE v1").
+    /// Its GIDs: index, GID, type ("RoCE v2", "IB/RoCE v1").
     pub gids: Vec<(u32, Ipv6Addr, String)>,
 }
 
-/// What kind of node a device is.
+/// The kind of node of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A channel adapter: InfiniBand or RoCE.
     Ca,
     /// An iWARP adapter.
     Rnic,
-    /// The number of any other kind.
+    /// The number of another kind.
     Other(i32),
 }
 
-/// What a device speaks.
+/// The transport of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// InfiniBand, also over Ethernet (RoCE).
     Ib,
     /// iWARP.
     Iwarp,
-    /// The number of any other.
+    /// The number of another transport.
     Other(i32),
 }
 
@@ -120,24 +120,24 @@ pub enum Transport {
 pub enum PortState {
     /// No link.
     Down,
-    /// Link, but no subnet manager has configured it.
+    /// A link that no subnet manager has configured yet.
     Initializing,
     /// Configured, not yet active.
     Armed,
     /// In use.
     Active,
-    /// The number of any other.
+    /// The number of another state.
     Other(u32),
 }
 
-/// What a port is connected to.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
     /// InfiniBand.
     InfiniBand,
     /// Ethernet.
     Ethernet,
-    /// The device does not say.
+    /// The device does not report it.
     Unspecified,
 }
 
@@ -193,30 +193,30 @@ impl Transport {
     }
 }
 
-/// The RDMA devices of this host, at least one; or why there is none and what to do about it.
+/// The RDMA devices of this host, at least one; otherwise why there is none and what to do about it.
 pub fn devices() -> Result<Vec<Device>, Unavailable> {
     let library = Library::get()?;
     let mut count = 0;
-    // SAFETY: `count` is a place for the number of entries.
+    // SAFETY: `count` receives the number of entries.
     let list = unsafe { (library.ibv_get_device_list)(&mut count) };
     if list.is_null() {
-        // ENOSYS: a kernel without ib_uverbs. Anything else comes to the same for the caller.
+        // ENOSYS: the kernel has no ib_uverbs. For the caller any other error means the same.
         tracing::debug!("ibv_get_device_list: {}", io::Error::last_os_error());
         return Err(Unavailable::NoDevice);
     }
-    // SAFETY: the list has `count` entries and stays as it is until it is freed below.
+    // SAFETY: the list has `count` entries and does not change until it is freed below.
     let entries = unsafe { std::slice::from_raw_parts(list, usize::try_from(count).unwrap_or(0)) };
-    // SAFETY: each entry is a device of the list, which is freed only after the last use.
+    // SAFETY: each entry is a device of the list, which is freed only after its last use.
     let devices: Vec<_> = entries.iter().map(|device| unsafe { describe(library, *device) }).collect();
-    // SAFETY: the list of the call above, once.
+    // SAFETY: the list returned above, freed once.
     unsafe { (library.ibv_free_device_list)(list) };
     if devices.is_empty() { Err(Unavailable::NoDevice) } else { Ok(devices) }
 }
 
 /// # Safety
-/// `device` is a device of a list that has not been freed.
+/// `device` is an entry of a list that has not been freed.
 unsafe fn describe(library: &Library, device: *mut ibv_device) -> Device {
-    // SAFETY: as promised by the caller; its names are strings that end inside their arrays.
+    // SAFETY: the caller guarantees the device; its names are strings that end inside their arrays.
     let entry = unsafe { &*device };
     let path = PathBuf::from(text(&entry.ibdev_path));
     Device {
@@ -233,7 +233,7 @@ unsafe fn describe(library: &Library, device: *mut ibv_device) -> Device {
 }
 
 /// # Safety
-/// As of [`describe`].
+/// As for [`describe`].
 unsafe fn details(library: &Library, device: *mut ibv_device, path: &Path) -> io::Result<Details> {
     // SAFETY: as promised by the caller.
     let context = unsafe { (library.ibv_open_device)(device) };
@@ -260,7 +260,7 @@ unsafe fn details(library: &Library, device: *mut ibv_device, path: &Path) -> io
 /// # Safety
 /// `context` is open.
 pub(super) unsafe fn query(library: &Library, context: *mut ibv_context) -> io::Result<ibv_device_attr> {
-    // SAFETY: plain numbers, for which zeros are a value.
+    // SAFETY: only numbers, for which zero is valid.
     let mut attr = unsafe { zeroed() };
     // SAFETY: as promised by the caller; `attr` has the size that the library fills (see `layout`).
     match unsafe { (library.ibv_query_device)(context, &mut attr) } {
@@ -272,7 +272,7 @@ pub(super) unsafe fn query(library: &Library, context: *mut ibv_context) -> io::
 /// # Safety
 /// `context` is open.
 unsafe fn port(library: &Library, context: *mut ibv_context, number: u8, path: &Path) -> Option<Port> {
-    // SAFETY: plain numbers, for which zeros are a value.
+    // SAFETY: only numbers, for which zero is valid.
     let mut attr: ibv_port_attr = unsafe { zeroed() };
     // SAFETY: as promised by the caller; `attr` is at least as large as what the library fills (see `layout`).
     if unsafe { (library.ibv_query_port)(context, number, &mut attr) } != 0 {
@@ -294,7 +294,7 @@ unsafe fn port(library: &Library, context: *mut ibv_context, number: u8, path: &
             2 => LinkLayer::Ethernet,
             _ => LinkLayer::Unspecified,
         },
-        // enum ibv_mtu: 1 is 256, each next twice as much.
+        // enum ibv_mtu: 1 is 256, and each step doubles it.
         mtu_bytes: 128u32.checked_shl(attr.active_mtu).unwrap_or(0),
         max_message_bytes: attr.max_msg_sz,
         netdev: (0..gids.len().max(1)).find_map(|index| line(&path.join(format!("gid_attrs/ndevs/{index}")))),
@@ -302,7 +302,7 @@ unsafe fn port(library: &Library, context: *mut ibv_context, number: u8, path: &
     })
 }
 
-/// The non-zero GIDs of a port. Reading the type of an unused entry fails, which is how sysfs says so.
+/// The non-zero GIDs of a port. Reading the type of an unused entry fails; this is how sysfs marks it.
 fn gids(port: &Path, entries: usize) -> Vec<(u32, Ipv6Addr, String)> {
     (0..entries.min(MAX_GIDS))
         .filter_map(|index| {
@@ -317,7 +317,7 @@ fn line(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// A C string inside an array; all of it where no zero ends it.
+/// A C string inside an array; the whole array if no zero ends it.
 fn text(chars: &[c_char]) -> String {
     let bytes: Vec<u8> = chars.iter().map(|c| *c as u8).collect();
     CStr::from_bytes_until_nul(&bytes).map_or_else(
@@ -328,7 +328,7 @@ fn text(chars: &[c_char]) -> String {
 
 impl Limits {
     pub(super) fn of(attr: &ibv_device_attr) -> Limits {
-        // A device that says a negative limit means none worth having.
+        // A negative limit counts as 0.
         let count = |limit: c_int| u32::try_from(limit).unwrap_or(0);
         let siw = (attr.vendor_id, attr.vendor_part_id) == SIW;
         Limits {
@@ -342,7 +342,7 @@ impl Limits {
             protection_domains: count(attr.max_pd),
             ird: count(attr.max_qp_rd_atom),
             ord: count(attr.max_qp_init_rd_atom),
-            // The siw of rdma-core 44 sends STag 0 in place of the one to invalidate, which ends the connection.
+            // The siw of rdma-core 44 sends STag 0 instead of the STag to invalidate, which ends the connection.
             send_with_invalidate: attr.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS != 0 && !siw,
         }
     }

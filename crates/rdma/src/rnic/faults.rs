@@ -1,11 +1,11 @@
-//! Asynchronous events of devices: why a queue pair died, when its completions do not say.
+//! Asynchronous events of devices: why a queue pair failed, if its completions do not say.
 //!
-//! What: [`watch`]: a [`Fault`] that is set and wakes when the device reports something about a queue pair. Spec:
-//! ibv_get_async_event(3). Owns: one thread a device, which sleeps in poll(2); references to the devices, for ever.
-//! Does not: end connections; the queue pair looks at its fault.
+//! [`watch`] returns a [`Fault`], which is set and wakes a task when the device reports an error of a queue pair
+//! (ibv_get_async_event(3)). Each device has one thread, which sleeps in poll(2), and a reference that is never
+//! released. The queue pair checks its fault and ends the connection.
 //!
-//! Events are of a device and concern queue pairs of any core, so a thread takes them. It could be late: a core that
-//! is about to judge why its connection ended takes the events itself first ([`collect`]).
+//! A device's events concern queue pairs on any core, so a thread takes them. The thread may be late, so a core that is
+//! about to determine why its connection ended takes the events itself first ([`collect`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -20,20 +20,20 @@ use super::bindings::*;
 use super::library::Library;
 use super::objects::{Context, non_blocking};
 
-/// What a device reported of a queue pair.
+/// What a device reported about a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// The peer tried something that its rights do not cover.
+    /// The peer attempted an access without the right to it.
     Access,
-    /// The peer sent something that makes no sense.
+    /// The peer sent an invalid request.
     Request,
-    /// The queue pair or its completion queue does not work any more.
+    /// The queue pair or its completion queue has failed.
     Broken,
-    /// The device does not work any more.
+    /// The device has failed.
     Device,
 }
 
-/// What has been reported of one queue pair; the first report counts.
+/// The reports about one queue pair; the first one is kept.
 #[derive(Default)]
 pub(super) struct Fault(Mutex<(Option<Report>, Option<Waker>)>);
 
@@ -47,7 +47,7 @@ impl Fault {
         lock(&self.0).1 = Some(waker.clone());
     }
 
-    /// Whoever is to be woken then.
+    /// Stores a report; returns the waker to wake.
     fn set(&self, report: Report) -> Option<Waker> {
         let mut fault = lock(&self.0);
         fault.0.get_or_insert(report);
@@ -55,11 +55,11 @@ impl Fault {
     }
 }
 
-/// Who is watched: the addresses of a queue pair and of its completion queue.
+/// A watched queue pair: its address and that of its completion queue.
 #[derive(Default)]
 struct Watched {
     faults: HashMap<usize, (usize, Weak<Fault>)>,
-    /// Devices that have a thread.
+    /// Devices that have an event thread.
     devices: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a queue pair watched.
+/// Keeps a queue pair watched until dropped.
 pub(super) struct Watch {
     library: &'static Library,
     context: Context,
@@ -97,7 +97,7 @@ pub(super) fn watch(library: &'static Library, context: Context, keys: [usize; 2
 }
 
 impl Watch {
-    /// Takes whatever the device has reported until now.
+    /// Takes everything that the device has reported so far.
     pub(super) fn collect(&self) {
         if let Err(e) = collect(self.library, self.context) {
             tracing::debug!("asynchronous events: {e}");
@@ -117,7 +117,7 @@ impl Drop for Watch {
 fn start(library: &'static Library, context: Context) -> io::Result<()> {
     let fd = async_fd(context);
     non_blocking(&fd)?;
-    // The thread waits for a descriptor of its own, so that it never waits for a number that means something else.
+    // The thread waits on its own duplicate, so that it never waits on a descriptor number that was reused.
     let fd: OwnedFd = fd.try_clone_to_owned()?;
     std::thread::Builder::new()
         .name("rnic-events".into())
@@ -126,11 +126,11 @@ fn start(library: &'static Library, context: Context) -> io::Result<()> {
                 match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
                     Ok(_) => {}
                     Err(rustix::io::Errno::INTR) => continue,
-                    Err(e) => return tracing::warn!("no events of an RDMA device any more: {e}"),
+                    Err(e) => return tracing::warn!("no further events from an RDMA device: {e}"),
                 }
                 if let Err(e) = collect(library, context) {
-                    // A device that was pulled out.
-                    tracing::warn!("an RDMA device has gone: {e}");
+                    // The device was removed.
+                    tracing::warn!("an RDMA device has been removed: {e}");
                     let mut woken = Vec::new();
                     tell_all(&watched(), context.ptr().as_ptr() as usize, Report::Device, &mut woken);
                     return woken.into_iter().for_each(Waker::wake);
@@ -141,26 +141,26 @@ fn start(library: &'static Library, context: Context) -> io::Result<()> {
 }
 
 fn async_fd(context: Context) -> BorrowedFd<'static> {
-    // SAFETY: the context stays open for ever, and with it its descriptor.
+    // SAFETY: the context is never closed, and neither is its descriptor.
     unsafe { BorrowedFd::borrow_raw((*context.ptr().as_ptr()).async_fd) }
 }
 
-/// Takes all events that there are, without waiting, and sets the faults of whom they concern.
+/// Takes all pending events, without waiting, and sets the faults of the queue pairs that they concern.
 fn collect(library: &'static Library, context: Context) -> io::Result<()> {
     let mut woken = Vec::new();
     let result = collect_locked(library, context, &mut woken);
-    // Without the lock: waking another core may take time.
+    // Without holding the lock: waking another core may take time.
     woken.into_iter().for_each(Waker::wake);
     result
 }
 
 fn collect_locked(library: &'static Library, context: Context, woken: &mut Vec<Waker>) -> io::Result<()> {
     let device = context.ptr().as_ptr() as usize;
-    // One thread at a time, from taking an event to telling: who has collected has seen all.
+    // Held from taking an event to reporting it, so that a caller that has collected has seen all events.
     let watched = watched();
     loop {
         let mut event = ibv_async_event { element: null_mut(), event_type: 0 };
-        // SAFETY: the context is open, its descriptor does not block.
+        // SAFETY: the context is open, and its descriptor does not block.
         if unsafe { (library.ibv_get_async_event)(context.ptr().as_ptr(), &mut event) } != 0 {
             match io::Error::last_os_error() {
                 e if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -175,11 +175,11 @@ fn collect_locked(library: &'static Library, context: Context, woken: &mut Vec<W
             IBV_EVENT_QP_REQ_ERR => tell(&watched, key, Report::Request, woken),
             IBV_EVENT_QP_FATAL | IBV_EVENT_CQ_ERR => tell(&watched, key, Report::Broken, woken),
             IBV_EVENT_DEVICE_FATAL => tell_all(&watched, device, Report::Device, woken),
-            // Ports and addresses that change, paths that migrate: the connection manager tells what matters.
+            // Changes of ports and addresses, path migration: the connection manager reports what matters.
             _ => {}
         }
-        // SAFETY: the event taken above, once. Until then its queue pair cannot be destroyed, so the address that it
-        // was looked up by was that of no other.
+        // SAFETY: the event taken above, acknowledged once. Until then its queue pair cannot be destroyed, so the
+        // address used for the lookup was not reused.
         unsafe { (library.ibv_ack_async_event)(&mut event) };
     }
 }
@@ -194,13 +194,13 @@ fn tell_all(watched: &Watched, device: usize, report: Report, woken: &mut Vec<Wa
     woken.extend(faults.filter_map(|(_, fault)| fault.upgrade()?.set(report)));
 }
 
-/// Takes references to all devices that librdmacm knows, and keeps them: its contexts then stay open for ever, also
-/// when the last identifier on one has gone.
+/// Takes references to all devices that librdmacm knows and keeps them, so that its contexts stay open even after the
+/// last identifier on one is gone.
 pub(super) fn keep_open(library: &'static Library) {
     static KEPT: OnceLock<()> = OnceLock::new();
     KEPT.get_or_init(|| {
-        // SAFETY: a place for a number that nobody needs; the list is never freed, which is what keeps the references.
+        // SAFETY: null, because the count is not needed; the list is never freed, which keeps the references.
         let list = unsafe { (library.rdma_get_devices)(null_mut()) };
-        tracing::debug!(found = !list.is_null(), "RDMA devices are kept open");
+        tracing::debug!(found = !list.is_null(), "keeping the RDMA devices open");
     });
 }

@@ -1,7 +1,7 @@
 //! Checks the bindings against the installed headers: a small C program prints sizes, offsets and constants.
 //!
-//! Spec: `infiniband/verbs.h`, `rdma/rdma_cma.h`. Owns: the program, for the time of the test. Does not: run where
-//! the headers or a C compiler are missing; it says so.
+//! It compares with `infiniband/verbs.h` and `rdma/rdma_cma.h`. If the headers or a C compiler are missing, the test
+//! prints that it is skipped.
 
 use std::fmt::Write;
 use std::mem::{offset_of, size_of};
@@ -10,10 +10,10 @@ use std::process::Command;
 
 use super::bindings::*;
 
-/// C expressions and what they should be.
+/// C expressions and their expected values.
 type Expected = Vec<(String, u64)>;
 
-/// Offsets of fields; of a structure whose size matters also that. `rust = c` where the names differ.
+/// Offsets of fields, and the size of a structure if it matters. `rust = c` if the names differ.
 macro_rules! fields {
     ($out:ident, $name:ident { $($field:ident $(= $c:literal)?),* $(,)? }) => {
         $($out.push((
@@ -100,7 +100,7 @@ fn expected() -> Expected {
         RDMA_CM_EVENT_UNREACHABLE RDMA_CM_EVENT_REJECTED RDMA_CM_EVENT_ESTABLISHED RDMA_CM_EVENT_DISCONNECTED
         RDMA_CM_EVENT_DEVICE_REMOVAL
     );
-    // Devices are told apart by these numbers.
+    // These numbers identify the kinds of devices.
     for (name, number) in [
         ("IBV_NODE_CA", 1),
         ("IBV_NODE_RNIC", 4),
@@ -145,7 +145,7 @@ fn bindings_agree_with_the_installed_headers() {
     let (source, binary) = (dir.path().join("layout.c"), dir.path().join("layout"));
     std::fs::write(&source, program).unwrap();
     match Command::new("cc").arg(&source).arg("-o").arg(&binary).status() {
-        Ok(status) => assert!(status.success(), "the headers do not know what the bindings name"),
+        Ok(status) => assert!(status.success(), "the headers lack a name that the bindings use"),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             println!("skipped: no C compiler (apt install gcc)");
             return;

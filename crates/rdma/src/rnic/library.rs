@@ -1,14 +1,14 @@
-//! rdma-core, found at run time: libibverbs and librdmacm by dlopen, so that the binary runs without them.
+//! Loads libibverbs and librdmacm of rdma-core at run time (dlopen), so that the binary runs without them.
 //!
-//! Spec: dlopen(3); the symbols of IBVERBS_1.1 and RDMACM_1.0. Owns: the two loaded libraries, for ever (they keep
-//! threads and descriptors of their own). Does not: open a device.
+//! It resolves the symbols of IBVERBS_1.1 and RDMACM_1.0. The two libraries are never unloaded, because they keep
+//! threads and descriptors of their own. It does not open devices.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use super::bindings::*;
 
-/// Why there is nothing to work with, and what to do about it.
+/// Why no RDMA device can be used, and what to do about it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Unavailable {
     /// The libraries are not installed, or too old.
@@ -17,23 +17,23 @@ pub enum Unavailable {
          (Debian, Ubuntu), dnf install libibverbs librdmacm (Fedora, RHEL)"
     )]
     Library(String),
-    /// They are, but the kernel knows no device.
+    /// The libraries are installed, but the kernel knows no device.
     #[error(
         "no RDMA device on this host: load the driver of your card, or make one of an Ethernet port in software: \
          modprobe siw; rdma link add siw0 type siw netdev eth0"
     )]
     NoDevice,
-    /// Devices exist but connections cannot be made.
+    /// Devices exist, but connections cannot be made.
     #[error(
         "the RDMA connection manager is not usable ({0}): modprobe rdma_ucm, and /dev/infiniband/rdma_cm must be accessible"
     )]
     ConnectionManager(String),
 }
 
-/// Declares the table of functions and how it is filled.
+/// Declares the function table and the code that fills it.
 macro_rules! functions {
     ($($library:ident: { $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* })*) => {
-        /// The functions that are used, by their C names.
+        /// The functions that we use, by their C names.
         pub(super) struct Library {
             $($(pub(super) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*)*
         }
@@ -41,7 +41,7 @@ macro_rules! functions {
         impl Library {
             fn load() -> Result<Library, Unavailable> {
                 $(let $library = open(concat!(stringify!($library), ".so.1"))?;)*
-                // SAFETY: the types are those of the headers, which `layout` includes when it checks the structures.
+                // SAFETY: the types are those of the headers; `layout` checks the structures against them.
                 Ok(Library { $($($name: unsafe { symbol($library, stringify!($name))? },)*)* })
             }
         }
@@ -94,7 +94,7 @@ functions! {
 }
 
 impl Library {
-    /// The loaded libraries, or why not; looked for once in the life of the process.
+    /// The loaded libraries, or the reason why they are unavailable; looked up once per process.
     pub(super) fn get() -> Result<&'static Library, Unavailable> {
         static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
         LIBRARY.get_or_init(Library::load).as_ref().map_err(Unavailable::clone)
@@ -102,8 +102,8 @@ impl Library {
 }
 
 fn open(name: &'static str) -> Result<&'static libloading::Library, Unavailable> {
-    // SAFETY: initialisers of rdma-core's libraries have no preconditions; as with any library, whoever can replace
-    // the file owns this process already.
+    // SAFETY: initialisers of rdma-core's libraries have no preconditions; as with any library, whoever can replace the
+    // file controls this process already.
     let library = unsafe { libloading::Library::new(name) };
     library
         .map(|library| &*Box::leak(Box::new(library)))
@@ -111,16 +111,16 @@ fn open(name: &'static str) -> Result<&'static libloading::Library, Unavailable>
 }
 
 /// # Safety
-/// `T` is the type of a function pointer that the symbol has.
+/// `T` is the function pointer type of the symbol.
 unsafe fn symbol<T: Copy>(library: &'static libloading::Library, name: &str) -> Result<T, Unavailable> {
-    // SAFETY: as promised by the caller; the library stays loaded for ever.
+    // SAFETY: as promised by the caller; the library is never unloaded.
     match unsafe { library.get::<T>(name.as_bytes()) } {
         Ok(symbol) => Ok(*symbol),
-        Err(_) => Err(Unavailable::Library(format!("{name} is missing: version too old"))),
+        Err(_) => Err(Unavailable::Library(format!("{name} is missing: the version is too old"))),
     }
 }
 
-/// dlopen's own words, without the crate's around them.
+/// dlopen's own message, without the text that the crate adds.
 fn first_cause(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

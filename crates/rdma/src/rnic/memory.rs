@@ -1,13 +1,12 @@
-//! Memory that the device may touch: our own pieces of work, and the regions that the peer may reach.
+//! Memory that the device may access: buffers of our own work, and the regions open to the peer.
 //!
-//! What: [`Local`] finds or makes the key of memory that our work names; [`Regions`] is the table of what is open to
-//! the peer. Spec: RFC 5040 5.4 (revocation); ibv_reg_mr(3).
-//! Owns: registrations, and the buffers of regions. Does not: post work.
+//! [`Local`] finds or makes the key of memory that our work refers to; [`Regions`] is the table of regions open to the
+//! peer. See RFC 5040 5.4 (revocation) and ibv_reg_mr(3). It owns the registrations and the buffers of regions.
 //!
-//! Registering costs a system call and pins pages, so local registrations are kept: pool memory in blocks of
-//! [`BLOCK_BYTES`], since the same buffers come again and again. They carry no remote right, so keeping them opens
-//! nothing. Regions are registered one by one and deregistered when they are taken back, which is what makes the peer's
-//! later access fail; a table of kept remote keys would not.
+//! Registering costs a system call and pins pages, so local registrations are cached: pool memory in blocks of
+//! [`BLOCK_BYTES`], since the same buffers are used again and again. They carry no remote right, so caching them
+//! exposes nothing. Regions are registered one by one and deregistered when they are taken back, which makes a later
+//! access by the peer fail; a cache of remote keys would not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -20,13 +19,13 @@ use super::bindings::*;
 use super::objects::{Mr, Pd};
 use crate::{Access, PostError, Segment, Stag};
 
-/// Pool memory is registered in pieces of this size, or the buffer's where that is larger.
+/// Pool memory is registered in pieces of this size, or of the buffer's size if that is larger.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Registrations kept per connection; of more, the longest unused goes.
+/// Registrations cached per connection; beyond that, the least recently used one is dropped.
 const MAX_KEPT: usize = 512;
 const PAGE: usize = 4096;
 
-/// A piece of memory as work names it, with what keeps its key valid.
+/// A piece of memory as work refers to it, with the registration that keeps its key valid.
 pub(super) struct Piece {
     pub(super) sge: ibv_sge,
     _key: Rc<Mr>,
@@ -36,19 +35,19 @@ struct Kept {
     /// One past the last byte.
     end: usize,
     mr: Rc<Mr>,
-    /// When it was last asked for.
+    /// When it was last used.
     used: u64,
 }
 
 /// The local keys of a connection.
 pub(super) struct Local {
     pd: Arc<Pd>,
-    /// Keeps the memory of what is kept mapped.
+    /// Keeps the memory of cached registrations mapped.
     pool: Pool,
-    /// By first byte. They may overlap.
+    /// Keyed by the first byte. They may overlap.
     kept: BTreeMap<usize, Kept>,
     asked: u64,
-    /// How often the pool had given memory back to the system when the first of them was made.
+    /// How often the pool had returned memory to the system when the first of them was made.
     punches: u64,
 }
 
@@ -57,7 +56,7 @@ impl Local {
         Local { pd, pool, kept: BTreeMap::new(), asked: 0, punches: 0 }
     }
 
-    /// Whether the memory is the pool's, so that its key is likely to be kept.
+    /// Whether the memory is the pool's, so that its key is likely to be cached.
     pub(super) fn is_pooled(&self, bytes: &[u8]) -> bool {
         self.pool.slab_around(bytes.as_ptr().addr()).is_some()
     }
@@ -67,7 +66,7 @@ impl Local {
         let address = bytes.as_ptr().expose_provenance();
         let key = match self.pool.slab_around(address) {
             Some(slab) => self.pooled(address, bytes.len(), slab)?,
-            // SAFETY: without a right to write, the device does not.
+            // SAFETY: the device does not write without a right to.
             None => Rc::new(self.retrying(|pd| unsafe { pd.register(address, bytes.len(), 0) })?),
         };
         piece(address, bytes.len(), key)
@@ -80,7 +79,7 @@ impl Local {
             let key = self.pooled(address, len, slab)?;
             return piece(address, len, key);
         }
-        // SAFETY: no reference to a window's memory exists; the work that names the key holds the window.
+        // SAFETY: no reference to a window's memory exists; the work that uses the key holds the window.
         let register = |pd: &Arc<Pd>| unsafe { pd.register(address, len, IBV_ACCESS_LOCAL_WRITE) };
         let key = Rc::new(self.retrying(register)?);
         piece(address, len, key)
@@ -89,8 +88,9 @@ impl Local {
     fn pooled(&mut self, address: usize, len: usize, slab: std::ops::Range<usize>) -> io::Result<Rc<Mr>> {
         self.asked = self.asked.wrapping_add(1);
         let end = address.saturating_add(len);
-        // A block pins the pages of neighbours as well. Those that the pool gave back to the system have other pages when
-        // they are used again; work that is under way is in a buffer, whose pages stay, and keeps its key.
+        // A block also pins the pages of neighbouring buffers. Pages that the pool has returned to the system are
+        // replaced by others when they are used again; work under way uses a buffer, whose pages stay, and keeps its
+        // key.
         let punches = self.pool.punches();
         if self.punches != punches {
             self.kept.clear();
@@ -112,15 +112,15 @@ impl Local {
         };
         let whole = past.saturating_sub(first);
         while self.kept.len() >= MAX_KEPT && self.forget_one() {}
-        // SAFETY: only our own work names local keys, and work that fills memory holds its window: no reference to
-        // that part exists, whatever else lies in the block.
+        // SAFETY: only our own work uses local keys, and work that fills memory holds its window: no reference to that
+        // part exists, whatever else lies in the block.
         let register = |pd: &Arc<Pd>| unsafe { pd.register(first, whole, IBV_ACCESS_LOCAL_WRITE) };
         let mr = Rc::new(self.retrying(register)?);
         self.kept.insert(first, Kept { end: past, mr: mr.clone(), used: self.asked });
         Ok(mr)
     }
 
-    /// Registers; when that fails, once more without what is kept but not in use.
+    /// Registers memory; on failure, drops cached registrations that are not in use and tries once more.
     fn retrying(&mut self, register: impl Fn(&Arc<Pd>) -> io::Result<Mr>) -> io::Result<Mr> {
         register(&self.pd).or_else(|_| {
             self.kept.retain(|_, kept| Rc::strong_count(&kept.mr) > 1);
@@ -140,23 +140,23 @@ fn piece(address: usize, len: usize, key: Rc<Mr>) -> io::Result<Piece> {
     Ok(Piece { sge: ibv_sge { addr: address as u64, length, lkey: key.lkey() }, _key: key })
 }
 
-/// What the caller of `register` or `post` is told when the kernel does not let us register more.
+/// The error of `register` or `post` when the kernel refuses to register more memory.
 pub(super) const NOT_REGISTERED: PostError =
-    PostError::Misuse("the device takes no more memory: raise the limit of locked memory (ulimit -l)");
+    PostError::Misuse("the device accepts no more memory: raise the limit of locked memory (ulimit -l)");
 
 struct Region {
     window: Window,
     mr: Mr,
 }
 
-/// What the peer may reach.
+/// The regions open to the peer.
 pub(super) struct Regions {
     pd: Arc<Pd>,
     limit: usize,
     table: HashMap<u32, Region>,
 }
 
-/// The device kept a registration that it was told to end: the connection cannot go on.
+/// The device kept a registration that it was told to end: the connection cannot continue.
 pub(super) struct NotReleased;
 
 impl Regions {
@@ -192,7 +192,7 @@ impl Regions {
         Ok(segment)
     }
 
-    /// Takes a region back; on success neither device nor peer reaches it any more.
+    /// Takes a region back; on success neither device nor peer can access it any more.
     pub(super) fn take(&mut self, stag: Stag) -> Result<Option<Buf>, NotReleased> {
         let Some(Region { window, mr }) = self.table.remove(&stag.0) else { return Ok(None) };
         match mr.release() {

@@ -1,28 +1,27 @@
 //! Real RDMA devices: libibverbs and librdmacm of rdma-core, found at run time.
 //!
-//! What: the verbs over whatever device the kernel has, InfiniBand, RoCE or iWARP, in hardware or software. Spec:
-//! rdma-core's verbs and rdma_cm (man pages of libibverbs-dev and librdmacm-dev); RFC 5040 for what the verbs mean.
-//! Owns: connections, their registrations, the loaded libraries. Does not: need rdma-core to be installed; without it
-//! everything here says "provider not available" and what to install.
+//! It implements the verbs on any device that the kernel supports: InfiniBand, RoCE or iWARP, in hardware or software.
+//! See the man pages of libibverbs-dev and librdmacm-dev for the interface, and RFC 5040 for the meaning of the verbs.
+//! rdma-core need not be installed; without it every call returns "provider not available" and says what to install.
 //!
 //! ```text
 //! setup        connection manager: resolve, connect, listen, accept
-//! queue_pair   the connection's life: news, time, the end
-//! requests     work into requests of the device                      safe code above this line, but for
-//! queues       what is posted, what comes back                       the calls that post and register
+//! queue_pair   the connection's life: events, time, the end
+//! requests     turns work into requests of the device                 safe code above this line, except
+//! queues       posted work and its completions                        the calls that post and register
 //! memory       keys of our memory, regions of the peer's
-//! status       what went wrong, in the contract's words
+//! status       maps the device's errors to those of the contract
 //! ------------------------------------------------------------------
 //! objects cm faults devices   the C objects, each with its one owner
 //! library bindings            functions and structures of rdma-core
 //! ```
 //!
-//! Operation: the device moves the bytes. One event channel, completion queue and protection domain a connection; a
-//! region is therefore open to the peer of its connection and to nobody else.
-//! Errors: devices do not say why an access was refused (see `status`), nor what the peer did in our memory: the
-//! peer's part of [`Traffic`](crate::Traffic) stays zero.
+//! The device moves the bytes. Each connection has its own event channel, completion queue and protection domain, so a
+//! region is open to the peer of its connection and to nobody else. Devices report neither why an access was refused
+//! (see `status`) nor what the peer did in our memory: the peer's part of [`Traffic`](crate::Traffic) stays zero.
 
-// Nothing from the device or the peer reaches an index, and a sum that may overflow says what happens then.
+// No input from the device or the peer is used as an unchecked index, and every sum that may overflow states the
+// outcome.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod bindings;
@@ -54,7 +53,7 @@ pub use library::Unavailable;
 
 const NAME: &str = "rnic";
 
-/// Limits; a device may have lower ones, which then hold.
+/// Limits; lower limits of a device take precedence.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sends, Writes and Reads posted and not completed.
@@ -63,15 +62,15 @@ pub struct Config {
     pub max_recv_work: usize,
     /// Regions registered at a time, per connection.
     pub max_regions: usize,
-    /// Pieces of memory of one work request.
+    /// Pieces of memory in one work request.
     pub max_pieces: usize,
     /// Inbound Reads offered by default.
     pub ird: u16,
-    /// Outbound Reads wanted by default.
+    /// Outbound Reads requested by default.
     pub ord: u16,
-    /// How long set-up may take: as initiator in all, as responder each step.
+    /// Time limit for set-up: as initiator for all of it, as responder for each step.
     pub setup_timeout: Duration,
-    /// How long posted Sends may take to go out after a close.
+    /// Time limit for sending posted Sends after a close.
     pub close_timeout: Duration,
 }
 
@@ -106,7 +105,7 @@ impl Config {
     }
 }
 
-/// The provider of a core for the RDMA devices of this host.
+/// A core's provider for the RDMA devices of this host.
 #[derive(Clone, Debug)]
 pub struct Provider {
     pool: Pool,
@@ -114,7 +113,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// A provider that takes scratch memory from `pool`. Nothing is looked for until it is used.
+    /// A provider that takes scratch memory from `pool`. Libraries and devices are looked up on first use.
     pub fn new(pool: Pool, config: Config) -> Provider {
         Provider { pool, config }
     }

@@ -1,10 +1,9 @@
-//! Objects of libibverbs: protection domain, memory region, completion queue; each freed by its last owner.
+//! Objects of libibverbs: protection domain, memory region, completion queue; each is freed by its last owner.
 //!
-//! What: the thin layer between the C functions and the safe code of this room; every method says what it makes sure
-//! of. Spec: the man pages of libibverbs-dev.
-//! Owns: what the library allocated. Does not: decide anything.
+//! This is the thin layer between the C functions and the safe code of this room; every method states what it
+//! guarantees. See the man pages of libibverbs-dev. It owns what the library allocated. It makes no decisions.
 //!
-//! All of it may be used and freed by any thread: libibverbs locks its objects (rdma-core, Documentation/libibverbs.md).
+//! Any thread may use and free these objects: libibverbs locks them (rdma-core, Documentation/libibverbs.md).
 
 use std::ffi::c_int;
 use std::io;
@@ -16,21 +15,22 @@ use super::bindings::*;
 use super::devices::{Limits, Transport, query};
 use super::library::Library;
 
-/// An open device. librdmacm opens each once and keeps it open (see `faults`, which takes a reference for ever).
+/// An open device. librdmacm opens each device once and keeps it open (`faults` holds a reference that is never
+/// released).
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     library: &'static Library,
     ptr: NonNull<ibv_context>,
 }
 
-// SAFETY: a context is used by any thread; see above.
+// SAFETY: any thread may use a context; see above.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
 impl Context {
     /// # Safety
-    /// `ptr` is an open context and stays open for ever.
+    /// `ptr` is an open context that is never closed.
     pub(super) unsafe fn new(library: &'static Library, ptr: NonNull<ibv_context>) -> Context {
         Context { library, ptr }
     }
@@ -45,12 +45,13 @@ impl Context {
     }
 
     pub(super) fn transport(self) -> Transport {
-        // SAFETY: an open context names its device, which lives as long.
+        // SAFETY: an open context points to its device, which lives as long.
         Transport::of(unsafe { (*(*self.ptr.as_ptr()).device).transport_type })
     }
 }
 
-/// A protection domain: what shares memory regions. Each connection has its own, so that no peer reaches another's.
+/// A protection domain, which groups memory regions. Each connection has its own, so that no peer can access another's
+/// regions.
 pub(super) struct Pd {
     context: Context,
     ptr: NonNull<ibv_pd>,
@@ -73,11 +74,11 @@ impl Pd {
         self.ptr.as_ptr()
     }
 
-    /// Makes memory known to the device, with `rights` of `IBV_ACCESS_*`.
+    /// Registers memory with the device, with `rights` of `IBV_ACCESS_*`.
     ///
     /// # Safety
-    /// With a right to write, no Rust reference to any of it is used while the device may write there: that is,
-    /// wherever work that names the region's key, local or remote, says. Without one, none of it is written.
+    /// With a right to write, no Rust reference to any of the memory is used while the device may write it, that is,
+    /// while work uses the region's key, local or remote. Without one, the device does not write it.
     pub(super) unsafe fn register(
         self: &Arc<Self>,
         address: usize,
@@ -85,7 +86,7 @@ impl Pd {
         rights: c_int,
     ) -> io::Result<Mr> {
         let address = std::ptr::with_exposed_provenance_mut(address);
-        // SAFETY: registering pins the pages and touches none; an address that is not mapped is an error.
+        // SAFETY: registering pins the pages and touches none; an unmapped address is an error.
         let ptr = unsafe { (self.context.library.ibv_reg_mr)(self.as_ptr(), address, len, rights) };
         let ptr = NonNull::new(ptr).ok_or_else(io::Error::last_os_error)?;
         Ok(Mr { ptr, pd: self.clone() })
@@ -94,7 +95,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: whatever was made in the domain holds an Arc of it, so nothing is left.
+        // SAFETY: everything made in the domain holds an Arc of it, so nothing is left.
         let errno = unsafe { (self.context.library.ibv_dealloc_pd)(self.as_ptr()) };
         report("ibv_dealloc_pd", errno);
     }
@@ -112,22 +113,22 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// What our own work names it by.
+    /// The key for our own work.
     pub(super) fn lkey(&self) -> u32 {
         // SAFETY: the structure lives until it is deregistered; the key does not change.
         unsafe { (*self.ptr.as_ptr()).lkey }
     }
 
-    /// What the peer's work names it by.
+    /// The key for the peer's work.
     pub(super) fn rkey(&self) -> u32 {
         // SAFETY: as in `lkey`.
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
 
-    /// Deregisters it: after success neither side can reach the memory. After an error the device may still.
+    /// Deregisters it: after success neither side can access the memory. After an error the device may still.
     pub(super) fn release(self) -> io::Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is not used again, and is not dropped.
+        // SAFETY: `this` is not used again and not dropped.
         let pd = unsafe { std::ptr::read(&this.pd) };
         // SAFETY: the region was registered once and is deregistered once.
         match unsafe { (pd.context.library.ibv_dereg_mr)(this.ptr.as_ptr()) } {
@@ -139,13 +140,13 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: as in `release`, which does not come here.
+        // SAFETY: as in `release`, which skips this drop.
         let errno = unsafe { (self.pd.context.library.ibv_dereg_mr)(self.ptr.as_ptr()) };
         report("ibv_dereg_mr", errno);
     }
 }
 
-/// A completion queue and the descriptor that tells of its completions.
+/// A completion queue, and the descriptor that signals completions.
 pub(super) struct Cq {
     library: &'static Library,
     ptr: NonNull<ibv_cq>,
@@ -187,7 +188,7 @@ impl Cq {
     /// Takes completions out; returns how many of `into` were filled.
     pub(super) fn poll(&self, into: &mut [ibv_wc]) -> io::Result<usize> {
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue is alive, its context has a full table of functions, `into` has `room` places.
+        // SAFETY: the queue is alive, its context has a full function table, and `into` has room for `room` entries.
         let filled = unsafe {
             let poll = (*(*self.as_ptr()).context).ops.poll_cq;
             poll.map_or(-1, |poll| poll(self.as_ptr(), room, into.as_mut_ptr()))
@@ -195,7 +196,7 @@ impl Cq {
         usize::try_from(filled).map_err(|_| io::Error::other("the completion queue has failed"))
     }
 
-    /// Asks for an event at the next completion. One that came before does not count: poll after this.
+    /// Asks for an event at the next completion. An earlier completion does not trigger it: poll after this.
     pub(super) fn arm(&self) -> io::Result<()> {
         // SAFETY: as in `poll`.
         let errno = unsafe {
@@ -205,7 +206,7 @@ impl Cq {
         if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.abs())) }
     }
 
-    /// Takes the events that there are; false when there was none.
+    /// Takes all pending events; false when there was none.
     pub(super) fn silence(&self) -> io::Result<bool> {
         let mut events = 0u32;
         loop {
@@ -221,7 +222,7 @@ impl Cq {
             }
         }
         if events > 0 {
-            // SAFETY: as many events of this queue as were taken.
+            // SAFETY: acknowledges as many events of this queue as were taken.
             unsafe { (self.library.ibv_ack_cq_events)(self.as_ptr(), events) };
         }
         Ok(events > 0)
@@ -248,7 +249,7 @@ impl Drop for Cq {
     }
 }
 
-/// Freeing fails when a device was pulled out, and then there is nothing left to free.
+/// Logs a failure to free an object, which happens when a device was removed; then nothing is left to free.
 pub(super) fn report(what: &str, errno: c_int) {
     if errno != 0 {
         tracing::warn!("{what}: {}", io::Error::from_raw_os_error(errno.abs()));

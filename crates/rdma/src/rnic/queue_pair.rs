@@ -1,15 +1,15 @@
 //! The queue pair: work in, completions out; the device moves the bytes.
 //!
-//! What: `post` hands work to the device at once where it can; a payload that must be read from a file, and work beyond
-//! the send queue's depth, waits in order for `poll`. Spec: RFC 5040 5 (ordering), 8 (errors end the connection);
-//! ibv_post_send(3), ibv_poll_cq(3).
-//! Owns: posted buffers, regions, the device's queue pair. Does not: set connections up (see `setup`).
+//! `post` hands work to the device at once if it can; a payload that must be read from a file, and work beyond the send
+//! queue's depth, wait in order for `poll`. See RFC 5040 5 (ordering) and 8 (errors end the connection),
+//! ibv_post_send(3), ibv_poll_cq(3). It owns posted buffers, regions and the device's queue pair. `setup` sets
+//! connections up.
 //!
-//! Operation: everything is posted signalled, so that the device's queue is known; successes that nobody asked for are
-//! dropped here. A core that is awake polls the completion queue; before it sleeps it arms the event. A task of
-//! the connection takes the connection manager's events, and drives a dropped queue pair until its Sends are out.
-//! Buffers: receive buffers, regions and sinks of Reads are windows while the device may write them.
-//! Errors: every end goes through `end`, which destroys the device's queue pair; only then are buffers let go.
+//! All work is posted signalled, so that the fill of the device's queue is known; completions that nobody asked for are
+//! dropped here. An awake core polls the completion queue; before it sleeps it arms the event. One task per connection
+//! takes the connection manager's events, and drives a dropped queue pair until its Sends have been sent. Receive
+//! buffers, regions and sinks of Reads are windows while the device may write them. Every end goes through `end`, which
+//! destroys the device's queue pair; buffers are released only after that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,14 +30,14 @@ use super::cm::{EventChannel, Qp};
 use super::faults::Watch;
 use super::memory::{Local, NotReleased, Regions};
 use super::objects::Cq;
-use super::queues::{Line, Queues, Stop};
+use super::queues::{DeviceSide, Queues, Stop};
 use super::requests::check;
 use super::status;
 use crate::{
     Access, Caps, Completion, Disconnect, PostError, QueuePair, Segment, Stag, Traffic, Work, WorkError,
 };
 
-/// What set-up has made.
+/// The objects that set-up has made.
 pub(super) struct Parts {
     pub(super) peer: Peer,
     pub(super) qp: Arc<Qp>,
@@ -51,7 +51,7 @@ pub(super) struct Parts {
     pub(super) close_timeout: Duration,
 }
 
-/// A queue pair that has not been started; receives can be posted.
+/// A queue pair before its start; receives can be posted.
 pub(super) struct Unconnected(Rc<Inner>);
 
 /// A connected queue pair; dropping it closes the connection.
@@ -65,7 +65,7 @@ struct Inner {
     user: Cell<Option<Waker>>,
     /// The task of the connection.
     attendant: Cell<Option<Waker>>,
-    /// The user has dropped it.
+    /// The user has dropped the queue pair.
     orphaned: Cell<bool>,
     state: RefCell<Queues>,
 }
@@ -73,12 +73,12 @@ struct Inner {
 impl Unconnected {
     pub(super) fn new(parts: Parts) -> Unconnected {
         let Parts { qp, peer, watch, events, local, regions, pool, caps, send_pieces, close_timeout } = parts;
-        let line = Line { watch, _poller: None, armed: false, qp };
+        let device = DeviceSide { watch, _poller: None, armed: false, qp };
         let state = Queues {
             pool,
             send_pieces,
             caps,
-            line: Some(line),
+            device: Some(device),
             ended: None,
             reason: None,
             deadline: None,
@@ -120,40 +120,40 @@ impl Unconnected {
         &self.0.events
     }
 
-    /// The connection is there: takes its limits and starts what listens for its news.
+    /// The connection is established: takes its limits and starts the listeners for events.
     pub(super) fn start(self, ird: u16, ord: u16) -> io::Result<Rc<RnicQueuePair>> {
         let inner = self.0;
         let state = &mut *inner.state.borrow_mut();
         (state.caps.ird, state.caps.ord) = (ird, ord);
-        if let Some(line) = &mut state.line {
-            let bell = Readable::new(line.qp.cq().clone())?;
-            line._poller = Some(rt::register_poller(Rc::new(Lookout(Rc::downgrade(&inner)))));
+        if let Some(device) = &mut state.device {
+            let bell = Readable::new(device.qp.cq().clone())?;
+            device._poller = Some(rt::register_poller(Rc::new(Lookout(Rc::downgrade(&inner)))));
             rt::spawn(attend(inner.clone(), bell)).detach();
         }
         Ok(Rc::new(RnicQueuePair(inner.clone())))
     }
 }
 
-/// The part of a queue pair that the core's loop asks for news.
+/// The part of a queue pair that the core's loop polls for completions.
 struct Lookout(Weak<Inner>);
 
 impl Poller for Lookout {
     fn poll(&self) -> bool {
-        self.0.upgrade().is_some_and(|inner| inner.look())
+        self.0.upgrade().is_some_and(|inner| inner.reap())
     }
 
     fn before_sleep(&self) -> bool {
         let Some(inner) = self.0.upgrade() else { return true };
         inner.arm();
-        !inner.look()
+        !inner.reap()
     }
 
     fn after_sleep(&self) {
-        // An event that comes while the core is awake is taken by the connection's task.
+        // The connection's task takes an event that comes while the core is awake.
     }
 }
 
-/// Takes the events of the completion queue, the connection manager and the device, keeps time, and looks after a
+/// Takes the events of the completion queue, the connection manager and the device, watches deadlines, and serves a
 /// dropped queue pair.
 async fn attend(inner: Rc<Inner>, bell: Readable<Arc<Cq>>) {
     let mut timer: Option<(Time, LocalBoxFuture<'static, ()>)> = None;
@@ -179,7 +179,7 @@ async fn attend(inner: Rc<Inner>, bell: Readable<Arc<Cq>>) {
                 continue;
             }
             if inner.orphaned.get() {
-                // Nobody else asks; what comes out is for nobody.
+                // Nobody else polls; the completions are discarded.
                 let mut nobody = Vec::new();
                 while let Poll::Ready(Ok(())) = inner.poll(cx, &mut nobody) {
                     nobody.clear();
@@ -219,8 +219,8 @@ impl Inner {
         }
     }
 
-    /// Takes completions; true when that woke the user.
-    fn look(&self) -> bool {
+    /// Takes completions; true if that woke the user.
+    fn reap(&self) -> bool {
         let Some(user) = self.user.take() else { return false };
         let news = {
             let state = &mut *self.state.borrow_mut();
@@ -238,12 +238,12 @@ impl Inner {
 
     fn arm(&self) {
         let state = &mut *self.state.borrow_mut();
-        let Some(line) = &mut state.line else { return };
-        if line.armed {
+        let Some(device) = &mut state.device else { return };
+        if device.armed {
             return;
         }
-        match line.qp.cq().arm() {
-            Ok(()) => line.armed = true,
+        match device.qp.cq().arm() {
+            Ok(()) => device.armed = true,
             Err(e) => {
                 tracing::warn!("arming a completion queue: {e}");
                 state.reason.get_or_insert(Disconnect::Lost(e.kind()));
@@ -251,16 +251,16 @@ impl Inner {
         }
     }
 
-    // ---- news of the device and the connection manager ----
+    // ---- events of the device and the connection manager ----
 
     fn answer_bell(&self, cq: &Cq) {
         if let Err(e) = cq.silence() {
             return self.end_now(Disconnect::Lost(e.kind()));
         }
-        if let Some(line) = &mut self.state.borrow_mut().line {
-            line.armed = false;
+        if let Some(device) = &mut self.state.borrow_mut().device {
+            device.armed = false;
         }
-        self.look();
+        self.reap();
     }
 
     fn take_cm_event(&self) {
@@ -276,7 +276,7 @@ impl Inner {
             RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
                 Disconnect::Lost(io::Error::from_raw_os_error(event.status.saturating_neg()).kind())
             }
-            // Addresses that changed, the end of the time that a dead connection waits.
+            // Changed addresses, and the end of the wait of a closed connection.
             _ => return,
         };
         self.end_now(reason);
@@ -285,9 +285,9 @@ impl Inner {
     fn take_report(&self, cx: &Context<'_>) {
         let report = {
             let state = self.state.borrow();
-            let Some(line) = &state.line else { return };
-            line.watch.fault.wake(cx.waker());
-            line.watch.fault.report()
+            let Some(device) = &state.device else { return };
+            device.watch.fault.wake(cx.waker());
+            device.watch.fault.report()
         };
         if let Some(report) = report {
             self.end_now(status::of_report(report));
@@ -304,24 +304,24 @@ impl Inner {
         self.wake_user();
     }
 
-    // ---- work on its way out ----
+    // ---- outgoing work ----
 
-    /// Takes completions and hands on what waits. `cx` is there when a payload can be waited for.
+    /// Takes completions and hands on waiting work. `cx` is given when a payload can be waited for.
     fn advance(&self, state: &mut Queues, mut cx: Option<&mut Context<'_>>) {
         loop {
             state.take_completions();
             if let Some(reason) = state.reason.take() {
                 return self.end(state, reason);
             }
-            if state.line.is_none() {
+            if state.device.is_none() {
                 return;
             }
             match state.hand_on(cx.as_deref_mut()) {
-                // What was handed on may have completed, and there may be room again.
+                // The work handed on may have completed, and there may be room again.
                 Ok(true) => {}
                 Ok(false) => break,
                 Err((id, Stop::Refused(e))) => {
-                    tracing::debug!("the device takes no work: {e}");
+                    tracing::debug!("the device accepts no work: {e}");
                     state.fail(id, WorkError::Flushed);
                     state.flushed();
                     break;
@@ -344,10 +344,10 @@ impl Inner {
     // ---- the end ----
 
     fn end(&self, state: &mut Queues, reason: Disconnect) {
-        let Some(line) = state.line.as_ref() else { return };
-        // What the device knows counts more than that the connection went with it.
-        line.watch.collect();
-        let report = line.watch.fault.report();
+        let Some(device) = state.device.as_ref() else { return };
+        // A report of the device explains more than the loss of the connection that it caused.
+        device.watch.collect();
+        let report = device.watch.fault.report();
         state.take_completions();
         let unexplained = matches!(reason, Disconnect::Peer | Disconnect::Lost(_));
         let reported = report.map(status::of_report).filter(|told| !matches!(told, Disconnect::Lost(_)));
@@ -355,15 +355,15 @@ impl Inner {
             Some(told) if reason != Disconnect::Local => told,
             _ => reported.filter(|_| unexplained).unwrap_or(reason),
         };
-        tracing::debug!(peer = %self.peer, %reason, "rnic connection ends");
-        if let Some(Line { watch, _poller, qp, .. }) = state.line.take() {
+        tracing::debug!(peer = %self.peer, %reason, "rnic connection ended");
+        if let Some(DeviceSide { watch, _poller, qp, .. }) = state.device.take() {
             if let Err(e) = qp.disconnect() {
                 tracing::debug!("rdma_disconnect: {e}");
             }
             state.take_completions_of(&qp);
             drop((watch, _poller));
             debug_assert_eq!(Arc::strong_count(&qp), 1, "set-up has let go of it");
-            // From here on the device touches nothing of ours, and nobody reaches our regions.
+            // From here on the device accesses none of our memory, and nobody can reach our regions.
             drop(qp);
         }
         state.flush();
@@ -384,7 +384,7 @@ impl Inner {
             return Poll::Ready(Err(reason.clone()));
         }
         if state.deadline.is_some() {
-            // It keeps the time.
+            // The task watches the deadline.
             self.wake_attendant();
         }
         self.user.set(Some(cx.waker().clone()));
@@ -407,7 +407,7 @@ impl QueuePair for RnicQueuePair {
 
     fn register(&self, buf: Buf, access: Access) -> Result<Segment, PostError> {
         let state = &mut *self.0.state.borrow_mut();
-        if state.line.is_none() || state.closing {
+        if state.device.is_none() || state.closing {
             return Err(PostError::Closed);
         }
         state.regions.register(buf, access)
@@ -428,7 +428,7 @@ impl QueuePair for RnicQueuePair {
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
-        if state.line.is_none() || state.closing {
+        if state.device.is_none() || state.closing {
             return Err((PostError::Closed, work));
         }
         if let Work::Recv { id, buf } = work {
@@ -453,7 +453,7 @@ impl QueuePair for RnicQueuePair {
         self.0.poll(cx, out)
     }
 
-    /// Polling looks at the completion queue itself.
+    /// Polling checks the completion queue itself.
     fn look(&self) {}
 
     fn traffic(&self) -> Traffic {
@@ -463,7 +463,7 @@ impl QueuePair for RnicQueuePair {
     fn close(&self) {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
-        if state.line.is_none() || std::mem::replace(&mut state.closing, true) {
+        if state.device.is_none() || std::mem::replace(&mut state.closing, true) {
             return;
         }
         state.deadline.get_or_insert((rt::now() + inner.close_timeout, Disconnect::Local));

@@ -1,8 +1,8 @@
-//! What is posted to the device, in order, and what comes back from it.
+//! Work posted to the device, in order, and its completions.
 //!
-//! What: [`Queues`]: the books of a queue pair. Spec: ibv_post_send(3), ibv_poll_cq(3); RFC 5040 5.5 (order). Owns: the
-//! memory of posted work until its completion, or until the device's queue pair is gone.
-//! Does not: turn work into requests (see `requests`), or decide when the connection ends.
+//! [`Queues`] tracks all work of a queue pair. See ibv_post_send(3), ibv_poll_cq(3) and RFC 5040 5.5 (order). It owns
+//! the memory of posted work until its completion, or until the device's queue pair is gone. `requests` turns work into
+//! requests; `queue_pair` decides when the connection ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,35 +24,35 @@ use crate::{Caps, Completion, Disconnect, Done, PostError, Segment, Stag, Traffi
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 32;
-/// How long after the first flushed work the connection manager may take to say why.
+/// How long after the first flushed work the connection manager may take to report the reason.
 const REASON_WITHIN: Duration = Duration::from_secs(2);
 /// Marks receives among the numbers of work.
 const RECV: u64 = 1 << 63;
 
-/// What is posted and what has come back.
+/// Posted work and its completions.
 pub(super) struct Queues {
     pub(super) pool: Pool,
     pub(super) send_pieces: usize,
     pub(super) caps: Caps,
-    /// The device's side, until the end. Declared, and so dropped, before the memory that it may touch.
-    pub(super) line: Option<Line>,
+    /// The device's side, until the connection ends. Declared, and so dropped, before the memory that it may access.
+    pub(super) device: Option<DeviceSide>,
     pub(super) ended: Option<Disconnect>,
-    /// Something went wrong, and why is (perhaps) about to be told.
+    /// Something failed; the reason may be reported soon.
     pub(super) reason: Option<Disconnect>,
-    /// When to end without more news: work was flushed, or we close.
+    /// When to end without another event: work was flushed, or we are closing.
     pub(super) deadline: Option<(Time, Disconnect)>,
     pub(super) closing: bool,
     pub(super) completions: VecDeque<Completion>,
-    /// Work that the device has not taken.
+    /// Work that the device has not accepted yet.
     pub(super) queue: VecDeque<Work>,
-    /// The oldest of it, under way.
+    /// The oldest of this work, if it has been started.
     pub(super) head: Option<Head>,
-    /// In the device's queues, oldest first; the number of the first.
+    /// Work in the device's queue, oldest first; and the number of the first.
     pub(super) sends: VecDeque<Option<Flight>>,
     pub(super) first_send: u64,
     pub(super) recvs: VecDeque<Option<PostedRecv>>,
     pub(super) first_recv: u64,
-    /// What part of a Write was refused for; its last part, which is flushed, completes the Write with it.
+    /// The error of a refused part of a Write; the Write's last part, which is flushed, completes it with this error.
     pub(super) blamed: Option<(u64, WorkError)>,
     /// Sends, Writes and Reads posted and not completed.
     pub(super) posted: usize,
@@ -61,8 +61,8 @@ pub(super) struct Queues {
     pub(super) traffic: Traffic,
 }
 
-/// In the order in which it must be dropped: events of a queue pair find it by its address.
-pub(super) struct Line {
+/// In the order in which the fields must be dropped: events find a queue pair by its address.
+pub(super) struct DeviceSide {
     pub(super) watch: Watch,
     pub(super) _poller: Option<PollerGuard>,
     pub(super) armed: bool,
@@ -71,18 +71,18 @@ pub(super) struct Line {
 
 /// Work at the head of the queue.
 pub(super) enum Head {
-    /// Its payload is on its way into memory.
+    /// Its payload is being read into memory.
     Loading {
         future: LocalBoxFuture<'static, io::Result<Vec<Bytes>>>,
         then: Loading,
-        /// Somebody waits for it.
+        /// A task waits for it.
         awaited: bool,
     },
-    /// A Write, of which `chain` is not posted yet.
+    /// A Write; `chain` is the part not posted yet.
     Writing { id: u64, chain: VecDeque<Bytes>, to: Segment, done: usize, len: usize, signalled: bool },
 }
 
-/// What work becomes when its payload is in memory.
+/// What the work becomes once its payload is in memory.
 pub(super) enum Loading {
     Send { id: u64, invalidate: Option<Stag>, solicited: bool, signalled: bool },
     Write { id: u64, to: Segment, signalled: bool },
@@ -93,7 +93,7 @@ pub(super) struct Flight {
     pub(super) id: u64,
     pub(super) what: What,
     pub(super) len: usize,
-    /// Keys and memory that the device needs until then.
+    /// Keys and memory that the device needs until the completion.
     pub(super) _pieces: Vec<Piece>,
     pub(super) _data: Vec<Bytes>,
 }
@@ -106,7 +106,7 @@ pub(super) enum What {
     Write {
         signalled: bool,
     },
-    /// Of a Write that takes several requests, not the last.
+    /// A part of a Write that takes several requests, except the last.
     Part,
     Read {
         into: Window,
@@ -121,7 +121,7 @@ pub(super) struct PostedRecv {
 
 /// Why work was not handed to the device.
 pub(super) enum Stop {
-    /// The device takes none; why is about to be told.
+    /// The device accepts none; the reason is reported soon.
     Refused(io::Error),
     /// Memory could not be registered.
     Memory(io::Error),
@@ -129,7 +129,7 @@ pub(super) enum Stop {
 
 impl Queues {
     pub(super) fn post_recv(&mut self, id: u64, buf: Buf) -> Result<(), (PostError, Work)> {
-        let Some(line) = &self.line else { return Err((PostError::Closed, Work::Recv { id, buf })) };
+        let Some(device) = &self.device else { return Err((PostError::Closed, Work::Recv { id, buf })) };
         if buf.is_part() {
             return Err((PostError::Misuse("part of a buffer to receive into"), Work::Recv { id, buf }));
         }
@@ -148,14 +148,14 @@ impl Queues {
         let piece = match self.local.writable(&window) {
             Ok(piece) => piece,
             Err(e) => {
-                tracing::warn!("memory to receive into: {e}");
+                tracing::warn!("memory for a receive: {e}");
                 return back(window, NOT_REGISTERED);
             }
         };
         let number = RECV | self.first_recv.wrapping_add(self.recvs.len() as u64);
-        // SAFETY: the window is kept in `recvs` until its completion, or until the queue pair is gone.
-        if let Err(e) = unsafe { line.qp.post_recv(number, piece.sge) } {
-            tracing::debug!("the device takes no receive: {e}");
+        // SAFETY: `recvs` keeps the window until its completion, or until the queue pair is gone.
+        if let Err(e) = unsafe { device.qp.post_recv(number, piece.sge) } {
+            tracing::debug!("the device accepts no receive: {e}");
             return back(window, PostError::Closed);
         }
         self.recvs.push_back(Some(PostedRecv { id, window, _piece: piece }));
@@ -164,19 +164,21 @@ impl Queues {
 
     /// Hands one request to the device.
     pub(super) fn fly(&mut self, operation: Operation, flight: Flight) -> Result<(), Stop> {
-        let Some(line) = &self.line else { return Err(Stop::Refused(io::ErrorKind::NotConnected.into())) };
+        let Some(device) = &self.device else {
+            return Err(Stop::Refused(io::ErrorKind::NotConnected.into()));
+        };
         let number = self.first_send.wrapping_add(self.sends.len() as u64);
         let mut pieces: Vec<_> = flight._pieces.iter().map(|piece| piece.sge).collect();
-        // SAFETY: the flight holds the memory (shared bytes, or the window of a Read), and is kept in `sends` until its
+        // SAFETY: the flight holds the memory (shared bytes, or the window of a Read), and `sends` keeps it until its
         // completion, or until the queue pair is gone.
-        unsafe { line.qp.post_send(number, operation, &mut pieces) }.map_err(Stop::Refused)?;
+        unsafe { device.qp.post_send(number, operation, &mut pieces) }.map_err(Stop::Refused)?;
         self.sends.push_back(Some(flight));
         Ok(())
     }
 
     pub(super) fn take_completions(&mut self) {
-        if let Some(line) = &self.line {
-            let qp = line.qp.clone();
+        if let Some(device) = &self.device {
+            let qp = device.qp.clone();
             self.take_completions_of(&qp);
         }
     }
@@ -232,13 +234,13 @@ impl Queues {
         let revoked = completion.wc_flags & IBV_WC_WITH_INV != 0;
         let invalidated = revoked.then_some(Stag(completion.invalidated_rkey));
         tally(&mut self.traffic.received, len);
-        // The device does not say whether the peer asked for an event.
+        // The device does not report whether the peer asked for an event.
         let done = Done::Received { buf, invalidated, solicited: false };
         self.completions.push_back(Completion { id, result: Ok(done) });
     }
 
-    /// A completion of the send queue. Sends and Writes complete in order, but Reads (on siw) after what was posted
-    /// behind them, so that a completion is of its own request and says nothing about older ones.
+    /// Handles a completion of the send queue. Sends and Writes complete in order, but Reads (on siw) after work posted
+    /// behind them, so a completion concerns its own request only and says nothing about older ones.
     fn sent(&mut self, completion: &ibv_wc) {
         let Some(Flight { id, what, len, .. }) =
             take(&mut self.sends, &mut self.first_send, completion.wr_id)
@@ -276,7 +278,7 @@ impl Queues {
                 tally(&mut self.traffic.read, len);
                 match into.try_into_buf() {
                     Ok(buf) => (Done::Read { buf }, true),
-                    // Only a buffer that is part of another.
+                    // Happens only for a buffer that is part of another.
                     Err(_) => {
                         self.fail(id, WorkError::Flushed);
                         return;
@@ -291,7 +293,7 @@ impl Queues {
     }
 
     fn unknown_completion(&mut self) {
-        tracing::error!("an RDMA device completed what was not posted");
+        tracing::error!("an RDMA device completed work that was not posted");
         self.reason.get_or_insert(Disconnect::Lost(io::ErrorKind::Other));
     }
 
@@ -307,7 +309,7 @@ impl Queues {
         self.completions.push_back(Completion { id, result: Err(error) });
     }
 
-    /// Work came back undone: the reason follows, by an event of the connection manager or the device.
+    /// Work came back flushed: an event of the connection manager or the device will give the reason.
     pub(super) fn flushed(&mut self) {
         if !matches!(&self.deadline, Some((_, Disconnect::Lost(_)))) {
             let reason = Disconnect::Lost(io::ErrorKind::ConnectionAborted);
@@ -315,7 +317,7 @@ impl Queues {
         }
     }
 
-    /// Everything that is still posted comes back, in order.
+    /// Completes all posted work as flushed, in order.
     pub(super) fn flush(&mut self) {
         let mut ids = Vec::new();
         ids.extend(
@@ -344,8 +346,8 @@ impl Loading {
     }
 }
 
-/// Takes request `number` out of those in the device's queue, of which the first has number `first`. What is left begins
-/// with a request that is still there.
+/// Removes request `number` from those in the device's queue, of which the first has number `first`. Afterwards the
+/// queue begins with a request that is still outstanding.
 fn take<T>(posted: &mut VecDeque<Option<T>>, first: &mut u64, number: u64) -> Option<T> {
     let index = usize::try_from(number.checked_sub(*first)?).ok()?;
     let taken = posted.get_mut(index)?.take()?;
@@ -363,7 +365,7 @@ mod tests {
     #[test]
     fn a_completion_is_of_its_own_request() {
         let (mut posted, mut first): (VecDeque<_>, _) = (['a', 'b', 'c', 'd'].map(Some).into(), 10);
-        // Number 12 before 10 and 11, as siw does where 10 is a Read.
+        // Number 12 completes before 10 and 11, as on siw if 10 is a Read.
         assert_eq!(take(&mut posted, &mut first, 12), Some('c'));
         assert_eq!((posted.len(), first), (4, 10));
         assert_eq!(take(&mut posted, &mut first, 12), None, "once");

@@ -1,10 +1,10 @@
-//! Work on its way out: payload into memory, memory into pieces with keys, pieces into requests of the device.
+//! Turns work into device requests: payload into memory, memory into pieces with keys, pieces into requests.
 //!
-//! What: `Queues::hand_on` hands over the oldest work that waits. Spec: ibv_post_send(3): a request takes so many pieces
-//! and no more. Owns: nothing; see `queues`. Does not: complete work that was handed over.
+//! `Queues::hand_on` hands over the oldest waiting work. A request takes a limited number of pieces (ibv_post_send(3)).
+//! `queues` completes the work.
 //!
-//! Buffers: memory of the pool goes out as it is. Message heads in other memory are put together in one buffer; what is
-//! small is copied there, what is large is registered for the time of the request.
+//! Pool memory is sent from its place. Message heads in other memory are gathered in one buffer; small pieces are
+//! copied there, large ones are registered for the time of the request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,15 +18,15 @@ use super::memory::{Local, Piece};
 use super::queues::{Flight, Head, Loading, Queues, Stop, What};
 use crate::{Caps, Disconnect, PostError, Segment, Stag, Work, WorkError};
 
-/// Pieces up to this long that are not the pool's are put together with their neighbours: message heads.
+/// Pieces up to this length outside the pool are gathered with their neighbours: message heads.
 const HEAD_BYTES: usize = 512;
-/// And up to this long they are copied, which is cheaper than to register them.
+/// Up to this length they are copied, which costs less than registering them.
 const COPY_BYTES: usize = 8192;
-/// The longest message that InfiniBand has is 2 GiB; half of it leaves no doubt about signs.
+/// The longest InfiniBand message is 2 GiB; half of that is safe in signed lengths as well.
 const MAX_MESSAGE: usize = 1 << 30;
 
 impl Queues {
-    /// Hands one request to the device; false when there is none or no room.
+    /// Hands one request to the device; false when none waits or there is no room.
     pub(super) fn hand_on(&mut self, cx: Option<&mut Context<'_>>) -> Result<bool, (u64, Stop)> {
         let doomed = matches!(&self.deadline, Some((_, reason)) if *reason != Disconnect::Local);
         if doomed || self.sends.len() >= self.caps.max_send_work {
@@ -57,12 +57,12 @@ impl Queues {
         }
     }
 
-    /// Whether the payload at the head can be had only by somebody who waits, and nobody does yet.
+    /// Whether the payload at the head requires waiting, and nobody waits for it yet.
     pub(super) fn wants_waiting(&self) -> bool {
         matches!(self.head, Some(Head::Loading { awaited: false, .. }))
     }
 
-    /// The payload's file failed: with the work ends the connection.
+    /// The payload's file failed: completes the work with the error and ends the connection.
     fn unreadable(&mut self, id: u64, error: &io::Error) {
         self.fail(id, WorkError::Payload(error.kind()));
         self.reason = Some(Disconnect::Local);
@@ -101,7 +101,7 @@ impl Queues {
                 let mut into = into;
                 into.set_len(from.len as usize);
                 let into = into.into_window();
-                // Nothing is placed by an empty Read, so there is no memory to name.
+                // An empty Read places nothing, so it needs no memory.
                 let pieces = match from.len {
                     0 => Vec::new(),
                     _ => vec![self.local.writable(&into).map_err(|e| (id, Stop::Memory(e)))?],
@@ -116,7 +116,7 @@ impl Queues {
                 };
                 self.fly(operation, flight).map_err(|stop| (id, stop))
             }
-            // `post` keeps receives apart.
+            // `post` handles receives separately.
             Work::Recv { .. } => Ok(()),
         }
     }
@@ -142,7 +142,7 @@ impl Queues {
     ) -> Result<(), (u64, Stop)> {
         let len = data.iter().map(Bytes::len).sum();
         let (pieces, data) = self.pieces(data).map_err(|e| (id, Stop::Memory(e)))?;
-        // Without Send with Invalidate in the device the region stays open until its owner takes it back.
+        // If the device lacks Send with Invalidate, the region stays open until its owner takes it back.
         let invalidate = invalidate.filter(|_| self.caps.send_with_invalidate).map(|stag| stag.0);
         let what = What::Send { signalled, invalidates: invalidate.is_some() };
         let flight = Flight { id, what, len, _pieces: pieces, _data: data };
@@ -188,13 +188,14 @@ impl Queues {
         Ok(())
     }
 
-    /// The non-empty ones of `data` as the device knows memory, at most one piece for each; and what keeps them.
+    /// The non-empty parts of `data` as pieces for the device, at most one piece for each, and the registrations that
+    /// keep them valid.
     fn pieces(&mut self, data: Vec<Bytes>) -> io::Result<(Vec<Piece>, Vec<Bytes>)> {
         let local = &mut self.local;
         let mut data: Vec<_> = data.into_iter().filter(|bytes| !bytes.is_empty()).collect();
         let small = |local: &Local, bytes: &Bytes| bytes.len() <= COPY_BYTES && !local.is_pooled(bytes);
         let room = data.iter().filter(|bytes| small(local, bytes)).map(Bytes::len).sum::<usize>();
-        // Without a free buffer the small ones are registered as the large ones are.
+        // Without a free buffer, small pieces are registered like large ones.
         if room > 0
             && room <= buf::MAX_BUF
             && let Some(mut heads) = self.pool.try_alloc(room)
@@ -222,7 +223,7 @@ impl Queues {
     }
 }
 
-/// One buffer of many pieces: a device takes only so many.
+/// Copies many pieces into one buffer, because a device takes a limited number.
 async fn gather(pool: Pool, data: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
     let mut whole = pool.alloc(data.iter().map(Bytes::len).sum()).await;
     for bytes in data {
@@ -233,7 +234,7 @@ async fn gather(pool: Pool, data: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
     Ok(vec![whole.freeze()])
 }
 
-/// From the page cache into a free buffer: the common case, without a future.
+/// Reads from the page cache into a free buffer: the common case, without a future.
 fn read_at_once(pool: &Pool, data: &Payload) -> Option<io::Result<Vec<Bytes>>> {
     let Payload::File(range) = data else { return None };
     if range.len == 0 {
@@ -243,12 +244,12 @@ fn read_at_once(pool: &Pool, data: &Payload) -> Option<io::Result<Vec<Bytes>>> {
     buf.set_len(range.len);
     let window = buf.into_window();
     let read = range.try_read_into(&window)?;
-    // Nobody else was given this window.
+    // Nobody else holds this window.
     let frozen = || window.try_into_buf().map(|buf| vec![buf.freeze()]);
     Some(read.and_then(|()| frozen().map_err(|_| io::ErrorKind::ResourceBusy.into())))
 }
 
-/// What is wrong with a Send, Write or Read.
+/// Checks the limits of a Send, Write or Read.
 pub(super) fn check(work: &Work, caps: &Caps, pieces: usize) -> Result<(), PostError> {
     let sum = |data: &[Bytes]| data.iter().map(Bytes::len).sum::<usize>();
     match work {
@@ -256,7 +257,7 @@ pub(super) fn check(work: &Work, caps: &Caps, pieces: usize) -> Result<(), PostE
             Err(PostError::Misuse("message longer than 1 GiB"))
         }
         Work::Send { data, .. } if data.len() > pieces && sum(data) > buf::MAX_BUF => {
-            Err(PostError::Misuse("long message in more pieces than the device takes"))
+            Err(PostError::Misuse("long message in more pieces than the device supports"))
         }
         Work::Write { data, to, .. } if data.len() > to.len as usize => {
             Err(PostError::Misuse("payload longer than its segment"))

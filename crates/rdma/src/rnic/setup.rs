@@ -1,10 +1,9 @@
-//! Connection set-up by the connection manager: resolve, connect, listen, accept, reject.
+//! Connection set-up with the connection manager: resolve, connect, listen, accept, reject.
 //!
-//! What: [`connect`], [`listen`]. Spec: rdma_cm(7), and the man pages of its calls. Owns: identifiers and event channels
-//! until a queue pair takes them. Does not: move data.
+//! See rdma_cm(7) and the man pages of its calls. It owns identifiers and event channels until a queue pair takes them.
 //!
-//! Each connection has an event channel of its own, on the core that owns it; a request moves from the listener's to its
-//! own before anything else is done with it. Each step has the configured time limit.
+//! Each connection has its own event channel, on the core that owns it; a request moves from the listener's channel to
+//! its own first of all. Each step has the configured time limit.
 
 use std::future::Future;
 use std::io;
@@ -28,20 +27,20 @@ use super::objects::{Cq, Pd};
 use super::queue_pair::{Parts, Unconnected};
 use crate::{Caps, ConnectError, ConnectParams, Connected, QueuePair, Work};
 
-/// Requests that the kernel keeps for a listener that is busy; its own limit is 1024.
+/// Requests that the kernel queues for a busy listener; its own limit is 1024.
 const BACKLOG: i32 = 1024;
-/// Private data that fits everywhere on InfiniBand: 92 bytes of a connection request less the 36 of the connection
-/// manager's own.
+/// Private data that fits every InfiniBand message: 92 bytes of a connection request less 36 for the connection
+/// manager.
 const IB_PRIVATE_DATA: usize = 56;
-/// On iWARP: the library's interface has one byte for the length, and 4 bytes of RFC 6581 count.
+/// On iWARP the library's interface has one byte for the length, and 4 bytes of RFC 6581 count.
 const IWARP_PRIVATE_DATA: usize = 251;
-/// Read depths beyond this mean "as many as there are" to the library.
+/// The library treats larger read depths as "the maximum".
 const MAX_DEPTH: u32 = 128;
-/// How often a lost packet is sent again (InfiniBand).
+/// How often InfiniBand resends a lost packet.
 const RETRIES: u8 = 7;
-/// How often a message that finds no buffer is sent again (InfiniBand); 7 would mean for ever.
+/// How often InfiniBand resends a message that finds no buffer; 7 would mean without limit.
 const RNR_RETRIES: u8 = 6;
-/// InfiniBand's word for "the application said no".
+/// InfiniBand's code for a rejection by the application.
 const CONSUMER_REJECT: i32 = 28;
 
 impl From<Unavailable> for ConnectError {
@@ -52,7 +51,7 @@ impl From<Unavailable> for ConnectError {
 
 type Events = Readable<Arc<EventChannel>>;
 
-/// A channel for one identifier; fails where there is no device or no connection manager.
+/// A channel for one identifier; fails without a device or a connection manager.
 fn channel() -> Result<Arc<EventChannel>, Unavailable> {
     let library = Library::get()?;
     EventChannel::create(library).map_err(|e| match devices() {
@@ -61,7 +60,7 @@ fn channel() -> Result<Arc<EventChannel>, Unavailable> {
     })
 }
 
-/// The next event, which is to be of kind `wanted`.
+/// The next event, which must be of kind `wanted`.
 async fn expect(events: &Events, wanted: u32, transport: Option<Transport>) -> Result<CmEvent, ConnectError> {
     loop {
         let event = match events.inner().next() {
@@ -80,11 +79,11 @@ async fn expect(events: &Events, wanted: u32, transport: Option<Transport>) -> R
                 (Some(Transport::Iwarp), _) | (_, CONSUMER_REJECT) => {
                     ConnectError::Rejected(event.conn.private_data)
                 }
-                // The peer's connection manager knows no such listener, or has no room.
+                // The peer's connection manager has no such listener, or no room.
                 _ => ConnectError::Io(io::ErrorKind::ConnectionRefused.into()),
             },
             RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR => {
-                let text = format!("no RDMA device leads there ({})", errno());
+                let text = format!("no RDMA device has a route to that address ({})", errno());
                 ConnectError::Io(io::Error::new(io::ErrorKind::HostUnreachable, text))
             }
             RDMA_CM_EVENT_UNREACHABLE if event.status == -110 => {
@@ -97,7 +96,7 @@ async fn expect(events: &Events, wanted: u32, transport: Option<Transport>) -> R
             RDMA_CM_EVENT_DEVICE_REMOVAL => {
                 ConnectError::Io(io::Error::new(io::ErrorKind::NotConnected, "the RDMA device was removed"))
             }
-            // Such as an address that changed.
+            // For example a changed address.
             _ => continue,
         });
     }
@@ -111,12 +110,12 @@ async fn within<T>(
     rt::timeout(until.since(rt::now()), step).await.unwrap_or(Err(ConnectError::TimedOut(what)))
 }
 
-/// An identifier with everything that a connection needs, of one device.
+/// An identifier with everything that a connection needs, on one device.
 struct Endpoint {
     unconnected: Unconnected,
     qp: Arc<Qp>,
     transport: Transport,
-    /// The most that the device and the configuration allow.
+    /// The largest depths that the device and the configuration allow.
     depths: (u8, u8),
 }
 
@@ -153,7 +152,7 @@ impl Endpoint {
         Ok(Endpoint { unconnected, qp, transport: context.transport(), depths })
     }
 
-    /// What to say to the peer. Depths of 0 take the configuration's.
+    /// The offer to send to the peer. Depths of 0 take the configured values.
     fn offer(&self, params: &ConnectParams, config: &Config) -> Result<Offer, ConnectError> {
         let limit = if self.transport == Transport::Iwarp { IWARP_PRIVATE_DATA } else { IB_PRIVATE_DATA };
         checked(&params.private_data, limit)?;
@@ -172,7 +171,7 @@ impl Endpoint {
 
 fn checked(private_data: &[u8], limit: usize) -> Result<(), ConnectError> {
     if private_data.len() > limit {
-        let text = format!("private data longer than {limit} bytes, the most that this device carries");
+        let text = format!("private data longer than {limit} bytes, the limit of this device");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text).into());
     }
     Ok(())
@@ -186,8 +185,8 @@ fn caps(config: &Config, limits: &Limits) -> Caps {
         max_recv_work: config.max_recv_work.min(depth).min(half),
         max_regions: config.max_regions.min(limits.regions as usize),
         send_with_invalidate: limits.send_with_invalidate,
-        // Devices let a peer revoke what a queue pair registered, which user space cannot: rxe ends the connection. siw
-        // does it, but does not say so.
+        // Devices let a peer revoke what a queue pair registered, and user space cannot register that way: rxe ends the
+        // connection. siw supports it, but does not announce it.
         revocable_regions: false,
         reads_into_files: false,
         ..config.caps()
@@ -229,14 +228,15 @@ pub(super) async fn connect(
     Ok((queue_pair as Rc<dyn QueuePair>, said(event.conn.private_data, transport)))
 }
 
-/// What the peer said. InfiniBand's messages have room of a fixed length and do not tell how much of it was used, so that
-/// nothing said arrives as zeros.
+/// The peer's private data. InfiniBand's messages have a field of fixed length and do not say how much of it is used,
+/// so empty private data arrives as zeros.
 fn said(private_data: Bytes, transport: Transport) -> Bytes {
     let nothing = transport != Transport::Iwarp && private_data.iter().all(|byte| *byte == 0);
     if nothing { Bytes::new() } else { private_data }
 }
 
-/// The acceptance says what the peer took of our offer; a device that does not tell leaves it as it is.
+/// The acceptance says how much of our offer the peer accepted; a device that does not report it leaves the offer
+/// unchanged.
 fn agreed(offer: &Offer, answer: &Conn) -> (u16, u16) {
     let depth = |ours: u8, theirs: u8| u16::from(if theirs == 0 { ours } else { ours.min(theirs) });
     (depth(offer.ird, answer.responder_resources), depth(offer.ord, answer.initiator_depth))
@@ -245,21 +245,21 @@ fn agreed(offer: &Offer, answer: &Conn) -> (u16, u16) {
 fn no_device_to(addr: SocketAddr) -> impl FnOnce(io::Error) -> ConnectError {
     move |e| match devices() {
         Err(unavailable) => unavailable.into(),
-        Ok(_) => io::Error::new(e.kind(), format!("no RDMA device leads to {}: {e}", addr.ip())).into(),
+        Ok(_) => io::Error::new(e.kind(), format!("no RDMA device has a route to {}: {e}", addr.ip())).into(),
     }
 }
 
 /// A listening identifier.
 pub(super) struct RnicListener {
     events: Events,
-    /// Before the channel that its events come by.
+    /// Declared before the channel that delivers its events.
     _id: CmId,
     addr: SocketAddr,
     pool: Pool,
     config: Config,
 }
 
-/// Listens on `addr`: of one device, or (a wildcard) of all.
+/// Listens on `addr`: on one device, or on all for a wildcard address.
 pub(super) fn listen(pool: Pool, config: Config, mut addr: SocketAddr) -> io::Result<RnicListener> {
     let unavailable = |e: Unavailable| io::Error::new(io::ErrorKind::Unsupported, e);
     devices().map_err(unavailable)?;
@@ -281,7 +281,8 @@ impl crate::Listener for RnicListener {
             loop {
                 match self.events.inner().next() {
                     Ok(CmEvent { request: Some(id), conn, .. }) => {
-                        // Dropped, it is refused: nobody could say whether its peer is let in.
+                        // Dropping it rejects the request: without an address nobody can decide whether the peer is
+                        // admitted.
                         let Some(peer) = id.peer().map(Peer::Rdma) else {
                             tracing::debug!("refused a connection: its peer has no address");
                             continue;
@@ -296,7 +297,8 @@ impl crate::Listener for RnicListener {
                             "the RDMA device was removed",
                         ));
                     }
-                    // Of a request that was given up before its core took it: `request` or `accept` will fail.
+                    // An event of a request that was cancelled before its core took it: `request` or `accept` will
+                    // fail.
                     Ok(_) => {}
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.events.readable().await?,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -360,7 +362,7 @@ impl crate::Request for RnicRequest {
             let RnicRequest { id, events, conn, peer, pool, config } = *self;
             let endpoint = Endpoint::open(id, peer, events, &config, &pool)?;
             let mut offer = endpoint.offer(&params, &config)?;
-            // What the peer asks for is the most that it can use.
+            // The peer cannot use more than it asks for.
             offer.ird = offer.ird.min(conn.responder_resources);
             offer.ord = offer.ord.min(conn.initiator_depth);
             for recv in recvs {
@@ -397,7 +399,7 @@ mod tests {
         let zeros = Bytes::from_static(&[0; 56]);
         assert!(said(zeros.clone(), Transport::Ib).is_empty());
         assert_eq!(said(zeros.clone(), Transport::Iwarp), zeros);
-        // Otherwise nobody can tell where it ends.
+        // Without the padding removed, nobody could tell where the data ends.
         let padded = Bytes::from_static(&[8, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
         assert_eq!(said(padded.clone(), Transport::Ib), padded);
     }

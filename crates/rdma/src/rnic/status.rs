@@ -1,32 +1,32 @@
-//! What a device says went wrong, in the words of the contract.
+//! Maps a device's error codes to the errors of the contract.
 //!
-//! Spec: ibv_poll_cq(3) for the statuses; InfiniBand Architecture 10.10.3 and RFC 5040 7, 8 for their causes. Owns:
-//! nothing. Does not: know which of STag, bounds and rights a device objected to: it does not say.
+//! The statuses are those of ibv_poll_cq(3); their causes are in InfiniBand Architecture 10.10.3 and RFC 5040 7 and 8.
+//! Devices do not say whether they objected to the STag, the bounds or the rights.
 
 use super::bindings::*;
 use super::faults::Report;
 use crate::{Disconnect, Refusal, WorkError};
 
-/// "Remote Protection Error, unspecified" (RFC 5040 4.8: layer RDMA, type 1, code 0xff): all that a device says of an
-/// access that it refused.
+/// "Remote Protection Error, unspecified" (RFC 5040 4.8: layer RDMA, type 1, code 0xff): all that a device reports
+/// about an access that it refused.
 pub(super) const PROTECTION: Refusal = Refusal::Other { layer: 0, etype: 1, code: 0xff };
 /// "Remote Operation Error, unspecified".
 pub(super) const OPERATION: Refusal = Refusal::Other { layer: 0, etype: 2, code: 0xff };
 
-/// What kind of work failed.
+/// The kind of work that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     Send { invalidates: bool },
     WriteOrRead,
 }
 
-/// What a failed Send, Write or Read completes with, and the end that it means, where it says one.
+/// The error of a failed Send, Write or Read, and the reason for the connection's end, if the status gives one.
 pub(super) fn of_send(status: u32, failed: Failed) -> (WorkError, Option<Disconnect>) {
     let refusal = match (status, failed) {
         (IBV_WC_WR_FLUSH_ERR, _) => return (WorkError::Flushed, None),
         (IBV_WC_REM_ACCESS_ERR, Failed::Send { invalidates: true }) => Refusal::CannotInvalidate,
         (IBV_WC_REM_INV_REQ_ERR, Failed::Send { invalidates: true }) => Refusal::CannotInvalidate,
-        // A message that does not fit into the buffer is an invalid request.
+        // A message that does not fit the buffer is an invalid request.
         (IBV_WC_REM_INV_REQ_ERR, Failed::Send { invalidates: false }) => Refusal::TooLong,
         (IBV_WC_RNR_RETRY_EXC_ERR, _) => Refusal::NoBuffer,
         (IBV_WC_REM_INV_RD_REQ_ERR, _) => Refusal::TooManyReads,
@@ -38,23 +38,23 @@ pub(super) fn of_send(status: u32, failed: Failed) -> (WorkError, Option<Disconn
         (IBV_WC_REM_ABORT_ERR, _) => {
             return (WorkError::Flushed, Some(Disconnect::Lost(std::io::ErrorKind::ConnectionAborted)));
         }
-        // Everything else is local: a device or a driver that does not do what it was asked.
+        // Everything else is a local error: of a device or driver that does not do what it was asked.
         _ => return (WorkError::Flushed, Some(Disconnect::Lost(std::io::ErrorKind::Other))),
     };
     (WorkError::Remote(refusal), Some(Disconnect::Terminated(refusal)))
 }
 
-/// The end that a failed receive means, where it says one.
+/// The reason for the connection's end that a failed receive gives, if any.
 pub(super) fn of_recv(status: u32) -> Option<Disconnect> {
     match status {
         IBV_WC_WR_FLUSH_ERR => None,
         IBV_WC_LOC_LEN_ERR => Some(Disconnect::Refused(Refusal::TooLong)),
-        // The peer's message could not be placed, or revoked what it must not.
+        // The peer's message could not be placed, or revoked a region that it may not.
         _ => Some(Disconnect::Refused(OPERATION)),
     }
 }
 
-/// The end that a report of the device means.
+/// The reason for the connection's end that a report of the device gives.
 pub(super) fn of_report(report: Report) -> Disconnect {
     match report {
         Report::Access => Disconnect::Refused(PROTECTION),

@@ -1,11 +1,13 @@
-//! A peer that scribbles over everything it can map, rings as it likes and passes what it likes, while we post and poll.
+//! A peer that scribbles over everything it can map, rings at will and passes arbitrary descriptors, while we post and
+//! poll.
 //!
-//! Spec: `layout` (the control segment), `news` (the rings), `message` (the socket). Owns: one queue pair, and the peer's
-//! end of it made by hand. Does not: check what a peer that keeps the rules is told; `tests` does.
+//! It attacks `layout` (the control segment), `news` (the rings) and `message` (the socket). The fuzzer owns one queue
+//! pair, and builds the peer's end by hand. It does not check the answers to a peer that keeps the rules; `tests` does.
 //!
-//! Scribbles are of two kinds: any word anywhere, and entries of rings and tables that look right. Checked: no panic and
-//! no access outside of a mapping (a fuzzer sees either), no wait beyond the stall limit, every piece of work completes
-//! at most once and all of it by the end, nothing that was not given to the peer changes, no buffer is lost.
+//! Scribbles are of two kinds: any word anywhere, and entries of rings and tables that look right. It checks that
+//! nothing panics or accesses memory outside of a mapping (a fuzzer sees either), that no wait exceeds the stall limit,
+//! that every piece of work completes at most once and all of it by the end, that nothing changes that was not given to
+//! the peer, and that no buffer is lost.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -29,7 +31,7 @@ use crate::fuzz::Script;
 use crate::verbs::{Access, Completion, Done, PostError, QueuePair, Refusal, Segment, Stag, Work};
 
 const MAX_ACTS: usize = 200;
-/// Each costs what a peer that was stopped inside our memory costs.
+/// Each stall costs as much as a peer that was stopped inside our memory.
 const STALL_LIMIT: Duration = Duration::from_millis(1);
 const SLAB_BYTES: usize = 1 << 20;
 const FILL: u8 = 0xa5;
@@ -40,7 +42,7 @@ thread_local! {
     static POOL: Pool = Pool::new(64 << 20);
 }
 
-/// A script of a peer without manners.
+/// A scripted misbehaving peer.
 pub fn shm_rings(data: &[u8]) {
     let pool = POOL.with(Pool::clone);
     rt::block_on(async {
@@ -51,7 +53,7 @@ pub fn shm_rings(data: &[u8]) {
             world.act(&mut script);
             acts += 1;
             if acts % 16 == 0 {
-                // The core's own turn: its pollers and tasks look at the same memory.
+                // The core's own turn: its pollers and tasks check the same memory.
                 rt::sleep(Duration::ZERO).await;
             }
         }
@@ -62,7 +64,7 @@ pub fn shm_rings(data: &[u8]) {
     assert_eq!(pool.in_use_bytes(), 0, "a buffer is lost");
 }
 
-/// What the peer has of the connection.
+/// The peer's parts of the connection.
 struct Peer {
     socket: Socket,
     segment: Words,
@@ -72,7 +74,7 @@ struct Peer {
     news: Producer<SLOT_WORDS>,
     /// Nobody silences it.
     _own_bell: Doorbell,
-    /// What rings the other side's.
+    /// Rings the other side's bell.
     bell: Ringer,
     slab: OwnedFd,
 }
@@ -91,7 +93,7 @@ struct World {
     regions: Vec<Region>,
     bystander: Buf,
     next_id: u64,
-    /// Ids that have not completed; those of unsignalled work may never.
+    /// Ids that have not completed; unsignalled work may never complete.
     open: Vec<(u64, bool)>,
     over: bool,
 }
@@ -232,7 +234,7 @@ impl World {
                 assert!(buf.len() <= buf.capacity());
             }
         }
-        // Numbers that the peer writes as it likes.
+        // The peer writes these numbers at will.
         let _ = self.qp().traffic();
     }
 
@@ -256,7 +258,7 @@ impl World {
     }
 
     fn take_back(&mut self, region: &Region) {
-        // Nothing: the peer says that it is inside, and the memory is kept from use until it is gone.
+        // Nothing: the peer claims to be inside, and the memory is kept from reuse until it is gone.
         if let Some(buf) = self.qp().invalidate(region.segment.stag) {
             assert_eq!(buf.len(), region.len);
             assert!(buf.iter().all(|byte| *byte == FILL), "we wrote into our own region");
@@ -279,13 +281,13 @@ impl World {
     }
 }
 
-/// STags under which the peer's made-up regions are found.
+/// STags of the peer's invented regions.
 fn peer_stag(n: u8) -> Stag {
     Stag(1 << 12 | u32::from(n))
 }
 
 impl Peer {
-    /// Any word becomes anything; those that steer come up often.
+    /// Overwrites any word with any value; control words are chosen often.
     fn scribble(&mut self, script: &mut Script<'_>) {
         let word = match script.byte() % 12 {
             0 => &*self.own.hazard,
@@ -312,12 +314,12 @@ impl Peer {
         word.store(value, Ordering::Release);
     }
 
-    /// Sleeps, or says so.
+    /// Sleeps, or claims to.
     fn doze(&mut self, script: &mut Script<'_>) {
         if script.flag() { self.own.sleeping.announce() } else { self.own.sleeping.awake() }
     }
 
-    /// News, as they should be or nearly.
+    /// Valid or nearly valid news.
     fn tell(&mut self, script: &mut Script<'_>) {
         let news = match script.byte() % 8 {
             0 => News::Closed,
@@ -329,11 +331,11 @@ impl Peer {
                 solicited: script.flag(),
             },
         };
-        // A ring that its reader does not empty is full.
+        // A ring that its reader does not empty becomes full.
         let _ = self.news.push(news.emit());
     }
 
-    /// A region, as it should be or nearly.
+    /// A valid or nearly valid region.
     fn open(&mut self, script: &mut Script<'_>) {
         let index = script.byte() % 8;
         let entry = usize::from(index) * REGION_WORDS;
@@ -352,7 +354,7 @@ impl Peer {
         entry[0].store(u64::from(peer_stag(index).0) << 32 | rights, Ordering::Release);
     }
 
-    /// A receive buffer, as it should be or nearly.
+    /// A valid or nearly valid receive buffer.
     fn post(&mut self, script: &mut Script<'_>) {
         let posted = Posted {
             slot: script.below(RECV_SLOTS) as u16,
@@ -367,7 +369,7 @@ impl Peer {
         let _ = self.posted.push(posted.emit());
     }
 
-    /// A slab, or what it says is one.
+    /// A slab, or a descriptor that claims to be one.
     fn pass(&mut self, script: &mut Script<'_>) {
         let number = u32::from(script.byte() % 4) * if script.one_in(8) { 1000 } else { 1 };
         let other;
@@ -380,11 +382,11 @@ impl Peer {
             }
             _ => self.slab.as_fd(),
         };
-        // A socket that nobody empties is full; a closed one is closed.
+        // A socket that nobody empties becomes full; a closed one stays closed.
         let _ = self.socket.send(&Message::Slab { number }.emit(), &[fd]);
     }
 
-    /// Other noise: the bell, and messages that are none.
+    /// Other noise: the bell, and invalid messages.
     fn pretend(&mut self, script: &mut Script<'_>) {
         match script.byte() % 8 {
             0 => {

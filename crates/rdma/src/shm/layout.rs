@@ -1,38 +1,39 @@
-//! The control segment of a connection: what both processes see besides payload.
+//! The control segment of a connection: the memory that both processes share, besides payload.
 //!
-//! What: two halves of equal shape, the connecting side's first. 64-bit words; words that different sides write
-//! lie 128 bytes apart (processors prefetch cache lines in pairs).
+//! It has two halves of equal shape, the connecting side's first. All words have 64 bits; words written by different
+//! sides lie 128 bytes apart, because processors prefetch cache lines in pairs.
 //!
 //! ```text
-//! word   0  hazard         what the owner accesses in the peer's memory just now (see regions)
+//! word   0  hazard         what the owner is accessing in the peer's memory (see regions)
 //!       16  sleeping       the owner sleeps; its peer must ring
-//!       32  ended          the owner takes nothing more
+//! 32  ended          the owner accepts nothing more
 //!       48  news taken     how far the owner has read its news
 //!       64  recvs taken    how far the owner has read the peer's receive ring
 //!       80  traffic        bytes and operations written, bytes and operations read, by the owner
 //!      128  recvs          RECV_SLOTS slots, the owner produces: its posted receive buffers
 //!    +2048  news           NEWS_SLOTS slots, the peer produces: messages for the owner, the end
 //!    +4096  regions        REGIONS entries, the owner writes: what the peer may access
-//! ```
+//! +4096  regions        REGIONS entries, the owner writes: what the peer may access
 //!
-//! Owns: the mapping. Does not: trust it; every reader copies first and then checks.
+//! Nobody trusts its content; every reader copies first and then checks.
 
 use std::sync::atomic::AtomicU64;
 
 use weft_machine::shm::{Sleeper, Word, Words};
 
-/// Words of a slot beside its stamp: a slot is half a cache line.
+/// Words of a slot besides its stamp: a slot is half a cache line.
 pub(super) const SLOT_WORDS: usize = 3;
 /// Receive buffers that one side can have posted.
 pub(super) const RECV_SLOTS: usize = 512;
-/// Each message uses up one of the receiver's posted buffers, so news never outruns `RECV_SLOTS` messages and the end.
+/// Each message consumes one of the receiver's posted buffers, so there are never more news than `RECV_SLOTS` messages
+/// and the end.
 pub(super) const NEWS_SLOTS: usize = 2 * RECV_SLOTS;
-/// Regions that one side can have registered; an STag spends 12 bits on the index.
+/// Regions that one side can have registered; an STag uses 12 bits for the index.
 pub(super) const REGIONS: usize = 1 << REGION_BITS;
 pub(super) const REGION_BITS: u32 = 12;
 /// Words of a region's entry.
 pub(super) const REGION_WORDS: usize = 4;
-/// A region's entry; `regions` says what its words are.
+/// A region's entry; `regions` describes its words.
 pub(super) type Entry = [AtomicU64; REGION_WORDS];
 
 const HAZARD: usize = 0;
@@ -51,7 +52,7 @@ pub(super) const SEGMENT_WORDS: usize = 2 * HALF;
 /// Bytes of the whole segment.
 pub(super) const SEGMENT_BYTES: usize = SEGMENT_WORDS * size_of::<u64>();
 
-/// Which half is ours.
+/// Which half belongs to us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Connecting,
@@ -73,7 +74,7 @@ pub(super) struct Half {
 }
 
 impl Half {
-    /// The half of `segment` that begins at the word `start`: 0 or `HALF`.
+    /// The half of `segment` that starts at word `start`: 0 or `HALF`.
     fn at(segment: &Words, start: usize) -> Half {
         let half = segment.part(start..start.saturating_add(HALF));
         let part = |from: usize, len: usize| half.part(from..from.saturating_add(len));

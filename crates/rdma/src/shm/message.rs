@@ -1,6 +1,6 @@
-//! The messages on the connection's socket: set-up, and slabs that are passed later.
+//! The messages on the connection's socket: set-up, and slabs passed later.
 //!
-//! What: one datagram each, integers little-endian, descriptors beside it.
+//! Each is one datagram with little-endian integers, and carries descriptors.
 //!
 //! ```text
 //! magic "weft-shm" | version:32 | kind:32 | ird:16 | ord:16 | number:32 | private data ...
@@ -11,11 +11,11 @@
 //!      4 slab      number of the slab    slab
 //! ```
 //!
-//! Does not: check the descriptors; `weft_machine::shm::adopt` does.
+//! It does not check the descriptors; `weft_machine::shm::adopt` does.
 
 use bytes::Bytes;
 
-/// Grows with any change of this layout, of the control segment's or of the rules between the two sides.
+/// Incremented with any change of this layout, of the control segment's, or of the rules between the two sides.
 const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"weft-shm";
 const HEADER: usize = 24;
@@ -71,7 +71,7 @@ impl Message {
             return Err("not a Weft shared memory peer");
         }
         if version != VERSION {
-            return Err("another version of the shared memory protocol");
+            return Err("a different version of the shared memory protocol");
         }
         if private.len() > MAX_PRIVATE {
             return Err("private data too long");

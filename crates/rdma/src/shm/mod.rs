@@ -1,17 +1,16 @@
 //! The shared memory provider: the verbs between two processes of one user on one host, without the kernel.
 //!
-//! What: the initiator moves the bytes itself, straight between its buffers (or a file) and the peer's mapped slabs,
-//! after checking the peer's region table; rings tell the peer about messages, a doorbell wakes it when it sleeps.
-//! Spec: RFC 5040 for what the verbs mean; the layouts are our own (`layout`, `news`, `message`).
-//! Owns: control segments, mappings of peers' slabs, the listener's socket. Does not: defend data against its
-//! peer: both run as the same user, which is checked, and a user can spoil his own processes anyway.
+//! The initiator moves the bytes itself, directly between its buffers (or a file) and the peer's mapped slabs, after
+//! checking the peer's region table. Rings carry messages to the peer; a doorbell wakes it when it sleeps. The verbs
+//! behave as in RFC 5040; the layouts are our own (`layout`, `news`, `message`). A side's data is not protected from
+//! its peer: both must run as the same user (this is checked), who can damage his own processes anyway.
 //!
-//! Operation: `setup` connects over a Unix socket and makes a `queue_pair`; the socket stays open to pass slabs
-//! and to notice death. Work is carried out inside `post` unless a file is not in the page cache.
-//! Buffers: what peers touch lies in the provider's pool, whose slabs are memfds.
-//! Errors: a refused access ends the connection on both sides, as on iWARP.
+//! `setup` connects over a Unix socket and makes a `queue_pair`; the socket stays open to pass slabs and to detect that
+//! the peer died. Work is carried out inside `post` unless a file is not in the page cache. The memory that peers
+//! access lies in the provider's pool, whose slabs are memfds. A refused access ends the connection on both sides, as
+//! on iWARP.
 
-// Nothing from the peer reaches an index, and a sum that may overflow says what happens then.
+// No input from the peer is used as an unchecked index, and every sum that may overflow states the outcome.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 #[cfg(any(test, fuzzing))]
@@ -41,10 +40,11 @@ use crate::{Caps, ConnectError, ConnectParams, Listener, QueuePair};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::shm_rings;
 
-/// Limits and places.
+/// Limits, and where the sockets are.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the sockets live: a directory of this user, mode 0700, created when missing. Both sides must agree.
+    /// The directory of the sockets: owned by this user, mode 0700, created if missing. Both sides must use the same
+    /// one.
     pub dir: PathBuf,
     /// Sends, Writes and Reads posted and not completed.
     pub max_send_work: usize,
@@ -52,15 +52,15 @@ pub struct Config {
     pub max_recv_work: usize,
     /// Regions registered at a time; at most 4096.
     pub max_regions: usize,
-    /// Inbound Reads offered by default. Reads complete inside `post`, so the number is a courtesy to users that
-    /// size their queues by it.
+    /// Inbound Reads offered by default. Reads complete inside `post`, so the number matters only to users that size
+    /// their queues by it.
     pub ird: u16,
-    /// Outbound Reads wanted by default.
+    /// Outbound Reads requested by default.
     pub ord: u16,
-    /// How long the peer may take for its part of set-up, all of it.
+    /// Time limit for the peer's part of set-up, for all steps together.
     pub setup_limit: Duration,
-    /// How long a peer that was stopped in the middle of an access may hold us up before its connection is given up. The
-    /// longest honest access is one buffer: a few milliseconds.
+    /// How long a peer that was stopped in the middle of an access may hold us up before we give up its connection. The
+    /// longest honest access copies one buffer: a few milliseconds.
     pub stall_limit: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Default for Config {
     }
 }
 
-/// The shared memory provider of a core.
+/// A core's provider for shared memory.
 #[derive(Clone, Debug)]
 pub struct Provider {
     pool: Pool,

@@ -1,11 +1,11 @@
-//! How often a sleeping peer is woken: what network cards call interrupt moderation.
+//! Limits how often a sleeping peer is woken: what network cards call interrupt moderation.
 //!
-//! What: the first news to a sleeping peer ring its bell at once. While this side goes on working without a pause, the
-//! following news ring at most every [`INTERVAL`]; what is owed rings as soon as the core's loop turns. A peer with
-//! eight large READs outstanding is thus woken for several at a time: a wake-up costs both ends some microseconds.
-//! Spec: none. Owns: the peer's bell. Does not: decide whether the peer sleeps (see `machine::shm::Doorbell`).
+//! The first news to a sleeping peer rings its bell at once. While this side works on without a pause, further news
+//! rings at most every [`INTERVAL`]; a pending ring is sent when the core's loop turns. A peer with eight large READs
+//! outstanding is thus woken for several at a time: a wake-up costs both ends some microseconds.
+//! `machine::shm::Doorbell` decides whether the peer sleeps.
 //!
-//! Operation: news are late by `INTERVAL` at most beyond the work during which they were published.
+//! News is delayed by at most `INTERVAL` beyond the work during which it was published.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use weft_machine::{Time, rt};
 /// Two or three transfers of 512 KiB.
 const INTERVAL: Duration = Duration::from_micros(150);
 
-/// The bell of the peer, rung with moderation.
+/// The peer's bell, rung with moderation.
 pub(super) struct Moderated {
     sleeping: Sleeper,
     bell: Ringer,
@@ -29,10 +29,10 @@ impl Moderated {
         Moderated { sleeping, bell, owed: Cell::new(false), last: Cell::new(None) }
     }
 
-    /// News were published: wakes the peer now, or owes it.
+    /// News was published: wakes the peer now, or later.
     pub(super) fn news(&self) {
         if !self.sleeping.is_asleep() {
-            // It looks at the ring before it sleeps again, so nothing is owed either.
+            // The peer checks the ring before it sleeps again, so no ring is pending either.
             return self.owed.set(false);
         }
         let now = rt::now();
@@ -43,8 +43,8 @@ impl Moderated {
         self.settle();
     }
 
-    /// Rings if a peer that sleeps is owed it: called in each turn of the core's loop.
-    pub(super) fn look(&self) {
+    /// Sends a pending ring if the peer sleeps: called in each turn of the core's loop.
+    pub(super) fn ring_if_owed(&self) {
         if self.owed.get() {
             self.settle();
         }
@@ -58,7 +58,7 @@ impl Moderated {
 
 impl Drop for Moderated {
     fn drop(&mut self) {
-        self.look();
+        self.ring_if_owed();
     }
 }
 
@@ -83,13 +83,13 @@ mod tests {
             peer.announce();
             moderated.news();
             assert!(bell.silence().unwrap());
-            // It slept again at once, and there is more.
+            // The peer slept again at once, and there is more news.
             peer.announce();
             moderated.news();
             assert!(!bell.silence().unwrap(), "too soon");
-            moderated.look();
+            moderated.ring_if_owed();
             assert!(bell.silence().unwrap(), "but the loop settles it");
-            moderated.look();
+            moderated.ring_if_owed();
             assert!(!bell.silence().unwrap(), "once");
         })
         .unwrap();
@@ -105,7 +105,7 @@ mod tests {
             peer.announce();
             moderated.news();
             peer.awake();
-            moderated.look();
+            moderated.ring_if_owed();
             assert!(!bell.silence().unwrap());
             peer.announce();
             moderated.news();

@@ -1,6 +1,6 @@
-//! What the rings carry: receive buffers one way, messages and the end the other way.
+//! What the rings carry: receive buffers in one direction, messages and the end in the other.
 //!
-//! What: each is three words, parsed into a typed value after it was copied out of shared memory.
+//! Each item is three words, copied out of shared memory and then parsed into a typed value.
 //!
 //! ```text
 //! receive buffer   slot:16 | capacity:32<<16    slab number            offset in the slab
@@ -9,12 +9,12 @@
 //! closed           3:8                          0                      0
 //! ```
 //!
-//! Does not: know whether a slot or an STag exists; whoever holds the table checks that.
+//! Parsing does not check that a slot or an STag exists; the owner of the table does.
 
 use super::layout::{RECV_SLOTS, SLOT_WORDS};
 use crate::{Refusal, Stag};
 
-/// A slot's words beside its stamp.
+/// A slot's words besides its stamp.
 pub(super) type Slot = [u64; SLOT_WORDS];
 
 /// A posted receive buffer of the other side.
@@ -24,9 +24,9 @@ pub(super) struct Posted {
     pub(super) slot: u16,
     /// Room in bytes.
     pub(super) capacity: u32,
-    /// The slab that it lies in.
+    /// The slab that contains it.
     pub(super) slab: u32,
-    /// Where in the slab.
+    /// Its offset in the slab.
     pub(super) offset: u64,
 }
 
@@ -43,12 +43,12 @@ impl Posted {
     }
 }
 
-/// What the other side tells.
+/// An item of news from the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// A message lies in the receive buffer `slot`.
+    /// A message has arrived in the receive buffer `slot`.
     Message { slot: u16, len: u32, invalidated: Option<Stag>, solicited: bool },
-    /// Our own table refused the other side; it has ended the connection.
+    /// Our own table refused an access of the other side, which has ended the connection.
     Refused(Refusal),
     /// Orderly end.
     Closed,

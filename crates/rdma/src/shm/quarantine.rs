@@ -1,9 +1,9 @@
-//! Memory that a stopped peer may still write: kept from reuse until the peer is known to be gone.
+//! Memory that a stopped peer may still write, kept from reuse until the peer is known to be gone.
 //!
-//! What: a peer that was stopped (a debugger, a frozen container) in the middle of a copy holds up neither us nor the
-//! buffers' safety: its connection is given up, and what it could reach waits here.
-//! Owns: that memory, and a descriptor of the connection's socket, whose hang-up frees them.
-//! Does not: wake up by itself; it is swept when connections come and go.
+//! A peer stopped in the middle of a copy (by a debugger, in a frozen container) must neither hold us up nor write into
+//! reused buffers: its connection is given up, and the memory that it could reach waits here. Each entry keeps that
+//! memory, and a descriptor of the connection's socket, whose hang-up frees it. The quarantine has no timer; it is
+//! swept when connections are made and end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use weft_machine::shm::Socket;
 use super::message::MAX_MESSAGE;
 use super::regions::Held;
 
-/// Messages thrown away in one sweep; more than a socket holds.
+/// Messages discarded in one sweep; more than a socket holds.
 const MAX_UNREAD: usize = 1024;
 
 struct Kept {
@@ -22,27 +22,30 @@ struct Kept {
     _held: Vec<Held>,
 }
 
-/// Bounded by the connections that were given up and whose peers have not died: each is a stopped process.
+/// Bounded by the number of given-up connections whose peer has not died: each is a stopped process.
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 /// Keeps `held` until the peer of `socket` hangs up.
 pub(super) fn keep(socket: &Socket, held: Vec<Held>) {
-    tracing::warn!(buffers = held.len(), "a shared memory peer is stopped inside our memory: giving it up");
+    tracing::warn!(
+        buffers = held.len(),
+        "a shared memory peer is stopped inside our memory: giving up its connection"
+    );
     match socket.as_fd().try_clone_to_owned() {
         Ok(fd) => {
             let kept = Kept { socket: Socket::from_connected(fd), _held: held };
             KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
         }
-        // Without a descriptor nobody can tell when the peer is gone: the memory is never used again.
+        // Without a descriptor nobody can tell when the peer is gone, so the memory is never used again.
         Err(e) => {
-            tracing::error!("no descriptor to watch that peer, its memory stays lost: {e}");
+            tracing::error!("no descriptor to watch that peer; its memory stays reserved: {e}");
             std::mem::forget(held);
         }
     }
     sweep();
 }
 
-/// Frees what can be freed.
+/// Frees the memory of peers that are gone.
 pub(super) fn sweep() {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).retain(|kept| {
         discard(&kept.socket);
@@ -50,8 +53,8 @@ pub(super) fn sweep() {
     });
 }
 
-/// Throws away what the peer has said and nobody will read: it may have passed its own end of the socket, which then
-/// stays open as long as the message lies here, whether the peer lives or not.
+/// Discards unread messages of the peer: one may carry the peer's own end of the socket, which would stay open as long
+/// as the message lies here, whether the peer lives or not.
 fn discard(socket: &Socket) {
     for _ in 0..MAX_UNREAD {
         match socket.try_recv(&mut [0; MAX_MESSAGE]) {

@@ -1,15 +1,14 @@
-//! The queue pair: work in, completions out, and the bytes moved in between by whoever initiates.
+//! The queue pair: work in, completions out; the initiator moves the bytes in between.
 //!
-//! What: `post` carries work out at once, in order (see [`work`]); only a file that must be read from disk makes later work
-//! queue behind it, for `poll` to continue. Spec: RFC 5040 5 (ordering), 8 (errors end the connection).
-//! Owns: posted buffers, regions, the mapped slabs of the peer. Does not: block, except for at most one copy of the
-//! peer's when memory is taken back (see `regions`).
+//! `post` carries out work at once, in order (see [`work`]); only if a file must be read from disk does later work
+//! queue behind it, and `poll` continues. See RFC 5040 5 (ordering) and 8 (errors end the connection). It owns posted
+//! buffers, regions and the mapped slabs of the peer. It does not block, except for at most one copy by the peer when
+//! memory is taken back (see `regions`).
 //!
-//! Operation: a Send takes the peer's next posted receive buffer out of its ring, copies the message straight into
-//! it and puts the news into the peer's news ring. A Write or Read checks the peer's region table and copies; the
-//! peer learns nothing of it.
-//! Buffers: receive buffers and regions are windows while the peer may write them, and exclusive again afterwards.
-//! Errors: every end goes through `end`: nothing of ours is reachable any more, then all posted work flushes.
+//! A Send takes the peer's next posted receive buffer out of its ring, copies the message straight into it and puts the
+//! news into the peer's news ring. A Write or Read checks the peer's region table and copies; the peer is not notified.
+//! Receive buffers and regions are windows while the peer may write them, and exclusive again afterwards. Every end
+//! goes through `end`: it first makes all our memory unreachable, then flushes all posted work.
 
 mod work;
 
@@ -41,7 +40,7 @@ use crate::{
     Access, Caps, Completion, Disconnect, Done, PostError, QueuePair, Segment, Stag, Traffic, Work, WorkError,
 };
 
-/// What set-up has agreed.
+/// The results of set-up.
 pub(super) struct Parts {
     pub(super) side: Side,
     pub(super) link: Readable<Socket>,
@@ -66,19 +65,19 @@ struct Inner {
     link: Readable<Socket>,
     inbox: Rc<Inbox>,
     reach: Reach,
-    /// Ours: set when we take nothing more.
+    /// Ours: set when we accept nothing more.
     ended: Word,
     /// Ours: for the peer's statistics.
     our_traffic: [Word; 4],
     their_hazard: Word,
     their_traffic: [Word; 4],
-    /// The socket has ended, or said something that it must not say.
+    /// The socket has ended, or delivered an unexpected message.
     link_end: RefCell<Option<Disconnect>>,
     state: RefCell<State>,
 }
 
 struct State {
-    /// Why everything is over, once it is.
+    /// Why the connection ended, once it has.
     ended: Option<Disconnect>,
     /// `close` was called while work was queued.
     closing: bool,
@@ -86,13 +85,14 @@ struct State {
     /// A Write whose file is being read from disk; `queue` waits behind it.
     head: Option<FileWrite>,
     queue: VecDeque<Work>,
-    /// Sends, Writes and Reads posted whose completions were not taken (or will not come, being unsignalled).
+    /// Sends, Writes and Reads posted whose completions were not taken (or will not come, because they are
+    /// unsignalled).
     sends_posted: usize,
-    /// By slot: what the peer may fill.
+    /// The buffers that the peer may fill, by slot.
     recvs: Vec<Option<PostedRecv>>,
     free_slots: Vec<u16>,
     recv_ring: Producer<SLOT_WORDS>,
-    /// Where the peer's next messages go: what was read ahead from its ring.
+    /// Buffers for our next messages, read ahead from the peer's ring.
     peer_recvs: VecDeque<Posted>,
     peer_recv_ring: Consumer<SLOT_WORDS>,
     peer_news: Producer<SLOT_WORDS>,
@@ -111,14 +111,14 @@ struct PostedRecv {
     window: Window,
 }
 
-/// What listens for the peer.
+/// The listeners for events of the peer.
 struct Watch {
     _poller: PollerGuard,
     _bell: Task<()>,
     _link: Task<()>,
 }
 
-/// The part of a queue pair that the core's loop looks at.
+/// The part of a queue pair that the core's loop polls.
 struct Inbox {
     news: RefCell<Consumer<SLOT_WORDS>>,
     waker: Cell<Option<Waker>>,
@@ -140,7 +140,7 @@ impl Inbox {
 
 impl Poller for Inbox {
     fn poll(&self) -> bool {
-        self.their_bell.look();
+        self.their_bell.ring_if_owed();
         self.news.borrow().has_news() && self.wake()
     }
 
@@ -217,22 +217,22 @@ impl ShmQueuePair {
     }
 }
 
-/// Passes the bell on to whoever waits for completions.
+/// Passes the bell on to the task that waits for completions.
 async fn answer_bell(bell: Readable<Doorbell>, inbox: Rc<Inbox>) {
     while let Ok(()) = bell.readable().await {
         let silenced = bell.inner().silence();
         inbox.poll();
-        // A peer that lets go of the bell wakes us no more; whether it is gone itself is for its socket to say.
+        // A peer that closes the bell no longer wakes us; whether the peer itself is gone shows on its socket.
         if silenced.is_err() {
             return;
         }
-        // One that rings without a pause does not keep this core from its other tasks.
+        // A peer that rings without a pause must not keep this core from its other tasks.
         rt::yield_now().await;
     }
 }
 
-/// Maps slabs as they are passed, and notices the peer's death. Never holds the queue pair across a wait, which would
-/// keep a dropped one alive.
+/// Maps slabs as they are passed, and detects the peer's death. Never holds the queue pair across a wait, because that
+/// would keep a dropped one alive.
 async fn watch_link(inner: Weak<Inner>) {
     std::future::poll_fn(|cx| {
         let Some(inner) = inner.upgrade() else { return Poll::Ready(()) };
@@ -279,7 +279,7 @@ impl Inner {
         }
     }
 
-    /// Slab `number` of the peer. When it is unknown here its descriptor is in the socket already.
+    /// Slab `number` of the peer. If it is not mapped yet, its descriptor is already in the socket.
     fn slab<'s>(&self, state: &'s mut State, number: u32) -> Result<&'s Window, Stop> {
         if state.slabs.slab(number).is_none() {
             self.drain_link(state);
@@ -323,7 +323,7 @@ impl Inner {
             state.free_slots.push(slot);
             return Err((PostError::QueueFull, Work::Recv { id, buf }));
         }
-        // Numbers in `free_slots` are those of `recvs`.
+        // Numbers in `free_slots` are indices of `recvs`.
         if let Some(place) = state.recvs.get_mut(usize::from(slot)) {
             *place = Some(PostedRecv { id, window: buf.into_window() });
         }
@@ -343,7 +343,7 @@ impl Inner {
                 }
                 Some(News::Refused(refusal)) => self.end(state, Disconnect::Refused(refusal)),
                 Some(News::Closed) => self.end(state, Disconnect::Peer),
-                None => self.end(state, Disconnect::Violation("news that make no sense")),
+                None => self.end(state, Disconnect::Violation("malformed news")),
             }
         }
     }
@@ -382,13 +382,13 @@ impl Inner {
         if state.ended.is_some() {
             return;
         }
-        tracing::debug!(peer = %self.peer, %reason, "shm connection ends");
+        tracing::debug!(peer = %self.peer, %reason, "shm connection ended");
         state.ended = Some(reason);
         state._watch = None;
-        // A peer that is still alive should not take our silence for a stall. When its ring is full it is not
-        // listening anyway, and sees the socket close.
+        // A live peer should not mistake our silence for a stall. If its ring is full it is not listening anyway, and
+        // sees the socket close.
         let _ = self.tell(state, News::Closed);
-        // From here on the peer touches nothing of ours; see `regions`.
+        // From here on the peer accesses none of our memory; see `regions`.
         self.ended.store(1, Ordering::Release);
         let outside = wait_outside(&self.their_hazard, self.stall_limit, || self.link.inner().hung_up());
         let mut flushed = Vec::new();
@@ -409,16 +409,17 @@ impl Inner {
     }
 }
 
-/// Counts one operation in our half, whose only writer we are.
+/// Counts one operation in our half, which only we write.
 fn count_on(total: &Word, operations: &Word, bytes: usize) {
     for (word, more) in [(total, bytes as u64), (operations, 1)] {
         word.store(word.load(Ordering::Relaxed).saturating_add(more), Ordering::Relaxed);
     }
 }
 
-const FOREIGN_BUFFER: PostError = PostError::Misuse("buffer not a whole one of the provider's pool");
+const FOREIGN_BUFFER: PostError =
+    PostError::Misuse("the buffer is not a whole buffer of the provider's pool");
 
-/// Whether a completion is of a Send, Write or Read that succeeded.
+/// Whether this is the completion of a Send, Write or Read that succeeded.
 fn is_send(completion: &Completion) -> bool {
     matches!(completion.result, Ok(Done::Sent | Done::Written | Done::Read { .. }))
 }
@@ -449,7 +450,7 @@ impl QueuePair for ShmQueuePair {
         state.regions.add(&inner.pool, buf, access)
     }
 
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
         let inner = &self.0;
         let state = &mut *inner.state.borrow_mut();
         if state.ended.is_some() {
@@ -457,7 +458,7 @@ impl QueuePair for ShmQueuePair {
         }
         let place = inner.pool.location(bytes)?;
         state.announced.ensure(place.0, &inner.pool, inner.link.inner()).ok()?;
-        state.regions.lend(bytes, place).ok()
+        state.regions.add_shared(bytes, place).ok()
     }
 
     fn invalidate(&self, stag: Stag) -> Option<Buf> {
@@ -514,7 +515,7 @@ impl QueuePair for ShmQueuePair {
         let state = &mut *inner.state.borrow_mut();
         inner.take_news(state);
         inner.advance(state, cx);
-        // When nothing else is to do, there is time to fetch the peer's receive buffers out of its cache.
+        // While there is nothing else to do, fetches the peer's receive buffers out of its cache.
         if state.completions.is_empty()
             && let Err(what) = inner.read_ahead(state)
         {
@@ -523,7 +524,7 @@ impl QueuePair for ShmQueuePair {
         if state.ended.is_none()
             && let Some(reason) = inner.link_end.borrow().clone()
         {
-            // What the peer said before it went counts; the ring was filled before the socket closed.
+            // News that the peer published before it left still counts; the ring was filled before the socket closed.
             inner.take_news(state);
             inner.end(state, reason);
         }
@@ -540,9 +541,9 @@ impl QueuePair for ShmQueuePair {
         Poll::Pending
     }
 
-    /// Polling looks at the ring itself; what is left are bells that this side owes.
+    /// Polling checks the ring itself; only pending bells of this side are left.
     fn look(&self) {
-        self.0.inbox.their_bell.look();
+        self.0.inbox.their_bell.ring_if_owed();
     }
 
     fn traffic(&self) -> Traffic {

@@ -1,18 +1,18 @@
-//! Registered regions: the table that a side publishes, and how its peer reaches into it safely.
+//! Registered regions: the table that a side publishes, and how its peer accesses them safely.
 //!
-//! What: an entry per region in shared memory; the peer checks STag, rights and bounds against it before every access.
-//! Spec: RFC 5040 5 and 5042 (STag checks), RFC 5041 7.2 (bounds).
-//! Owns: the memory of the regions, until they are taken back. Does not: move bytes.
+//! Each region has an entry in shared memory; the peer checks STag, rights and bounds against it before every access.
+//! The checks are those of RFC 5040 5 and 5042 (STags) and RFC 5041 7.2 (bounds). The table owns the memory of the
+//! regions until they are taken back. It moves no bytes.
 //!
 //! An entry is `state | slab, length | offset in the slab | unused`; `state` is `STag << 32 | rights << 1 | valid`.
 //!
-//! Taking a region back must not return while the peer is still inside it. The peer announces what it accesses in
-//! its *hazard* word: (A1) store hazard=index, (A2) full fence, (A3) look at `state` and at `ended`, access only when
-//! they allow it, (A4) clear the hazard. The owner: (O1) clear `state`, (O2) full fence, (O3) wait while the hazard
-//! names the region. Either A2 comes first, then O3 sees the hazard and waits for A4; or O2 comes first, then A3 sees
-//! the cleared state and touches nothing. No read-modify-write, no lock, and nobody waits for an access to another
-//! region. Accesses are synchronous stretches of one thread (never across an await), so the wait is at most one
-//! copy long; a peer that died inside is recognised by its hung-up socket. The same protocol with `ended` instead
+//! Taking a region back must not return while the peer is still inside it. The peer announces its accesses in its
+//! *hazard* word: (A1) store hazard=index, (A2) full fence, (A3) read `state` and `ended`, access only if they allow
+//! it, (A4) clear the hazard. The owner: (O1) clears `state`, (O2) full fence, (O3) waits while the hazard names the
+//! region. Either A2 comes first, then O3 sees the hazard and waits for A4; or O2 comes first, then A3 sees the cleared
+//! state and accesses nothing. This needs no read-modify-write and no lock, and nobody waits for an access to another
+//! region. An access is a synchronous stretch of one thread (never across an await), so the wait lasts at most one
+//! copy; a peer that died during an access is recognised by its hung-up socket. The same protocol with `ended` instead
 //! of `state` protects receive buffers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,7 +26,7 @@ use weft_machine::{Buf, Pool, Window, rt};
 use super::layout::{Entry, REGION_BITS, REGIONS};
 use crate::{Access, PostError, Refusal, Segment, Stag};
 
-/// Looks at the hazard before the processor is offered to others: about as long as a 16 KiB copy.
+/// Checks of the hazard before the thread yields the processor: about as long as a 16 KiB copy.
 const SPINS: u32 = 2_000;
 
 const VALID: u64 = 1;
@@ -46,17 +46,17 @@ fn hazard_of(stag: Stag) -> u64 {
     (index_of(stag) as u64).saturating_add(1)
 }
 
-/// The entry of a table that `stag` names, whoever owns the table. Tables have one for every index that an STag can have.
+/// The entry that `stag` names, in either side's table. Tables have an entry for every index that an STag can hold.
 fn entry_of(table: &Words, stag: Stag) -> Option<&Entry> {
     table.as_chunks().0.get(index_of(stag))
 }
 
-/// The peer neither left nor died within the limit.
+/// The peer neither finished its access nor died within the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stuck;
 
-/// (O2) and (O3): waits until `hazard` is none that `waits_for` names, or `dead` says that its owner is gone; no longer
-/// than `limit`.
+/// (O2) and (O3): waits until `hazard` holds no value that `waits_for` selects, or `dead` reports that its owner is
+/// gone; no longer than `limit`.
 fn wait_out(
     hazard: &AtomicU64,
     limit: Duration,
@@ -90,9 +90,9 @@ fn wait_out(
 /// The regions that we have opened to the peer.
 pub(super) struct RegionTable {
     entries: Words,
-    /// What each index holds, as far as ever used.
+    /// What each index holds, up to the highest ever used.
     slots: Vec<OwnSlot>,
-    /// Indices of `slots` that hold nothing; the last taken back is reused first.
+    /// Unused indices of `slots`; the last one taken back is reused first.
     free: Vec<u16>,
     limit: usize,
     first_generation: u32,
@@ -103,12 +103,12 @@ struct OwnSlot {
     held: Option<Held>,
 }
 
-/// What a region keeps alive.
+/// The memory that a region keeps alive.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// Memory that is its owner's alone when it is taken back.
+    /// Memory that returns to exclusive use when it is taken back.
     Window(Window),
-    /// Bytes that others read, too. Nobody writes them, the peer no more than we.
+    /// Bytes with other readers. Nobody writes them, neither the peer nor we.
     Lent(#[allow(dead_code, reason = "held, not looked at")] Bytes),
 }
 
@@ -130,7 +130,7 @@ impl RegionTable {
         entry_of(&self.entries, stag)
     }
 
-    /// Where a buffer would lie for the peer; `None` when it is not of `pool`.
+    /// Where a buffer lies for the peer; `None` if it is not of `pool`.
     pub(super) fn add(&mut self, pool: &Pool, buf: Buf, access: Access) -> Result<Segment, PostError> {
         let window = buf.into_window();
         let place = window.location(pool).ok_or(PostError::Misuse("region not in the provider's pool"))?;
@@ -138,8 +138,8 @@ impl RegionTable {
         self.open(Held::Window(window), place, len, access)
     }
 
-    /// The same with bytes that are shared, for reading.
-    pub(super) fn lend(&mut self, bytes: &Bytes, place: (u32, u64)) -> Result<Segment, PostError> {
+    /// The same for shared bytes, for reading.
+    pub(super) fn add_shared(&mut self, bytes: &Bytes, place: (u32, u64)) -> Result<Segment, PostError> {
         self.open(Held::Lent(bytes.clone()), place, bytes.len(), Access::RemoteRead)
     }
 
@@ -160,7 +160,7 @@ impl RegionTable {
             Some(slot) => (slot.stag.0 >> REGION_BITS).saturating_add(1),
             None => self.first_generation,
         };
-        // Generation 0 is left out, so no valid STag is a small number.
+        // Generation 0 is skipped, so that no valid STag is a small number.
         let generation = if generation % GENERATIONS == 0 { 1 } else { generation % GENERATIONS };
         let stag = Stag(generation << REGION_BITS | index as u32);
         self.free.pop();
@@ -180,20 +180,20 @@ impl RegionTable {
         Ok(Segment { stag, offset: 0, len })
     }
 
-    /// Whether `stag` is a region that has not been taken back, revoked or not.
+    /// Whether `stag` is a region that has not been taken back; it may be revoked.
     pub(super) fn holds(&self, stag: Stag) -> bool {
         self.slots.get(index_of(stag)).is_some_and(|slot| slot.stag == stag && slot.held.is_some())
     }
 
-    /// Ends the peer's rights without taking the memory back: what the peer's Send with Invalidate does.
+    /// Ends the peer's rights without taking the memory back, as the peer's Send with Invalidate does.
     pub(super) fn revoke(&self, stag: Stag) {
         if let Some([state, ..]) = self.entry(stag).filter(|_| self.holds(stag)) {
             state.store(0, Ordering::Release);
         }
     }
 
-    /// Takes a region back. On `Ok` the peer is outside and stays outside; on `Err` it is still inside, and the
-    /// memory must be kept until it is known to be dead.
+    /// Takes a region back. On `Ok` the peer is outside and stays outside; on `Err` it is still inside, and the memory
+    /// must be kept until it is known to be dead.
     pub(super) fn take(
         &mut self,
         stag: Stag,
@@ -214,13 +214,13 @@ impl RegionTable {
         }
     }
 
-    /// Everything that has not been taken back, for quarantine.
+    /// All regions that were not taken back, for quarantine.
     pub(super) fn drain(&mut self) -> Vec<Held> {
         self.slots.iter_mut().filter_map(|slot| slot.held.take()).collect()
     }
 }
 
-/// Waits until the peer accesses nothing of ours at all. Our `ended` word was set before.
+/// Waits until the peer accesses none of our memory. Our `ended` word must have been set before.
 pub(super) fn wait_outside(
     hazard: &AtomicU64,
     limit: Duration,
@@ -232,13 +232,13 @@ pub(super) fn wait_outside(
 /// Why an access did not take place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// The peer's table says no.
+    /// The peer's table refused it.
     Refused(Refusal),
     /// The peer has ended.
     Ended,
 }
 
-/// The peer's side of things, as we reach into it: its table and our hazard.
+/// Our view of the peer: its table, and our hazard for accesses to it.
 pub(super) struct Reach {
     /// Ours.
     hazard: Word,
@@ -248,14 +248,14 @@ pub(super) struct Reach {
     regions: Words,
 }
 
-/// What an entry of the peer's table allows: a range of one of its slabs. Not yet checked against that slab.
+/// What an entry of the peer's table allows: a range of one of its slabs. It is not yet checked against that slab.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SlabPosition {
     pub(super) slab: u32,
     pub(super) offset: u64,
 }
 
-/// While this lives, the peer takes nothing back from under us.
+/// While this lives, the peer cannot take the memory back.
 pub(super) struct Inside<'a>(&'a AtomicU64);
 
 impl Drop for Inside<'_> {
@@ -290,7 +290,7 @@ impl Reach {
         segment: Segment,
         len: usize,
         access: Access,
-    ) -> Result<(Inside<'_>, Place), Denied> {
+    ) -> Result<(Inside<'_>, SlabPosition), Denied> {
         let inside = self.enter(hazard_of(segment.stag))?;
         let entry = entry_of(&self.regions, segment.stag);
         let [state, range, start, _] = entry.ok_or(Denied::Refused(Refusal::InvalidStag))?;
@@ -308,7 +308,7 @@ impl Reach {
             return Err(Denied::Refused(Refusal::Bounds));
         }
         let offset = start.checked_add(segment.offset).ok_or(Denied::Refused(Refusal::Bounds))?;
-        Ok((inside, Place { slab, offset }))
+        Ok((inside, SlabPosition { slab, offset }))
     }
 
     /// Send with Invalidate: ends our rights to a region of the peer. False when there is no such region.
@@ -316,7 +316,7 @@ impl Reach {
         let Some([state, ..]) = entry_of(&self.regions, stag) else { return false };
         let seen = state.load(Ordering::Acquire);
         let ours = seen & VALID != 0 && seen >> 32 == u64::from(stag.0);
-        // The owner may be taking it back at the same moment: then it is not there any more.
+        // The owner may be taking it back at the same moment; then the region is gone.
         ours && state.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }

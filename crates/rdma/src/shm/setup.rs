@@ -1,9 +1,9 @@
-//! Connection set-up: who meets whom, and what they pass each other.
+//! Connection set-up over a Unix socket.
 //!
-//! What: the connecting side creates the control segment and its doorbell and passes both with its request; the
-//! accepting side maps the segment, posts its first receive buffers and answers with its doorbell.
-//! Spec: the roles of RFC 6581 (private data, IRD and ORD) without its wire format.
-//! Owns: the listening socket. Does not: let a silent peer hold anything up; each step has the configured time limit.
+//! The connecting side creates the control segment and its doorbell and passes both with its request; the accepting
+//! side maps the segment, posts its first receive buffers and answers with its doorbell. The roles are those of RFC
+//! 6581 (private data, IRD and ORD), without its wire format. It owns the listening socket. A silent peer holds nothing
+//! up; each step has the configured time limit.
 
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -27,11 +27,11 @@ use super::slabs::PeerSlabs;
 use super::{Config, Provider};
 use crate::{Caps, ConnectError, ConnectParams, QueuePair, Work};
 
-/// Names tried when any port will do.
+/// Names tried when any port is acceptable.
 const ANY_PORT_TRIES: usize = 64;
-/// The ports that IANA leaves to everyone.
+/// The dynamic ports of IANA.
 const DYNAMIC_PORTS: RangeInclusive<u16> = 49152..=u16::MAX;
-/// Pause before another try at a listener whose backlog is full.
+/// Pause before another attempt at a listener whose backlog is full.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(2);
 
 /// A listening socket.
@@ -42,7 +42,7 @@ pub(super) struct ShmListener {
     config: Config,
 }
 
-/// Listens on the socket that is named after `addr`'s port.
+/// Listens on the socket named after `addr`'s port.
 pub(super) fn listen(pool: Pool, config: Config, mut addr: SocketAddr) -> io::Result<ShmListener> {
     let bind = |port| PathListener::bind(&config.dir, &Provider::socket_name(port));
     let socket = if addr.port() != 0 {
@@ -181,7 +181,7 @@ impl crate::Request for ShmRequest {
             for recv in recvs {
                 qp.post(recv).map_err(|(e, _)| e)?;
             }
-            // Only now may the peer send: its answer comes after the buffers in the ring.
+            // Only now may the peer send: our answer follows the buffers in the ring.
             let answer = Message::Accept { ird, ord, private_data }.emit();
             qp.link().send(&answer, &[ringer.as_fd()])?;
             Ok(qp as Rc<dyn QueuePair>)
@@ -198,7 +198,7 @@ impl crate::Request for ShmRequest {
     }
 }
 
-/// Connects to the listener of `addr`'s port.
+/// Connects to the listener on `addr`'s port.
 pub(super) async fn connect(
     pool: &Pool,
     config: &Config,
@@ -214,17 +214,19 @@ pub(super) async fn connect(
     let (our_bell, ringer) = Doorbell::new()?;
     let request = Message::Request { ird: our_ird, ord: our_ord, private_data }.emit();
     link.inner().send(&request, &[segment.segment_fd(), ringer.as_fd()])?;
-    // Ours is the bell alone: when the peer lets go of its other end, that shows.
+    // We keep only the bell, so that we notice when the peer closes its other end.
     drop(ringer);
 
     let mut slabs = PeerSlabs::default();
     let answer = async {
         loop {
             match receive(&link).await? {
-                // The accepting side posts receive buffers before it answers, and passes what they lie in.
+                // The accepting side posts receive buffers before it answers, and passes their slabs.
                 (Message::Slab { number }, fds) => {
-                    let fd =
-                        fds.into_iter().next().ok_or(ConnectError::Violation("a slab without descriptor"))?;
+                    let fd = fds
+                        .into_iter()
+                        .next()
+                        .ok_or(ConnectError::Violation("a slab without a descriptor"))?;
                     slabs.add(number, fd).map_err(ConnectError::Violation)?;
                 }
                 (message, mut fds) => return Ok((message, fds.pop())),
@@ -266,7 +268,7 @@ async fn open(config: &Config, addr: SocketAddr) -> Result<Socket, ConnectError>
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 let path = path.display();
                 return Err(ConnectError::Unavailable(format!(
-                    "nobody listens at {path}; the server must run on this host, as this user, \
+                    "no server listens at {path}; it must run on this host, as this user,  \
                      with the same XDG_RUNTIME_DIR"
                 )));
             }
@@ -275,7 +277,7 @@ async fn open(config: &Config, addr: SocketAddr) -> Result<Socket, ConnectError>
     }
 }
 
-/// One message of set-up.
+/// Receives one message of set-up.
 async fn receive(link: &Readable<Socket>) -> Result<(Message, Vec<OwnedFd>), ConnectError> {
     let mut bytes = [0; MAX_MESSAGE];
     loop {

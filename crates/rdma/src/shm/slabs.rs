@@ -1,8 +1,8 @@
-//! Which slabs of payload memory the two sides see of each other.
+//! Tracks which slabs of payload memory each side has shared with the other.
 //!
-//! What: a slab is passed over the socket when first needed, before any descriptor or region names it; the other
-//! side finds it in its socket at the latest when it meets the name.
-//! Owns: the mappings of the peer's slabs. Does not: bound how many buffers a peer may use in them.
+//! A slab is passed over the socket when first needed, before any receive buffer or region names it; when the other
+//! side meets the name, the slab is already in its socket. This file owns the mappings of the peer's slabs. It does not
+//! limit how many buffers a peer uses in them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,10 +15,10 @@ use super::message::Message;
 
 /// Slabs that a peer may pass: 64 GiB of 64 MiB slabs.
 const MAX_SLABS: usize = 1024;
-/// A slab's length in bytes.
+/// The longest slab, in bytes.
 const MAX_SLAB_BYTES: usize = 1 << 30;
 
-/// Puts `value` at `index < MAX_SLABS`; what lies between is as good as never passed.
+/// Puts `value` at `index < MAX_SLABS`; new entries below it count as never passed.
 fn put<T: Clone + Default>(table: &mut Vec<T>, index: usize, value: T) {
     if table.len() <= index {
         table.resize(index.saturating_add(1), T::default());
@@ -28,12 +28,12 @@ fn put<T: Clone + Default>(table: &mut Vec<T>, index: usize, value: T) {
     }
 }
 
-/// Our slabs that the peer knows.
+/// The slabs of ours that the peer has been given.
 #[derive(Default)]
 pub(super) struct Announced(Vec<bool>);
 
 impl Announced {
-    /// Makes sure that the peer can map slab `number` of `pool`.
+    /// Ensures that the peer can map slab `number` of `pool`.
     pub(super) fn ensure(&mut self, number: u32, pool: &Pool, socket: &Socket) -> io::Result<()> {
         let index = number as usize;
         if self.0.get(index) == Some(&true) {
@@ -51,7 +51,7 @@ impl Announced {
 pub(super) struct PeerSlabs(Vec<Option<Window>>);
 
 impl PeerSlabs {
-    /// Maps a slab that the peer has passed.
+    /// Maps a slab passed by the peer.
     pub(super) fn add(&mut self, number: u32, fd: OwnedFd) -> Result<(), &'static str> {
         let index = number as usize;
         if index >= MAX_SLABS || matches!(self.0.get(index), Some(Some(_))) {
@@ -65,7 +65,7 @@ impl PeerSlabs {
         Ok(())
     }
 
-    /// Slab `number`, whole.
+    /// All of slab `number`.
     pub(super) fn slab(&self, number: u32) -> Option<&Window> {
         self.0.get(number as usize)?.as_ref()
     }

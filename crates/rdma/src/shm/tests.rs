@@ -1,5 +1,5 @@
-//! The provider's stories that the conformance suite, which knows no shared memory, cannot tell: hostile peers, slabs,
-//! files from disk, death.
+//! Tests of the provider that the conformance suite, which knows no shared memory, cannot contain: hostile peers,
+//! slabs, files from disk, death.
 
 mod hostile;
 
@@ -42,7 +42,7 @@ fn any_port() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Runs a story on a core of its own.
+/// Runs a story on its own core.
 fn run<T>(story: impl Future<Output = T>) -> T {
     rt::block_on(async { rt::timeout(Duration::from_secs(30), story).await.expect("the story hangs") })
         .unwrap()
@@ -90,7 +90,7 @@ fn write(id: u64, data: impl Into<Payload>, to: Segment) -> Work {
     Work::Write { id, data: data.into(), to, signalled: true }
 }
 
-/// What comes next, one at a time.
+/// Returns completions one at a time.
 struct Completions<'a>(&'a Qp, std::collections::VecDeque<Completion>);
 
 impl Completions<'_> {
@@ -116,7 +116,7 @@ impl Completions<'_> {
         }
     }
 
-    /// (id, error) of all that flushes, and the end.
+    /// (id, error) of all flushed work, and the end.
     async fn until_the_end(&mut self) -> (Vec<(u64, WorkError)>, Disconnect) {
         let mut failed = Vec::new();
         loop {
@@ -176,7 +176,7 @@ fn nobody_there_says_what_to_do() {
     let world = world();
     run(async {
         let addr = world.provider.listen(any_port()).await.unwrap().local_addr();
-        // That listener is gone again, and its socket with it.
+        // That listener is gone, and its socket with it.
         let result = world.provider.connect(addr, ConnectParams::default()).await;
         assert!(matches!(result, Err(ConnectError::Unavailable(what)) if what.contains("XDG_RUNTIME_DIR")));
     });
@@ -237,8 +237,8 @@ fn bytes_that_others_read_are_lent_where_they_lie() {
         let (a, b) = pair(&world, 4).await;
         let bytes = filled(&world.pool, 10_000, 7).freeze();
         let before = copies();
-        let lent = b.lend(&bytes.slice(100..9_000)).expect("of the pool");
-        let again = b.lend(&bytes).expect("twice at a time");
+        let lent = b.register_shared(&bytes.slice(100..9_000)).expect("of the pool");
+        let again = b.register_shared(&bytes).expect("twice at a time");
         assert_eq!((lent.len, again.len, lent.stag == again.stag), (8_900, 10_000, false));
         for (id, from) in [(1, lent), (2, again)] {
             a.post(Work::Read { id, into: world.pool.try_alloc(10_000).unwrap(), from }).unwrap();
@@ -246,14 +246,14 @@ fn bytes_that_others_read_are_lent_where_they_lie() {
             assert_eq!(buf[..], bytes[..from.len as usize]);
         }
         assert_eq!(copies(), before);
-        assert!(b.lend(&Bytes::from(vec![0; 100])).is_none(), "not of the pool");
-        // Nothing comes back, and it is over for the peer: a Read of it would end the connection.
+        assert!(b.register_shared(&Bytes::from(vec![0; 100])).is_none(), "not of the pool");
+        // Nothing is returned, and the peer's access has ended: a Read of it would end the connection.
         let file = File::in_memory("test").unwrap();
         assert!(a.read_into(lent, &file, 0).is_some());
         assert!(b.invalidate(lent.stag).is_none());
         assert!(a.read_into(lent, &file, 0).is_none());
         assert!(a.read_into(again, &file, 0).is_some(), "the other is none the wiser");
-        // It is only lent for reading.
+        // It is lent for reading only.
         a.post(write(3, Bytes::from_static(b"no"), Segment { len: 2, ..again })).unwrap();
         let (failed, _) = completions(&a).until_the_end().await;
         assert_eq!(failed[0], (3, WorkError::Remote(Refusal::Access)));
@@ -282,7 +282,7 @@ fn a_read_goes_straight_into_a_file_in_memory() {
         assert_eq!(copies(), before);
         let moved = (LEN as u64 + 10, 2);
         assert_eq!((a.traffic().read, b.traffic().served), (moved, moved));
-        // What a Read would end the connection for is left to a Read; and a disk would keep the peer waiting.
+        // An error that would end the connection is left to a Read; and a disk would make the peer wait.
         let outside = Segment { offset: 1, ..source };
         assert!(a.read_into(outside, &file, 0).is_none());
         let closed = b.register(filled(&world.pool, 10, 0), Access::RemoteWrite).unwrap();
@@ -298,7 +298,7 @@ fn a_read_goes_straight_into_a_file_in_memory() {
     });
 }
 
-/// On file systems that know RWF_NOWAIT this goes to the disk; the result is the same everywhere.
+/// On file systems that support RWF_NOWAIT this reads from disk; the result is the same everywhere.
 #[test]
 fn a_file_from_disk_holds_later_work_in_order() {
     const LEN: usize = 3 << 20;
@@ -530,7 +530,7 @@ fn contradictory_work_is_the_callers_fault() {
         let front = buf.split_to(50);
         misuse(Work::Recv { id: 1, buf });
         assert!(a.register(front, Access::RemoteRead).is_ok(), "the last part of a buffer is a buffer");
-        // An empty Write touches no memory: its STag is not looked at (RFC 5041 and 5040).
+        // An empty Write touches no memory: its STag is not checked (RFC 5041 and 5040).
         a.post(write(1, Bytes::new(), to)).unwrap();
         assert!(matches!(completions(&a).done().await, Done::Written));
     });

@@ -1,7 +1,7 @@
-//! Makes a good provider behave like one on a bad day: from a seed, so that a bad day can be had again.
+//! Injects faults into a provider, reproducibly from a seed.
 //!
-//! What: work is refused as if the queue were full, completions come late (in order), connections end early.
-//! Owns: completions that it holds back. Does not: corrupt data or break the contract: a user that respects it
+//! Work is refused as if the queue were full, completions come late (in order), connections end early. The layer owns
+//! the completions that it holds back. It never corrupts data or breaks the contract: a user that respects the contract
 //! loses time or the connection, never bytes.
 
 use std::cell::{Cell, RefCell};
@@ -19,21 +19,21 @@ use weft_machine::{Time, rt};
 use super::{Layer, SetUp};
 use crate::verbs::{Completion, Disconnect, PostError, QueuePair, Work};
 
-/// What goes wrong, and how often. The default is a good day.
+/// Which faults to inject, and how often. The default injects none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// One in so many Sends, Writes and Reads is refused with [`PostError::QueueFull`]; 0: none. Receive buffers are
-    /// left alone: a peer that finds none ends the connection.
+    /// One in this many Sends, Writes and Reads is refused with [`PostError::QueueFull`]; 0: none. Receive buffers are
+    /// never refused: a peer that finds none ends the connection.
     pub refuse_one_in: u64,
-    /// One in so many polls that bring completions holds them back; 0: none.
+    /// One in this many polls that return completions holds them back; 0: none.
     pub delay_one_in: u64,
-    /// For at most this long.
+    /// The longest delay.
     pub delay_max: Duration,
-    /// One in so many pieces of work closes its connection, the work itself included; 0: none.
+    /// One in this many pieces of work closes its connection, before the work is carried out; 0: none.
     pub cut_one_in: u64,
 }
 
-/// The layer. Each connection has its own randomness, drawn from the seed in the order of their making.
+/// The layer. Each connection has its own random numbers, seeded in the order in which connections are made.
 #[derive(Clone, Debug)]
 pub struct Fault {
     faults: Faults,
@@ -42,7 +42,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Bad days after `seed`.
+    /// Faults drawn from `seed`.
     pub fn new(seed: u64, faults: Faults) -> Fault {
         Fault { faults, seed, connections: Arc::new(AtomicU64::new(0)) }
     }
@@ -66,10 +66,10 @@ struct Faulty {
     inner: Rc<dyn QueuePair>,
     faults: Faults,
     rng: RefCell<Rng>,
-    /// Completions and when they may be seen; times do not decrease.
+    /// Completions and when they may be returned; times do not decrease.
     held: RefCell<VecDeque<(Time, Completion)>>,
     timer: RefCell<Option<(Time, LocalBoxFuture<'static, ()>)>>,
-    /// The end inside was seen and waits for what is held.
+    /// The inner connection has ended; the end is reported after the completions that are held back.
     ended: Cell<bool>,
 }
 
@@ -78,7 +78,7 @@ impl Faulty {
         one_in > 0 && self.rng.borrow_mut().one_in(one_in)
     }
 
-    /// Takes what there is inside, and decides when it may be seen.
+    /// Takes completions from the inner queue pair, and decides when they may be returned.
     fn gather(&self, cx: &mut Context<'_>) -> Poll<Result<(), Disconnect>> {
         let mut fresh = Vec::new();
         let polled = self.inner.poll(cx, &mut fresh);
@@ -96,7 +96,7 @@ impl Faulty {
 }
 
 impl QueuePair for Faulty {
-    pass_on!(provider caps peer register lend invalidate look traffic close);
+    pass_on!(provider caps peer register register_shared invalidate look traffic close);
 
     fn post(&self, work: Work) -> Result<(), (PostError, Work)> {
         if matches!(work, Work::Recv { .. }) {
@@ -115,7 +115,7 @@ impl QueuePair for Faulty {
     fn poll(&self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Disconnect>> {
         let mut end = None;
         if !self.ended.get() {
-            // Until it waits, so that its wake-up reaches us.
+            // Polls until the inner queue pair waits, so that its wake-up reaches us.
             loop {
                 match self.gather(cx) {
                     Poll::Ready(Ok(())) => {}
@@ -144,7 +144,7 @@ impl QueuePair for Faulty {
             if !self.ended.get() {
                 return Poll::Pending;
             }
-            // The end stays: asking again gives the reason again.
+            // The end is permanent: polling again returns the reason again.
             return match end {
                 Some(reason) => Poll::Ready(Err(reason)),
                 None => self.inner.poll(cx, out),

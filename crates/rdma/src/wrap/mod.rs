@@ -1,10 +1,10 @@
-//! Middleware over providers: the same verbs, with something done on the way.
+//! Middleware over providers: the same verbs, with an addition.
 //!
-//! What: a [`Layer`] puts a queue pair around a queue pair; [`Wrapped`] is the provider whose connections, made and
-//! accepted, all have it. [`trace`] counts and logs, [`fault`] refuses, delays and cuts, [`pcap`] captures.
-//! Owns: nothing but its layers. Does not: change what the verbs mean; the conformance suite runs over wrapped ones too.
+//! A [`Layer`] wraps a queue pair; [`Wrapped`] is a provider that applies it to all its connections, made and accepted.
+//! [`trace`] counts and logs, [`fault`] refuses, delays and cuts, [`pcap`] captures. Layers do not change the meaning
+//! of the verbs; the conformance suite runs over wrapped providers too.
 
-/// The named methods of a [`QueuePair`] whose field `inner` has them, and which change nothing.
+/// Forwards the named methods of a [`QueuePair`] unchanged to the field `inner`.
 macro_rules! pass_on {
     ($($method:ident)*) => { $(pass_on_one!($method);)* };
 }
@@ -34,9 +34,9 @@ macro_rules! pass_on_one {
             self.inner.register(buf, access)
         }
     };
-    (lend) => {
-        fn lend(&self, bytes: &bytes::Bytes) -> Option<crate::verbs::Segment> {
-            self.inner.lend(bytes)
+    (register_shared) => {
+        fn register_shared(&self, bytes: &bytes::Bytes) -> Option<crate::verbs::Segment> {
+            self.inner.register_shared(bytes)
         }
     };
     (invalidate) => {
@@ -77,26 +77,26 @@ use crate::verbs::{
     Caps, ConnectError, ConnectParams, Connected, Incoming, Listener, Provider, QueuePair, Request, Work,
 };
 
-/// Puts a queue pair around a queue pair. Moves to the core that will own a connection.
+/// Wraps a queue pair. It moves to the core that will own a connection.
 pub trait Layer: Clone + Send + 'static {
-    /// The queue pair that the user gets.
+    /// The queue pair for the user.
     fn layer(&self, inner: Rc<dyn QueuePair>, set_up: &SetUp<'_>) -> Rc<dyn QueuePair>;
 }
 
 /// How a connection came about.
 #[derive(Clone, Copy, Debug)]
 pub struct SetUp<'a> {
-    /// Whether it was asked for here.
+    /// Whether this side initiated it.
     pub initiator: bool,
-    /// The port that was listened on.
+    /// The port of the listener.
     pub port: u16,
-    /// Private data of who asked.
+    /// Private data of the initiator.
     pub request: &'a Bytes,
     /// Private data of the acceptance.
     pub reply: &'a Bytes,
 }
 
-/// A provider with a layer on each of its connections. Looks like the provider inside.
+/// A provider with a layer on each of its connections. It reports the name and limits of the inner provider.
 #[derive(Clone)]
 pub struct Wrapped<L> {
     inner: Rc<dyn Provider>,
@@ -104,7 +104,7 @@ pub struct Wrapped<L> {
 }
 
 impl<L: Layer> Wrapped<L> {
-    /// `inner` with `layer` on each connection.
+    /// Wraps each connection of `inner` in `layer`.
     pub fn new(inner: Rc<dyn Provider>, layer: L) -> Wrapped<L> {
         Wrapped { inner, layer }
     }

@@ -1,12 +1,12 @@
-//! Writes what happens on queue pairs into a capture file, as the iWARP packets that it would be: Wireshark shows what went by shared
-//! memory, by a device, or by iWARP that tcpdump may not see.
+//! Captures the work of queue pairs into a file as the iWARP packets that it would be, so that Wireshark can show what
+//! went over shared memory, a device, or iWARP that tcpdump may not capture.
 //!
-//! What: [`Pcap`], the layer; its [`Capture`] is the file. Spec: see `pcap::flow`.
-//! Owns: the Reads that are not answered yet. Does not: see what the peer reads and writes here by itself: that is what RDMA is for.
-//! The end that posts the Reads and Writes sees them; of SMB Direct and RPC-over-RDMA that is the server.
+//! [`Pcap`] is the layer; its [`Capture`] is the file. `pcap::flow` describes the packets. The layer owns the Reads
+//! that are not answered yet. It cannot see the peer's own Reads and Writes, which is the point of RDMA. The end that
+//! posts the Reads and Writes sees them; for SMB Direct and RPC-over-RDMA that is the server.
 //!
-//! Buffers: payload is copied into the file, on the core that moves it, and files that are not in memory are waited for: a
-//! tool for finding out what happens, not how fast.
+//! Payload is copied into the file on the core that moves it, and reads of files that are not in memory block: the tool
+//! shows what happens, not how fast.
 
 mod file;
 mod flow;
@@ -47,7 +47,7 @@ impl Layer for Pcap {
 struct Captured {
     inner: Rc<dyn QueuePair>,
     flow: RefCell<Flow>,
-    /// Reads that were asked for: their numbers, and the made-up STags that they are answered to.
+    /// Outstanding Reads: their numbers, and invented STags for the responses.
     reads: RefCell<Reads>,
 }
 
@@ -57,7 +57,7 @@ struct Reads {
     last_sink: u32,
 }
 
-/// What of a piece of work is worth writing down once it was taken.
+/// What to capture of a piece of work once it is accepted.
 enum Seen {
     Send { data: Vec<Bytes>, invalidate: Option<Stag>, solicited: bool },
     Write { data: Payload, to: Segment },
@@ -110,7 +110,7 @@ impl Captured {
             }
             Ok(Done::Read { buf }) => {
                 let waiting = &mut self.reads.borrow_mut().waiting;
-                // Reads are answered in their order (RFC 5040 5.2.2), and completed so.
+                // Reads are answered in order (RFC 5040 5.2.2), and completed in order.
                 if let Some(at) = waiting.iter().position(|(id, _)| *id == completion.id)
                     && let Some((_, sink)) = waiting.remove(at)
                 {
@@ -122,7 +122,7 @@ impl Captured {
     }
 }
 
-/// What the peer gets of a file range.
+/// The bytes that the peer gets of a file range.
 fn read(range: &FileRange) -> Vec<u8> {
     let mut bytes = vec![0; range.len];
     let mut done = 0;
@@ -130,7 +130,7 @@ fn read(range: &FileRange) -> Vec<u8> {
         match range.read_or_zero(done, range.len - done, &mut bytes[done..]) {
             Ok(n) => done += n,
             Err(e) => {
-                tracing::warn!("what is captured of a file is zeros: {e}");
+                tracing::warn!("the capture shows zeros for a file that cannot be read: {e}");
                 break;
             }
         }

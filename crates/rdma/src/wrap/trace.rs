@@ -1,8 +1,7 @@
-//! Counts work and completions by kind, and says in the log what happens to connections.
+//! Counts work and completions by kind, and logs the events of connections.
 //!
-//! What: a debug span for each connection, its beginning, end and refusals as events in it, each piece of work at the
-//! trace level; sums over all connections in [`Counts`].
-//! Owns: the counts. Does not: cost anything worth mentioning while nobody listens to the log.
+//! Each connection is a debug span, with its start, end and refusals as events and each piece of work at trace level;
+//! [`Counts`] sums over all connections. It costs almost nothing while the log is off.
 
 use std::cell::Cell;
 use std::io;
@@ -21,26 +20,26 @@ use crate::verbs::{Access, Completion, Disconnect, Done, PostError, QueuePair, S
 #[derive(Clone, Debug, Default)]
 pub struct Trace(Arc<Counters>);
 
-/// What happened so far on all connections of a [`Trace`].
+/// Totals so far over all connections of a [`Trace`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections made.
     pub opened: u64,
-    /// Connections whose end was seen by their user.
+    /// Connections whose user has seen the end.
     pub ended: u64,
     /// Sends posted.
     pub sends: u64,
-    /// Receive buffers posted, without those that came with an acceptance.
+    /// Receive buffers posted, except those passed with an acceptance.
     pub recvs: u64,
     /// RDMA Writes posted.
     pub writes: u64,
     /// RDMA Reads posted.
     pub reads: u64,
-    /// Work that was refused when it was posted.
+    /// Work refused by `post`.
     pub refused: u64,
     /// Messages received.
     pub received: u64,
-    /// Completions of work that was carried out, messages received included.
+    /// Completions of successful work, including received messages.
     pub succeeded: u64,
     /// Completions of work that failed or was flushed.
     pub failed: u64,
@@ -71,7 +70,7 @@ fn add(counter: &AtomicU64) {
 }
 
 impl Trace {
-    /// The sums so far.
+    /// The totals so far.
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.0;
@@ -138,8 +137,8 @@ impl QueuePair for Traced {
         result
     }
 
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
-        let segment = self.inner.lend(bytes)?;
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
+        let segment = self.inner.register_shared(bytes)?;
         add(&self.counters.registered);
         self.span.in_scope(|| tracing::trace!(?segment, "lent"));
         Some(segment)

@@ -1,4 +1,4 @@
-//! How connections end, and that nothing is lost or kept when they do.
+//! How connections end, and that nothing is lost or leaked when they do.
 
 use bytes::Bytes;
 use weft_rdma::{Access, Disconnect, Done, PostError, Work, WorkError};
@@ -56,7 +56,7 @@ pub async fn everything_flushes_and_buffers_come_back(net: &Net) {
     assert_eq!(flushed.len(), 20);
     let (completions, reason) = client.end().await;
     assert!(matches!(reason, Disconnect::Peer | Disconnect::Lost(_)), "{reason}");
-    // Every work completed once, one way or the other.
+    // Every piece of work completed once, with success or failure.
     let mut ids: Vec<_> = completions.iter().map(|c| c.id).collect();
     ids.sort_unstable();
     assert!(ids.into_iter().eq((0..20).chain(100..110)), "{completions:?}");

@@ -1,7 +1,7 @@
-//! What every provider owes its users: one list of cases, run over one table of providers.
+//! The conformance suite of all providers: one list of cases, run over one table of providers.
 //!
-//! Spec: the contract in `weft_rdma::verbs`; RFC 5040 5.5 (order), 7.2 (checks). A new provider is one line in the
-//! table at the end of this file.
+//! It covers the contract in `weft_rdma::verbs`, and RFC 5040 5.5 (order) and 7.2 (checks). A new provider is one line
+//! in the table at the end of this file.
 
 mod ends;
 mod memory;
@@ -23,46 +23,47 @@ use weft_rdma::wrap::pcap::{Capture, Pcap};
 use weft_rdma::wrap::trace::Trace;
 use weft_rdma::{Provider, iwarp, rnic, shm};
 
-/// How to make a provider, what it may cost, and what it is like where media differ.
+/// How to make a provider, what it may cost, and what differs by medium.
 struct Kind {
     name: &'static str,
     make: fn(Pool) -> Rc<dyn Provider>,
-    /// For the side that connects, mostly the same.
+    /// For the connecting side; mostly the same.
     make_client: fn(Pool) -> Rc<dyn Provider>,
     /// Payload copies by our own code per received byte.
     copies_per_received_byte: u64,
-    /// What it is like here, or why it cannot be tried here.
+    /// The medium's properties here, or why it cannot be tested here.
     medium: fn() -> Result<Medium, String>,
 }
 
 /// What differs between media. Everything else is the same for all.
 #[derive(Clone, Copy, Debug)]
 struct Medium {
-    /// Where its listeners listen.
+    /// The address of its listeners.
     ip: IpAddr,
     /// The longest private data that arrives.
     private_data: usize,
     /// The shortest that the connecting side refuses to send.
     private_data_refused: usize,
-    /// Whether private data arrives with zeros behind it (InfiniBand's messages have a fixed length).
+    /// Whether private data arrives with zeros appended (InfiniBand's messages have a fixed length).
     private_data_padded: bool,
-    /// Whether the accepting side serves no more Reads at a time than it says; siw serves as many as the peer asks for.
+    /// Whether the accepting side serves no more Reads at a time than it announces; siw serves as many as the peer asks
+    /// for.
     keeps_ird: bool,
-    /// Whether both sides learn exactly why an access was refused. Devices say less: see `End::refused`.
+    /// Whether both sides learn exactly why an access was refused. Devices report less: see `End::refused`.
     refusals_named: bool,
     /// Whether a Read of a region that may only be written is refused; Linux's siw serves it.
     refuses_wrong_reads: bool,
-    /// Whether the accepting side looks at STag and offset of a Read of nothing, against RFC 5040 5.2.1; Linux's siw does.
+    /// Whether the accepting side checks STag and offset of an empty Read, against RFC 5040 5.2.1; Linux's siw does.
     checks_empty_reads: bool,
-    /// Whether what the peer wrote and read here is counted.
+    /// Whether the peer's writes and reads here are counted.
     counts_peer: bool,
     /// Whether a receiver learns that the message was sent with Solicited Event.
     tells_solicited: bool,
-    /// Longer than any case takes; a case that hangs fails by this.
+    /// Longer than any case takes; a case that hangs exceeds it and fails.
     case_limit: Duration,
 }
 
-/// Ours, whose every part is as the contract says.
+/// Our own software, which fulfils every part of the contract.
 fn software() -> Result<Medium, String> {
     Ok(Medium {
         ip: Ipv4Addr::LOCALHOST.into(),
@@ -83,7 +84,7 @@ fn is_siw(device: &rnic::Device) -> bool {
     device.details.as_ref().is_ok_and(|details| details.vendor == (0x0062_6d74, 1))
 }
 
-/// A device that connects to our iWARP.
+/// A device connects to our iWARP.
 fn device_to_iwarp() -> Result<Medium, String> {
     Ok(Medium {
         refuses_wrong_reads: true,
@@ -94,7 +95,7 @@ fn device_to_iwarp() -> Result<Medium, String> {
     })
 }
 
-/// A device that our iWARP connects to.
+/// Our iWARP connects to a device.
 fn iwarp_to_device() -> Result<Medium, String> {
     let keeps_ird = !rnic::devices().is_ok_and(|devices| devices.iter().any(is_siw));
     Ok(Medium { private_data_refused: 509, keeps_ird, ..iwarp_device()? })
@@ -105,7 +106,7 @@ fn iwarp_device() -> Result<Medium, String> {
     if medium.private_data_padded { Err("needs an iWARP device, and no other".into()) } else { Ok(medium) }
 }
 
-/// An RDMA device, at the address that the environment names: a device has no loopback address.
+/// An RDMA device, at the address given in the environment: a device has no loopback address.
 fn device() -> Result<Medium, String> {
     let devices = rnic::devices().map_err(|e| e.to_string())?;
     let ip = std::env::var("WEFT_TEST_RNIC").map_err(|_| {
@@ -203,7 +204,7 @@ macro_rules! conformance {
     };
 }
 
-/// The process that dies, started by `vanish`.
+/// The process that gets killed, started by `vanish`.
 #[test]
 #[ignore = "a role of another test"]
 fn victim() {
@@ -226,17 +227,17 @@ fn crc_off() -> iwarp::Config {
     iwarp::Config { crc: false, ..iwarp::Config::default() }
 }
 
-/// Completions come late, which nobody may mind.
+/// Completions come late, which must not disturb anybody.
 fn late() -> Fault {
     Fault::new(1, Faults { delay_one_in: 3, delay_max: Duration::from_millis(2), ..Faults::default() })
 }
 
-/// The table: one line per provider, or pair of those that are to understand each other (who connects comes second).
+/// The table: one line per provider, or per pair that must interoperate (the connecting provider comes second).
 macro_rules! table {
     ($($name:ident: $make:expr $(, from $client:expr)?, copies $copies:literal, $medium:ident;)*) => {
         $(conformance!($name, $make, table!(client $make $(, $client)?), copies $copies, $medium);)*
 
-        /// For the victim: the kind whose name its parent gave.
+        /// For the victim: the kind that its parent named.
         fn kind(name: &str) -> &'static Kind {
             [$(&$name::KIND),*].into_iter().find(|kind| kind.name == name).expect("a provider of the table")
         }
@@ -245,7 +246,7 @@ macro_rules! table {
     (client $make:expr, $client:expr) => { $client };
 }
 
-// Out of a stream with markers whole FPDUs are copied, and their headers with them: a little more than twice.
+// Whole FPDUs are copied out of a stream with markers, including their headers: a little more than twice.
 table! {
     iwarp_crc: |pool| iwarp_with(pool, iwarp::Config::default()), copies 1, software;
     iwarp_plain: |pool| iwarp_with(pool, crc_off()), copies 1, software;

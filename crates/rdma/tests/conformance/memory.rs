@@ -1,4 +1,4 @@
-//! RDMA Write and Read: what they reach, and what they must not.
+//! RDMA Write and Read: which memory they reach, and which they must not.
 
 use bytes::Bytes;
 use weft_machine::{File, FileRange, Payload, buf};
@@ -22,7 +22,7 @@ pub async fn a_write_is_there_when_the_next_send_arrives(net: &Net) {
     }
 }
 
-/// Whatever a provider does to receive ahead: in any order, and beside each other.
+/// However a provider receives ahead: in any order, and beside each other.
 pub async fn a_region_to_be_filled_has_all_that_was_written(net: &Net) {
     let Pair { client, server } = net.connect().await;
     let len = 1 << 20;
@@ -49,7 +49,7 @@ pub async fn a_region_to_be_filled_has_all_that_was_written(net: &Net) {
                 *to = Some(*from);
             }
             client.write(10 + i as u64, data, part(region, at as u64, n as u32));
-            // Between two Writes, so that something else follows the first.
+            // Between two Writes, so that something other than a Write follows the first.
             if i == 0 {
                 client.send(20, &pattern(99, 5000));
             }
@@ -164,7 +164,7 @@ pub async fn sends_behind_a_read_do_not_complete_it(net: &Net) {
     }
 }
 
-/// Ranges that reach out of a region of `len` bytes.
+/// Ranges that extend beyond a region of `len` bytes.
 fn outside(region: Segment) -> Vec<Segment> {
     let len = u64::from(region.len);
     vec![
@@ -191,12 +191,12 @@ pub async fn writes_out_of_bounds_are_refused(net: &Net) {
             [pair.server.region(4096, Access::RemoteWrite), pair.server.region(4096, Access::RemoteWrite)];
         let region = pair.server.region(4096, Access::RemoteWrite);
         let to = outside(region)[case];
-        // Never the fill byte, so that what was placed can be told from what was not.
+        // Never the fill byte, so that placed bytes can be told from others.
         let data: Vec<u8> = pattern(1, to.len as usize).iter().map(|byte| byte & 0x5f).collect();
         pair.client.write(1, data.clone(), to);
         pair.refused_on_both_sides(1, &[Refusal::Bounds]).await;
         neighbours.into_iter().for_each(|region| assert_untouched(&pair.server, region));
-        // A Write that begins inside may have been placed up to the segment that reaches out, at its place.
+        // A Write that begins inside may have been placed up to the segment that leaves the region.
         let placed = pair.server.qp.invalidate(region.stag).unwrap();
         let begin = to.offset.wrapping_sub(region.offset);
         for (at, byte) in (0u64..).zip(placed.iter()).filter(|(_, byte)| **byte != FILL) {
@@ -217,7 +217,7 @@ pub async fn reads_out_of_bounds_are_refused(net: &Net) {
 
 pub async fn empty_writes_are_not_checked(net: &Net) {
     let pair = net.connect().await;
-    // RFC 5041 5.2: STag and offset of an empty tagged message are not looked at.
+    // RFC 5041 5.2: STag and offset of an empty tagged message are not checked.
     pair.client.write(1, Bytes::new(), Segment { stag: Stag(0xdead_beef), offset: u64::MAX, len: 0 });
     assert!(matches!(pair.client.done(1).await, Done::Written));
     pair.server.settle(&pair.client).await;
@@ -226,7 +226,7 @@ pub async fn empty_writes_are_not_checked(net: &Net) {
 pub async fn empty_reads_complete_in_their_turn(net: &Net) {
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteRead);
-    // RFC 5040 5.2.1: of an empty Read neither STag nor offset are looked at.
+    // RFC 5040 5.2.1: STag and offset of an empty Read are not checked.
     let nowhere = Segment { stag: Stag(0xdead_beef), offset: u64::MAX, len: 0 };
     let [nothing, end] = match net.medium.checks_empty_reads {
         false => [nowhere, part(region, 4096, 0)],
@@ -234,7 +234,7 @@ pub async fn empty_reads_complete_in_their_turn(net: &Net) {
     };
     let segments = [region, nothing, end, part(region, 10, 100), nothing];
     let read = |id, from: Segment| pair.client.read(id, from);
-    // What looks at them also answers them wrongly behind others: one at a time there.
+    // A provider that checks them also answers them wrongly after others; it gets them one at a time.
     let one_by_one = net.medium.checks_empty_reads;
     if !one_by_one {
         (1..).zip(segments).for_each(|(id, from)| read(id, from));
@@ -303,7 +303,7 @@ pub async fn a_revoked_tag_is_refused(net: &Net) {
     let pair = net.connect().await;
     let region = pair.server.region(4096, Access::RemoteWrite);
     let buf = pair.server.qp.invalidate(region.stag).unwrap();
-    // Its memory is at once registered again, under another name.
+    // Its memory is registered again at once, with another STag.
     let again = pair.server.qp.register(buf, Access::RemoteWrite).unwrap();
     assert_ne!(again.stag, region.stag);
     pair.client.write(1, pattern(1, 100), region);
@@ -322,7 +322,7 @@ fn send_invalidating(client: &End, id: u64, stag: Stag) {
     client.post(Work::Send { id, data, invalidate: Some(stag), solicited: false, signalled: true });
 }
 
-/// Of a device that has no Send with Invalidate: it leaves as a plain Send, and the owner takes the region back.
+/// For a device without Send with Invalidate: it is sent as a plain Send, and the owner takes the region back.
 async fn invalidates_nothing(net: &Net, pair: &Pair, stag: Stag) {
     assert!(!net.medium.refusals_named, "only devices lack it");
     pair.server.recv(1, 100);
@@ -340,7 +340,7 @@ pub async fn send_with_invalidate_revokes(net: &Net) {
             continue;
         }
         if !pair.server.qp.caps().revocable_regions {
-            // A peer that was not invited to it does it all the same: it happens without a word, or the connection ends.
+            // A peer that was not invited to use it does so: the region is revoked silently, or the connection ends.
             assert!(!net.medium.refusals_named, "only devices lack it");
             let region = pair.server.region(4096, access);
             pair.server.recv(1, 100);
@@ -361,7 +361,7 @@ pub async fn send_with_invalidate_revokes(net: &Net) {
             }
             other => panic!("{other:?}"),
         }
-        // The peer cannot use it any more, but its buffer waits for the owner.
+        // The peer can no longer use it, but its buffer waits for the owner.
         match access {
             Access::RemoteWrite | Access::RemoteFill => pair.client.write(3, pattern(1, 10), region),
             Access::RemoteRead => pair.client.read(3, region),
@@ -425,7 +425,7 @@ pub async fn files_are_payload_too(net: &Net) {
         assert!(buf[100..100 + len] == content[at..at + len], "{len} bytes at {at}");
         assert!(buf[..100].iter().chain(&buf[100 + len..]).all(|byte| *byte == FILL));
     }
-    // A file that has shrunk: its range was promised, so zeros stand for what is lost.
+    // A file that has shrunk: its range was promised, so zeros replace the lost bytes.
     file.set_len(1000).unwrap();
     let region = server.region(5000, Access::RemoteWrite);
     let data = Payload::File(FileRange { file, offset: 0, len: 5000 });
@@ -442,7 +442,7 @@ pub async fn nothing_is_copied_that_need_not_be(net: &Net) {
     let source = server.region_of(&pattern(1, len), Access::RemoteRead);
     let data = Bytes::from(pattern(2, len));
     server.settle(&client).await;
-    // What one side has written arrives at the other.
+    // What one side has written arrives on the other.
     let moved = |end: &End| {
         let traffic = end.qp.traffic();
         traffic.received.0 + traffic.written.0 + traffic.read.0
@@ -456,7 +456,7 @@ pub async fn nothing_is_copied_that_need_not_be(net: &Net) {
         assert!(matches!(client.done(10 + id).await, Done::Read { .. }));
     }
     server.settle(&client).await;
-    // Both sides run on this thread: the counter holds the copies of both.
+    // Both sides run on this thread, so the counter includes the copies of both.
     let (copied, arrived) = (buf::copies().1 - before.0, moved(&client) + moved(&server) - before.1);
     assert!(arrived >= 8 * len as u64);
     assert!(

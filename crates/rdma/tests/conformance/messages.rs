@@ -107,14 +107,14 @@ pub async fn full_queues_refuse_and_recover(net: &Net) {
     let buf = pair.server.pool.buf_from(b"mine").unwrap();
     let (error, work) = pair.server.qp.post(Work::Recv { id: 77, buf }).unwrap_err();
     assert!(matches!(error, PostError::QueueFull));
-    // The work came back untouched.
+    // The work was returned unchanged.
     let Work::Recv { id: 77, buf } = work else { panic!("{work:?}") };
     assert_eq!(&buf[..], b"mine");
     // One message makes room for one buffer.
     pair.client.send(1, b"room");
     pair.server.received(0).await;
     pair.server.post(Work::Recv { id: 77, buf });
-    // The send queue: nobody polls while it fills, though a provider may carry out work as it is posted.
+    // The send queue: nobody polls while it fills, though a provider may carry out work when it is posted.
     let mut refused = 0;
     for id in 0..caps.max_recv_work as u64 {
         let data = vec![Bytes::from_static(b"x")];
@@ -144,6 +144,6 @@ pub async fn misuse_is_refused_before_it_leaves(net: &Net) {
     let into = pair.client.pool.try_alloc(4096).unwrap();
     let small = Work::Read { id: 1, into, from: Segment { len: 4097, ..nowhere } };
     assert!(matches!(pair.client.try_post(small), Err(PostError::Misuse(_))));
-    // None of it hurt the connection.
+    // None of it affected the connection.
     pair.server.settle(&pair.client).await;
 }

@@ -15,7 +15,7 @@ use weft_rdma::{
 
 use crate::{Kind, Medium};
 
-/// What every byte is before somebody writes it.
+/// The value of every byte before somebody writes it.
 pub const FILL: u8 = 0xa5;
 
 /// A provider, and a pool for each side.
@@ -31,7 +31,7 @@ pub struct Net {
 
 impl Net {
     pub fn run<F: AsyncFnOnce(&Net)>(kind: &Kind, case: F) {
-        // RUST_LOG=debug shows what a device says.
+        // RUST_LOG=debug shows the messages of a device.
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let medium = match (kind.medium)() {
@@ -52,7 +52,7 @@ impl Net {
             .unwrap();
     }
 
-    /// A connection whose first message has passed.
+    /// A connection whose first message has been delivered.
     pub async fn connect(&self) -> Pair {
         let listener = self.provider.listen(self.any_port()).await.unwrap();
         let addr = listener.local_addr();
@@ -75,7 +75,7 @@ impl Net {
         Pair { client, server }
     }
 
-    /// Where to listen: any port where this medium is reached.
+    /// Where to listen: any port on this medium's address.
     pub fn any_port(&self) -> SocketAddr {
         SocketAddr::new(self.medium.ip, 0)
     }
@@ -95,8 +95,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Work `id` of the client is refused, for one of the reasons `expected` where the medium names one, and both sides
-    /// learn the same.
+    /// The peer refuses work `id` of the client, for one of the reasons `expected` if the medium names one, and both
+    /// sides report the same.
     pub async fn refused_on_both_sides(&self, id: u64, expected: &[Refusal]) {
         let (refusal, refused) = futures_util::join!(self.server.refuses(), self.client.refused(id));
         if self.client.medium.refusals_named {
@@ -108,7 +108,7 @@ impl Pair {
     }
 }
 
-/// A queue pair and the completions that nobody has asked for yet.
+/// A queue pair and the completions that nobody has taken yet.
 pub struct End {
     pub qp: Rc<dyn QueuePair>,
     pub pool: Pool,
@@ -137,7 +137,7 @@ impl End {
         result
     }
 
-    /// The next completion, whatever it is of.
+    /// The next completion of any work.
     pub async fn next(&self) -> Result<Completion, Disconnect> {
         loop {
             if let Some(completion) = self.seen.borrow_mut().pop_front() {
@@ -147,7 +147,7 @@ impl End {
         }
     }
 
-    /// The completion of `id`; others wait their turn.
+    /// The completion of `id`; others are kept for later.
     pub async fn completion(&self, id: u64) -> Completion {
         loop {
             let at = self.seen.borrow().iter().position(|completion| completion.id == id);
@@ -170,7 +170,7 @@ impl End {
         }
     }
 
-    /// Everything until the end, and why that came.
+    /// Everything up to the end, and its reason.
     pub async fn end(&self) -> (Vec<Completion>, Disconnect) {
         let reason = loop {
             if let Err(reason) = self.poll().await {
@@ -182,8 +182,8 @@ impl End {
         (self.seen.borrow_mut().drain(..).collect(), reason)
     }
 
-    /// How work `id` was refused by the peer, whether it completed before that was known or not. A device may know no
-    /// more than that the connection was ended by the other side: then `None`. It never tells of success in its place.
+    /// How the peer refused work `id`, whether or not it completed before that was known. A device may know only that
+    /// the other side ended the connection: then `None`. It never reports success instead.
     pub async fn refused(&self, id: u64) -> Option<Refusal> {
         let (completions, reason) = self.end().await;
         for completion in completions {
@@ -262,7 +262,7 @@ impl End {
         self.qp.register(self.pool.buf_from(bytes).unwrap(), access).unwrap()
     }
 
-    /// Whatever was sent to this side so far has been handled when this returns: a message there and back.
+    /// Returns when everything sent to this side so far has been handled: a message there and back.
     pub async fn settle(&self, peer: &End) {
         let (id, peer_id) = (self.fresh_id(), peer.fresh_id());
         self.recv(id, 16);
@@ -274,7 +274,7 @@ impl End {
     }
 }
 
-/// `len` bytes that differ from place to place and from `seed` to `seed`, and are never [`FILL`] for long.
+/// `len` bytes that differ by position and `seed`, and are never [`FILL`] for long.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed * 17)) as u8).collect()
 }
@@ -284,7 +284,7 @@ pub fn part(of: Segment, offset: u64, len: u32) -> Segment {
     Segment { stag: of.stag, offset: of.offset.wrapping_add(offset), len }
 }
 
-/// Drives other futures while one is waited for.
+/// Drives other futures while waiting for one.
 pub async fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let deadline = rt::now() + Duration::from_secs(20);
     while !ready() {

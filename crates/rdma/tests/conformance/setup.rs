@@ -1,4 +1,4 @@
-//! Connecting, refusing, and what the two sides tell each other.
+//! Connecting, rejecting, and the data that the two sides exchange.
 
 use bytes::Bytes;
 use weft_machine::Peer;
@@ -10,7 +10,7 @@ fn saying(private_data: impl Into<Bytes>) -> ConnectParams {
     ConnectParams { private_data: private_data.into(), ..ConnectParams::default() }
 }
 
-/// Connects with these parameters; returns both ends and the private data that the client was answered with.
+/// Connects with these parameters; returns both ends and the private data of the answer.
 async fn connect(net: &Net, ours: ConnectParams, theirs: ConnectParams) -> (End, End, Bytes, Bytes) {
     let listener = net.provider.listen(net.any_port()).await.unwrap();
     let accept = async {
@@ -25,7 +25,7 @@ async fn connect(net: &Net, ours: ConnectParams, theirs: ConnectParams) -> (End,
     (client, End::new(server, net.pool.clone(), net.medium), asked, answered)
 }
 
-/// What was said, as it arrives.
+/// The private data, as it arrives.
 fn assert_said(net: &Net, arrived: &[u8], said: &[u8]) {
     let behind = arrived.strip_prefix(said).unwrap_or_else(|| panic!("{arrived:02x?} for {said:02x?}"));
     assert!(behind.is_empty() || net.medium.private_data_padded && behind.iter().all(|byte| *byte == 0));

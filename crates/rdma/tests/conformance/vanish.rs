@@ -12,12 +12,12 @@ use crate::net::{End, FILL, Net, wait_until};
 
 const REGION: usize = 4 << 20;
 
-/// Kills the process when the test ends early, too.
+/// Kills the process, also when the test ends early.
 struct Victim(Child);
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // It may be dead already: that is the point.
+        // It may be dead already, which is the purpose.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -48,20 +48,20 @@ pub async fn a_peer_that_dies_in_mid_write(net: &Net) {
     let told = [&region.stag.0.to_le_bytes()[..], &region.offset.to_le_bytes()].concat();
     server.send(100, &told);
     server.done(100).await;
-    // It tells us when it is at it; on shm nothing here would notice.
+    // It reports when it is writing; on shm nothing here would notice.
     server.received(1).await;
     victim.0.kill().unwrap();
     victim.0.wait().unwrap();
 
     let (completions, reason) = server.end().await;
-    // A kernel may still say that the process is no more; ours dies with it.
+    // A kernel may still report that the process is gone; our own provider dies with it.
     let said = Refusal::Other { layer: 0, etype: 0, code: 0xff };
     let fits =
         matches!(reason, Disconnect::Lost(_) | Disconnect::Peer) || reason == Disconnect::Terminated(said);
     assert!(fits, "{reason}");
     let ids: Vec<_> = completions.iter().filter(|c| c.result.is_err()).map(|c| c.id).collect();
     assert!(ids.iter().copied().eq(51 - ids.len() as u64..=50), "flushed in order: {ids:?}");
-    // What was written is of the victim; what is beside it is not.
+    // The bytes written come from the victim; those beside them are unchanged.
     let buf = server.qp.invalidate(region.stag).unwrap();
     assert_eq!(buf.len(), REGION);
     assert!(buf.iter().all(|byte| matches!(*byte, FILL | 0x5a)));
@@ -73,7 +73,7 @@ pub async fn a_peer_that_dies_in_mid_write(net: &Net) {
 
 /// The child: connects to its parent and writes until it is killed.
 pub fn victim() {
-    // Run by somebody else than its parent, there is nothing to do.
+    // Run by anybody but its parent, there is nothing to do.
     let Ok(provider) = std::env::var("WEFT_TEST_PROVIDER") else { return };
     let addr: SocketAddr = std::env::var("WEFT_TEST_ADDR").unwrap().parse().unwrap();
     let pool = Pool::new(64 << 20);

@@ -1,4 +1,4 @@
-//! What the layers add, beyond leaving the contract as it is.
+//! What the layers add, beyond preserving the contract.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -134,7 +134,7 @@ fn a_cut_ends_the_connection_with_everything_completed() {
     .unwrap();
 }
 
-/// The TCP payloads of a capture, in their order: the port that each comes from, and its bytes.
+/// The TCP payloads of a capture, in order: the source port of each, and its bytes.
 fn packets(mut file: &File) -> Vec<(u16, Vec<u8>)> {
     let mut bytes = Vec::new();
     file.rewind().unwrap();
@@ -155,7 +155,7 @@ fn packets(mut file: &File) -> Vec<(u16, Vec<u8>)> {
     found
 }
 
-/// What an FPDU carries, once its CRC was checked.
+/// The content of an FPDU, after its CRC was checked.
 fn opened(fpdu: &[u8]) -> (Header, Vec<u8>) {
     let (body, crc) = fpdu.split_at(fpdu.len() - CRC_LEN);
     let mut sum = Crc::default();

@@ -1,13 +1,15 @@
 //! RPC over UDP: each datagram is a message, each peer address a channel.
 //!
-//! What: [`Port`] takes datagrams and hands out a [`Datagram`], a [`Channel`], for each peer that it does not know.
-//! Spec: RFC 5531 section 11 (only stream transports mark records). Owns: the socket, and what arrived and is not taken.
-//! Does not: retransmit or tell repetitions (who asks does the one, the cache of duplicates the other), or join fragments.
+//! [`Port`] receives datagrams and returns a [`Datagram`], a [`Channel`], for each new peer. RFC 5531 section 11
+//! requires record marking only on stream transports. It owns the socket and the datagrams that nobody has taken yet.
+//! It neither retransmits (the caller does), nor detects repetitions (the duplicate request cache does), nor joins
+//! fragments.
 //!
-//! Whoever sends a datagram may claim another's address. Unless somebody was seen to be there ([`Reached`]), a peer is sent no more
-//! bytes than have come from it: an answer that is longer is replaced by a refusal, which is not.
+//! The sender of a datagram may forge its source address. Unless the address is verified ([`Reached`]), a peer is sent
+//! no more bytes than came from it: a longer answer is replaced by a refusal, which is short enough.
 //!
-//! A peer that is silent for [`IDLE`] leaves in order, and is a new one when it comes back: nothing hangs on a peer here.
+//! A peer that is silent for [`IDLE`] leaves orderly, and is a new peer when it sends again: no state depends on a peer
+//! here.
 
 mod reached;
 
@@ -31,30 +33,30 @@ use weft_wire::xdr::{self, Encoder};
 pub use self::reached::{MAX_REACHED, Presence, REMEMBERED, Reached};
 use crate::channel::*;
 
-/// Longest message in bytes, both ways: READs and WRITEs of 32 KiB and what is around them. UDP itself ends at 65,507, and
-/// whatever is longer than a packet of the network is lost whole with any of its fragments.
+/// Longest message in bytes, in both directions: READs and WRITEs of 32 KiB and their headers. UDP's own limit is
+/// 65,507, and a message longer than one packet is lost whole with any of its fragments.
 pub const MAX_MESSAGE: usize = (32 << 10) + 4096;
-/// Datagrams that are taken in a row before others of the core have their turn.
+/// Datagrams received in a row before other tasks of the core run.
 const DATAGRAMS_IN_A_ROW: usize = 64;
-/// Peers that a port knows at a time. Datagrams of others are dropped, as a network may drop them.
+/// Peers that a port tracks at a time. Datagrams of further peers are dropped, as a network may drop them.
 pub const MAX_PEERS: usize = 1024;
-/// Datagrams of a peer that nobody has taken yet. What comes beyond is dropped.
+/// Datagrams of a peer that nobody has taken yet. Further ones are dropped.
 pub const MAX_WAITING: usize = 64;
-/// A peer that has been silent for so long is forgotten.
+/// A peer that is silent for this long is forgotten.
 pub const IDLE: Duration = Duration::from_secs(10);
 
-/// A UDP socket that serves. Lives on one core.
+/// A UDP socket of a server. It lives on one core.
 pub struct Port {
     socket: Rc<Readable<UdpSocket>>,
     local: SocketAddr,
     pool: Pool,
     peers: Rc<RefCell<HashMap<SocketAddr, Weak<Inbox>>>>,
     reached: Reached,
-    /// One byte longer than a message may be: what fills it was longer.
+    /// One byte longer than the longest message: a datagram that fills it was too long.
     staging: RefCell<Vec<u8>>,
 }
 
-/// What has arrived of one peer.
+/// Received datagrams of one peer.
 #[derive(Default)]
 struct Inbox {
     waiting: RefCell<VecDeque<Bytes>>,
@@ -63,10 +65,10 @@ struct Inbox {
 }
 
 impl Port {
-    /// Binds `addr`; port 0 takes any.
+    /// Binds `addr`; port 0 chooses any.
     ///
     /// # Errors
-    /// The address is taken or not this host's.
+    /// The address is in use or not this host's.
     pub fn bind(addr: SocketAddr, pool: Pool) -> io::Result<Port> {
         let socket = UdpSocket::bind(addr)?;
         socket.set_nonblocking(true)?;
@@ -76,7 +78,7 @@ impl Port {
         Ok(Port { socket, local, pool, peers: Rc::default(), reached: Reached::default(), staging })
     }
 
-    /// The same, where these addresses get answers of any length.
+    /// Enables answers of any length to the addresses in `reached`.
     #[must_use]
     pub fn trusting(self, reached: Reached) -> Port {
         Port { reached, ..self }
@@ -87,8 +89,8 @@ impl Port {
         self.local
     }
 
-    /// Takes datagrams until one is of a new peer; gives its channel, with that datagram in it. To be called again and
-    /// again: nobody's messages arrive meanwhile otherwise.
+    /// Receives datagrams until one comes from a new peer; returns its channel, which holds that datagram. It must be
+    /// called again and again: no peer receives messages otherwise.
     ///
     /// # Errors
     /// The socket failed.
@@ -102,7 +104,7 @@ impl Port {
             let mut staging = self.staging.borrow_mut();
             let (len, from) = match self.socket.inner().recv_from(&mut staging) {
                 Ok(received) => received,
-                // What an earlier answer met (ICMP) is no fault of the socket.
+                // An ICMP error for an earlier answer is no fault of the socket.
                 Err(e) if passes(&e) => continue,
                 Err(e) => return Err(e),
             };
@@ -123,12 +125,12 @@ impl Port {
         let known = peers.len();
         match peers.entry(from) {
             Entry::Occupied(entry) => {
-                // Removed with its channel, so there is one.
+                // The entry is removed with its channel, so it has one.
                 entry.get().upgrade()?.put(body, from);
                 None
             }
             Entry::Vacant(_) if known >= MAX_PEERS => {
-                tracing::debug!(%from, "a datagram was dropped: {MAX_PEERS} peers are known");
+                tracing::debug!(%from, "a datagram was dropped: {MAX_PEERS} peers are being tracked");
                 None
             }
             Entry::Vacant(entry) => {
@@ -199,7 +201,7 @@ impl Datagram {
         Message { body, detached: None, ticket: Ticket::default() }
     }
 
-    /// The message that may be sent: this one, or a refusal in its place, or none.
+    /// The message that may be sent: this one, a refusal in its place, or none.
     fn bounded(&self, outgoing: Outgoing) -> Option<Outgoing> {
         let room = self.received.get().0.saturating_sub(self.sent.get().0);
         let fits = |outgoing: &Outgoing| length(outgoing) as u64 <= room;
@@ -210,14 +212,14 @@ impl Datagram {
         if let Some(left_out) = REFUSED.pass(rt::now()) {
             tracing::warn!(
                 peer = %self.addr,
-                "refused an answer by UDP that is longer than its call: that address has made no connection by TCP{left_out}"
+                "refused an answer by UDP that is longer than its call: that address has not connected by TCP{left_out}"
             );
         }
         refusal(&outgoing).filter(fits)
     }
 }
 
-/// What a caller is told in place of this answer: that it has not proven enough (RFC 5531 section 9, AUTH_TOOWEAK).
+/// The refusal in place of this answer: the caller has not proven enough (RFC 5531 section 9, AUTH_TOOWEAK).
 fn refusal(of: &Outgoing) -> Option<Outgoing> {
     let Some(Part::Bytes(head)) = of.parts.first() else { return None };
     let xid = u32::from_be_bytes(*head.first_chunk()?);
@@ -268,11 +270,12 @@ impl Channel for Datagram {
         let Some(outgoing) = self.bounded(outgoing) else { return Sending::answered(Ok(())) };
         count(&self.sent, length(&outgoing));
         let (socket, addr, pool) = (self.socket.clone(), self.addr, self.pool.clone());
-        let mut sending = Box::pin(async move { put(&socket, &whole(outgoing, &pool).await?, addr).await });
+        let mut sending =
+            Box::pin(async move { put(&socket, &contiguous(outgoing, &pool).await?, addr).await });
         match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(sent) => Sending::answered(sent),
-            // A file has to be read, or the socket is full. It is sent whether or not somebody waits for that, and whether
-            // it arrives nobody is told anyway.
+            // A file must be read, or the socket is full. It is sent whether or not somebody waits for it; UDP reports
+            // to nobody whether it arrives.
             Poll::Pending => {
                 let sending = async move {
                     if let Err(e) = sending.await {
@@ -325,8 +328,8 @@ fn length(outgoing: &Outgoing) -> usize {
     outgoing.parts.iter().map(part).sum::<usize>().saturating_add(source)
 }
 
-/// The message in one piece, at most [`MAX_MESSAGE`] bytes.
-async fn whole(outgoing: Outgoing, pool: &Pool) -> Result<BytesMut, Error> {
+/// The message as one buffer of at most [`MAX_MESSAGE`] bytes.
+async fn contiguous(outgoing: Outgoing, pool: &Pool) -> Result<BytesMut, Error> {
     let mut message = BytesMut::new();
     let mut parts = outgoing.parts;
     if let Some(source) = outgoing.source {

@@ -1,9 +1,9 @@
-//! Addresses at which somebody was seen to be: a connection came from there, which takes an answer that has arrived.
+//! Addresses that are verified by a TCP connection, whose handshake needs an answer that arrived.
 //!
-//! UDP proves nothing of the kind, and RPC has no cookie for it as QUIC does (RFC 9000 section 8): who claims another's
-//! address has that one get the answers, of which a READ's is some 300 times as long as its call. So what an address is
-//! sent by UDP depends on whether it is in here.
-//! Owns: a bounded table. Does not: look at datagrams.
+//! UDP verifies no source address, and RPC has no cookie for that as QUIC does (RFC 9000 section 8): a sender that
+//! forges an address directs the answers to it, and the answer to a READ is some 300 times as long as the call. So the
+//! length of an answer by UDP depends on whether the address is in this table. The table is bounded; `datagram` applies
+//! it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use weft_machine::{Time, rt};
 
 /// How long an address is remembered after its last connection has ended.
 pub const REMEMBERED: Duration = Duration::from_secs(600);
-/// Addresses that are remembered at a time. Beyond that those go whose last connection ended longest ago.
+/// Addresses remembered at a time. Beyond that, the addresses whose last connection ended longest ago are removed.
 pub const MAX_REACHED: usize = 4096;
 
-/// The table. Cloning shares it.
+/// The table. Clones share it.
 #[derive(Clone, Default, Debug)]
 pub struct Reached(Arc<Mutex<HashMap<IpAddr, Seen>>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// That last.
+    /// Open connections.
     connections: usize,
     /// When the last one has ended.
     ended: Time,
@@ -36,13 +36,13 @@ impl Seen {
 }
 
 impl Reached {
-    /// A connection from this address: until [`REMEMBERED`] after the guard is dropped its host is known to be there.
+    /// Registers a connection from this address, which is verified until [`REMEMBERED`] after the guard is dropped.
     pub fn arrive(&self, ip: IpAddr) -> Presence {
         let ip = ip.to_canonical();
         let mut table = self.table();
         if !table.contains_key(&ip) && table.len() >= MAX_REACHED {
             let idle = table.iter().filter(|(_, seen)| seen.connections == 0);
-            // Nobody is forgotten who is there.
+            // An address with an open connection is never removed.
             let Some(oldest) = idle.min_by_key(|(_, seen)| seen.ended).map(|(ip, _)| *ip) else {
                 return Presence(None);
             };
@@ -53,7 +53,7 @@ impl Reached {
         Presence(Some((self.clone(), ip)))
     }
 
-    /// Whether somebody is known to be at this address.
+    /// Whether this address is verified.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.table().get(&ip.to_canonical()).is_some_and(|seen| seen.counts(rt::now()))
     }
@@ -64,7 +64,7 @@ impl Reached {
     }
 }
 
-/// A connection that lasts.
+/// A registered open connection.
 #[derive(Debug)]
 pub struct Presence(Option<(Reached, IpAddr)>);
 
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(reached.table().len(), MAX_REACHED);
         drop(here);
         let all: Vec<_> = (0..MAX_REACHED as u32).map(|n| reached.arrive(ip(n))).collect();
-        // One more than there is room for, while all of them stay.
+        // One more than the table can hold, while all of them stay.
         drop(reached.arrive(ip(u32::from(u16::MAX))));
         assert!(!reached.contains(ip(u32::from(u16::MAX))) && reached.contains(ip(1)));
         assert_eq!(reached.table().len(), MAX_REACHED);

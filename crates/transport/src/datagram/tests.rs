@@ -5,12 +5,12 @@ use weft_machine::FileRange;
 
 use super::*;
 
-/// One that knows nobody.
+/// A port with no verified addresses.
 fn wary_port() -> Port {
     Port::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Pool::new(1 << 20)).unwrap()
 }
 
-/// One that has seen this host.
+/// A port for which this host is verified.
 fn port() -> Port {
     let reached = Reached::default();
     drop(reached.arrive(Ipv4Addr::LOCALHOST.into()));
@@ -40,13 +40,13 @@ fn each_peer_has_a_channel_and_gets_its_own_answers() {
         let to_one = port.accept().await.unwrap();
         one.send(b"next").unwrap();
         two.send(b"two's").unwrap();
-        // One's next goes to one's channel; only two is new.
+        // The next datagram of `one` goes to the channel of `one`; only `two` is new.
         let to_two = port.accept().await.unwrap();
         assert_eq!(to_two.peer(), Peer::Udp(two.local_addr().unwrap()));
         assert_eq!(to_one.recv().await.unwrap().unwrap().body, "one's");
         assert_eq!(to_one.try_recv().unwrap().body, "next");
         assert!(to_one.try_recv().is_none());
-        // Nobody has to wait for it.
+        // Nobody needs to wait for it.
         drop(to_two.send(Outgoing::bytes("for two")));
         to_one.send(Outgoing::bytes("for one")).await.unwrap();
         assert_eq!((answer(&one), answer(&two)), (b"for one".to_vec(), b"for two".to_vec()));
@@ -72,7 +72,7 @@ fn payload_is_padded_and_read_from_its_file() {
         let len = loop {
             match peer.recv(&mut bytes) {
                 Ok(len) => break len,
-                // A file that is read by another thread takes its time.
+                // Reading the file on another thread takes time.
                 Err(_) => rt::yield_now().await,
             }
         };
@@ -110,7 +110,7 @@ fn a_peer_without_a_reader_holds_so_many_datagrams_and_a_port_so_many_peers() {
         assert_eq!(std::iter::from_fn(|| channel.try_recv()).count(), MAX_WAITING);
         let others: Vec<_> = (2..).map_while(|n| port.deliver(at(n), Bytes::new())).collect();
         assert_eq!(others.len(), MAX_PEERS - 1);
-        // Who leaves makes room, and is new when it comes back.
+        // A peer that leaves makes room, and is new when it returns.
         drop(channel);
         assert!(port.deliver(at(1), Bytes::new()).is_some());
     })
@@ -131,7 +131,7 @@ fn a_closed_channel_ends_in_order_and_sends_no_more() {
     .unwrap();
 }
 
-/// READ over UDP sent a victim 274 times what the attacker sent, the list of rpcbind 21 times.
+/// A READ over UDP sent a victim 274 times as many bytes as the attacker sent, the list of rpcbind 21 times.
 #[test]
 fn an_address_at_which_nobody_was_seen_is_sent_no_more_than_has_come_from_it() {
     rt::block_on(async {
@@ -145,19 +145,19 @@ fn an_address_at_which_nobody_was_seen_is_sent_no_more_than_has_come_from_it() {
         channel.send(Outgoing::bytes(long())).await.unwrap();
         let mut d = weft_wire::xdr::Decoder::new(answer(&peer).into());
         assert_eq!(Reply::parse(&mut d).unwrap(), (7, Reply::AuthError(AuthStat::TOOWEAK)));
-        // 20 of 40 bytes are left: one more refusal, and then nothing.
+        // 20 of 40 bytes are left: enough for one more refusal, and then nothing.
         for _ in 0..3 {
             channel.send(Outgoing::bytes(long())).await.unwrap();
         }
         assert_eq!((channel.traffic().sent, channel.traffic().received), ((40, 2), (40, 1)));
         assert_eq!(answer(&peer).len(), 20);
-        // What is as long as its call passes, whatever was refused before.
+        // An answer as long as its call is sent, whatever was refused before.
         peer.send(&[1; 24]).unwrap();
         assert!(futures_util::FutureExt::now_or_never(port.accept()).is_none(), "a new peer");
         assert_eq!(channel.recv().await.unwrap().unwrap().body.len(), 24);
         channel.send(Outgoing::bytes(vec![5; 24])).await.unwrap();
         assert_eq!(answer(&peer), [5; 24]);
-        // A connection from there makes it known.
+        // A connection from there verifies the address.
         let _connection = reached.arrive(Ipv4Addr::LOCALHOST.into());
         channel.send(Outgoing::bytes(long())).await.unwrap();
         assert_eq!(answer(&peer), long());

@@ -1,41 +1,41 @@
-//! Gathering: when a peer keeps many small messages coming, it pays to take several at a time.
+//! Gathering: when a peer keeps sending many small messages, it pays to receive several at a time.
 //!
-//! What: [`Gather`], the decision how many messages a receiver waits for; network cards call it adaptive moderation.
-//! Spec: none. Owns: what it has seen of the peer. Does not: touch the socket or the clock (see `receiver`).
+//! [`Gather`] decides how many messages a receiver waits for; network cards call this adaptive moderation. It records
+//! what the peer does; `receiver` owns the socket and the clock.
 //!
-//! A wake-up, a receive call and a send call cost several times what a small READ does. A client with many requests
-//! outstanding does not mind when its server takes them four at a time; one with two outstanding waits in vain for the
-//! server that waits for it. Which of them a peer is shows in the rate of its messages alone, so that is what decides:
-//! the goal is raised a step while messages come in crowds, and kept only where as many come in the same time as
-//! before. A peer that stops half-way is waited for [`PATIENCE`] and no longer.
+//! A wake-up, a receive call and a send call cost several times as much as a small READ. A client with many requests
+//! outstanding does not mind if its server takes them four at a time; a client with two outstanding and its server
+//! would wait for each other. Only the rate of a peer's messages shows which it is, so the rate decides: the goal is
+//! raised a step while messages come in crowds, and kept only if as many come in the same time as before. If a peer
+//! stops half-way, the receiver waits for [`PATIENCE`] and no longer.
 
 use std::time::Duration;
 
 use weft_machine::Time;
 
-/// How long a gathering may be behind the last message that came.
+/// The longest wait after the last message received.
 pub(super) const PATIENCE: Duration = Duration::from_micros(150);
-/// Messages longer than this on average, a WRITE of 8 KiB, are a crowd by themselves.
+/// A message longer than this on average, a WRITE of 8 KiB, is worth a wake-up of its own.
 const SMALL_BYTES: usize = 9 << 10;
-/// Messages that a receiver waits for at most.
+/// The most messages to wait for.
 const MAX_GOAL: usize = 16;
-/// Bytes that it waits for at most.
+/// The most bytes to wait for.
 const MAX_GOAL_BYTES: usize = 80 << 10;
-/// Receives between two looks at the rate.
+/// Receives between two evaluations of the rate.
 const EPOCH: u32 = 64;
 /// An epoch that took longer says nothing about rates: the peer was doing something else.
 const MAX_EPOCH: Duration = Duration::from_millis(50);
-/// Percent of the goal that come per receive where raising it is worth a trial.
+/// Percent of the goal that must arrive per receive for raising it to be worth a trial.
 const CROWD_PERCENT: usize = 95;
-/// The same where nothing is waited for: without any crowd the peer has one request outstanding.
+/// The same while nothing is gathered: at 100 percent the peer has one request outstanding.
 const FIRST_CROWD_PERCENT: usize = 120;
-/// The rate that a raised goal must keep, in percent of what it was.
+/// The rate that must be kept under a raised goal, in percent of the former rate.
 const KEPT_PERCENT: u128 = 95;
-/// Gatherings in an epoch that may end by lack of patience.
+/// Gatherings per epoch that may end by timeout.
 const MAX_MISSED: u32 = EPOCH / 4;
-/// Epochs after which a raised goal has to prove itself again: the peer may have changed its ways.
+/// Epochs after which a raised goal must prove itself again: the peer's behaviour may have changed.
 const PROBATION: u32 = 256;
-/// Epochs without another attempt after a failed one: at first, doubled with each failure, and at most.
+/// Epochs without a new attempt after a failed one: the first value, doubled with each failure, and the maximum.
 const REST_FIRST: u32 = 8;
 const REST_MOST: u32 = 1024;
 
@@ -53,9 +53,9 @@ struct Epoch {
 /// How many messages to wait for.
 #[derive(Debug)]
 pub(super) struct Gather {
-    /// Messages; 1 waits for nothing but the first.
+    /// In messages; 1 waits for the first message only.
     goal: usize,
-    /// Nanoseconds per message before the goal was raised, while that is on trial.
+    /// Nanoseconds per message before the goal was raised, during its trial.
     trial: Option<u128>,
     epoch: Epoch,
     /// Epochs until the next attempt.
@@ -63,7 +63,7 @@ pub(super) struct Gather {
     next_rest: u32,
     /// Epochs since the goal last changed.
     age: u32,
-    /// Bytes of a message, on average of the last epoch.
+    /// Average bytes of a message in the last epoch.
     message_bytes: usize,
 }
 
@@ -82,18 +82,18 @@ impl Default for Gather {
 }
 
 impl Gather {
-    /// Bytes that should be there before it is worth waking up; 1 where anything is.
+    /// Bytes that must be available before a wake-up pays; 1 for any.
     pub(super) fn low_water(&self) -> usize {
-        // Messages differ: asking for a little less than the average spares a wait for the last bytes of one.
+        // Message sizes vary: waiting for a little less than the average avoids a wait for the last bytes of a message.
         if self.goal == 1 { 1 } else { (self.goal_bytes().saturating_mul(7) / 8).max(1) }
     }
 
-    /// Bytes of as many messages as are waited for.
+    /// Bytes of as many messages as the goal.
     fn goal_bytes(&self) -> usize {
         self.goal.saturating_mul(self.message_bytes)
     }
 
-    /// A receive brought so many whole messages in so many bytes.
+    /// A receive returned this many whole messages in this many bytes.
     pub(super) fn received(&mut self, messages: usize, bytes: usize, now: Time) {
         let epoch = &mut self.epoch;
         let Some(start) = epoch.start else {
@@ -110,7 +110,7 @@ impl Gather {
         }
     }
 
-    /// A gathering ended by lack of patience, with less than was wanted.
+    /// A gathering timed out with less than the goal.
     pub(super) fn missed(&mut self) {
         self.epoch.missed = self.epoch.missed.saturating_add(1);
         if self.epoch.missed > MAX_MISSED {
@@ -118,7 +118,7 @@ impl Gather {
         }
     }
 
-    /// Nothing comes: what was seen before is no measure for what comes after.
+    /// The peer pauses: earlier rates say nothing about later ones.
     pub(super) fn paused(&mut self) {
         self.epoch = Epoch::default();
     }
@@ -185,7 +185,8 @@ mod tests {
     }
 
     impl Peer {
-        /// Plays `seconds` of it against `gather`; messages per second and messages per receive of the last half.
+        /// Simulates this peer for `nanos` nanoseconds against `gather`; returns messages per second and messages per
+        /// receive of the second half.
         fn play(&self, gather: &mut Gather, nanos: u64) -> (f64, f64) {
             const BYTES: usize = 120;
             // When each outstanding request reaches the server.

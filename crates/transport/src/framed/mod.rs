@@ -1,15 +1,14 @@
-//! Messages over a byte stream, each behind a header of four bytes: what `nbss` and `record` have in common.
+//! Messages over a byte stream, each after a header of four bytes: the common part of `nbss` and `record`.
 //!
-//! What: [`Framed`], a [`Channel`] over a stream, for any [`Framing`]. Spec: that of the framing.
-//! Owns: the stream, the receive staging buffer, the queue of unsent messages and its writer task.
-//! Does not: do RDMA, look into messages, or retry.
+//! [`Framed`] is a [`Channel`] over a stream, for any [`Framing`]. The framing defines the headers. It owns the stream,
+//! the staging buffer for receives, the queue of unsent messages and its writer task. It has no RDMA, does not
+//! interpret messages and does not retry.
 //!
-//! Operation: whoever calls `send` drains the queue at once, as far as the socket takes it; only what is left waits
-//! for the writer task. A corked channel drains at the uncork or when its reader would sleep.
-//! Buffers: received messages are slices of pool buffers that were filled by the kernel; sent payload leaves from
-//! the caller's buffers, from one scratch buffer per gather write, or from the page cache.
-//! Errors: a payload that cannot be read before its message began fails that `send` alone; everything else ends the
-//! channel.
+//! `send` drains the queue at once, as far as the socket accepts it; the writer task sends the remainder. A corked
+//! channel drains at the uncork, or when its reader would sleep. Received messages are slices of pool buffers that the
+//! kernel filled; sent payload comes from the caller's buffers, from one scratch buffer per gather write, or from the
+//! page cache. A payload that cannot be read before its message has begun fails that `send` only; any other error ends
+//! the channel.
 
 mod gather;
 mod receiver;
@@ -38,7 +37,7 @@ use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 use receiver::{Receiver, Terms};
 use sender::Sender;
 
-/// How long a closed channel goes on sending what was queued to a peer that does not read.
+/// How long a closed channel keeps sending queued messages to a peer that does not read.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Bytes of a header.
@@ -49,40 +48,40 @@ pub(crate) const HEADER_LEN: usize = 4;
 pub enum Head {
     /// A frame.
     Frame {
-        /// Bytes behind the header.
+        /// Bytes after the header.
         len: usize,
-        /// Whether the message ends with it.
+        /// Whether it is the last frame of the message.
         last: bool,
     },
-    /// Nothing follows (a keepalive).
+    /// No frame follows (a keepalive).
     Nothing,
 }
 
-/// How messages are told apart in a stream.
+/// How a stream is divided into messages.
 pub trait Framing: 'static {
-    /// Which sibling it makes.
+    /// The kind of the channel.
     const KIND: Kind;
-    /// Whether payload is the content of an XDR opaque, so that fill travels behind it.
+    /// Whether payload is the content of an XDR opaque and needs its padding sent after it.
     const XDR: bool;
     /// The longest frame that a header can announce.
     const MAX_FRAME: usize;
-    /// The longest message where [`Config`] says nothing else.
+    /// The longest message unless [`Config`] sets another limit.
     const DEFAULT_MESSAGE: usize;
-    /// Reads a header; `Err` says which rule it breaks.
+    /// Parses a header; `Err` names the rule that it breaks.
     fn parse(header: [u8; HEADER_LEN]) -> Result<Head, &'static str>;
-    /// The header of a message in one frame; `None` when `len` has no room in it.
+    /// The header of a message in one frame; `None` if `len` does not fit.
     fn emit(len: usize) -> Option<[u8; HEADER_LEN]>;
 }
 
-/// What a channel over TCP is willing to do.
+/// The limits and options of a channel over TCP.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<F> {
-    /// Longest message in bytes, both ways; at most what the header can say and a pool buffer can hold.
+    /// Longest message in bytes, in both directions; at most what a header can state and a pool buffer can hold.
     pub max_message: usize,
-    /// Whether to take several small messages at a time while a peer keeps them coming: for servers, whose cost per
-    /// message is the wake-up. A peer that waits for its answers is not kept waiting; see `framed::gather`.
+    /// Whether to receive several small messages at a time while a peer keeps sending them: for servers, whose main
+    /// cost per message is the wake-up. A peer that waits for its answers is not kept waiting; see `framed::gather`.
     pub gather: bool,
-    /// The defaults are those of this framing.
+    /// The defaults depend on the framing.
     pub framing: PhantomData<F>,
 }
 
@@ -101,32 +100,32 @@ struct Inner<F> {
     max_message: usize,
     peer: Peer,
     receiver: RefCell<Receiver<F>>,
-    /// Terms of the peer until it is known; none for whoever connects to others.
+    /// Terms for the peer until it is identified; none if we initiated the connection.
     strangers: Option<Strangers>,
     known: Cell<bool>,
     /// The reader waits for the peer.
     reading: Cell<bool>,
-    /// The writer task looks at the deadlines.
+    /// The writer task watches the deadlines.
     watched: Cell<bool>,
     watch: RefCell<Watch>,
     tx: RefCell<Tx>,
 }
 
-/// When the deadlines are looked at, and what they are.
+/// When the deadlines are next checked, and their state.
 struct Watch {
     deadlines: Deadlines,
     tick: Option<LocalBoxFuture<'static, ()>>,
 }
 
-/// The sending half's state around its queue.
+/// The sending half: state beside its queue.
 struct Tx {
     sender: Sender,
     corked: bool,
-    /// The writer task waits for the socket, a file or the pool; until it is woken there is no use in trying.
+    /// The writer task waits for the socket, a file or the pool; trying again before its wake-up is useless.
     waiting: bool,
     closing: bool,
     ended: Option<Ending>,
-    /// The writer task's.
+    /// Wakes the writer task.
     waker: Waker,
 }
 
@@ -136,7 +135,7 @@ impl<F: Framing> Framed<F> {
         Framed::over(stream, pool, config, None)
     }
 
-    /// The same for a server: until the peer is known, it is received from on other terms.
+    /// The same for a server: until the peer is identified, terms for strangers apply.
     pub fn of_stranger(stream: Stream, pool: Pool, config: Config<F>, terms: Strangers) -> Rc<Framed<F>> {
         Framed::over(stream, pool, config, Some(terms))
     }
@@ -181,10 +180,10 @@ impl<F: Framing> Drop for Framed<F> {
 }
 
 impl<F: Framing> Inner<F> {
-    /// The writer task: finishes what callers could not.
+    /// The writer task: sends what callers could not.
     async fn write(self: Rc<Self>) {
         poll_fn(|cx| self.poll_write(cx)).await;
-        // Closed or broken. What was queued before a close still goes out, if the peer takes it.
+        // Closed or broken. Messages queued before a close are still sent, if the peer takes them.
         let drained = rt::timeout(LINGER, poll_fn(|cx| self.poll_drained(cx))).await;
         if drained.is_err() {
             tracing::debug!(peer = %self.peer, "closed with messages that the peer did not take");
@@ -200,7 +199,7 @@ impl<F: Framing> Inner<F> {
         }
         let tx = &mut *self.tx.borrow_mut();
         tx.waker.clone_from(cx.waker());
-        // What has begun to go out goes on; a cork holds back only what has not.
+        // A message partly sent must continue; a cork holds back only whole messages.
         let begun = std::mem::take(&mut tx.waiting);
         if begun || !tx.corked {
             tx.drain(&self.stream, &self.pool, false);
@@ -208,7 +207,7 @@ impl<F: Framing> Inner<F> {
         if tx.closing || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Ends when a deadline has passed. Looks at them as long as there is one.
+    /// Ends when a deadline has passed. Checks them as long as there is one.
     fn poll_deadlines(&self, cx: &mut Context<'_>) -> Poll<&'static str> {
         while self.watched.get() {
             let watch = &mut *self.watch.borrow_mut();
@@ -224,7 +223,7 @@ impl<F: Framing> Inner<F> {
                 bytes,
                 messages,
             };
-            if let Some(late) = watch.deadlines.look(rt::now(), progress) {
+            if let Some(late) = watch.deadlines.check(rt::now(), progress) {
                 return Poll::Ready(late);
             }
             self.watched.set(progress.stranger.is_some() || progress.waits_inside);
@@ -247,7 +246,7 @@ impl<F: Framing> Inner<F> {
         }
     }
 
-    /// Ends when nothing is queued any more.
+    /// Ends when the queue is empty.
     fn poll_drained(&self, cx: &mut Context<'_>) -> Poll<()> {
         let tx = &mut *self.tx.borrow_mut();
         tx.waker.clone_from(cx.waker());
@@ -256,7 +255,7 @@ impl<F: Framing> Inner<F> {
         if tx.sender.is_empty() || tx.ended.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// The next message; waits only with `cx`.
+    /// The next message; waits only if `cx` is given.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Message>, Error>> {
         let mut receiver = self.receiver.borrow_mut();
         let polled = receiver.poll(cx, &self.stream, self.terms());
@@ -264,18 +263,18 @@ impl<F: Framing> Inner<F> {
         match polled {
             Poll::Ready(Ok(body)) => Poll::Ready(Ok(Some(message(body)))),
             Poll::Ready(Err(ending)) => match &self.tx.borrow().ended {
-                // The stream was ended here.
+                // We ended the stream.
                 Some(late @ Ending::TimedOut(_)) => Poll::Ready(late.at_reader()),
                 _ => Poll::Ready(ending.at_reader()),
             },
             Poll::Pending => {
                 let tx = &mut *self.tx.borrow_mut();
-                // Of a peer that was connected to, everything is taken as it comes.
+                // A peer that we connected to is received from without deadlines.
                 if self.strangers.is_some() && !self.watched.get() && receiver.waits_inside() {
                     self.watched.set(true);
                     tx.waker.wake_by_ref();
                 }
-                // The reader sleeps, so there is no batch that replies could wait for.
+                // The reader sleeps, so replies have no batch to wait for.
                 if std::mem::take(&mut tx.corked) {
                     tx.drain(&self.stream, &self.pool, false);
                 }
@@ -290,7 +289,8 @@ fn message(body: Bytes) -> Message {
 }
 
 impl Tx {
-    /// Sends as much as can be sent now, and `more` soon. What cannot wakes the writer task later.
+    /// Sends as much as possible now; with `more`, another call follows soon. For the remainder it leaves the writer
+    /// task to be woken.
     fn drain(&mut self, stream: &Rc<Stream>, pool: &Pool, more: bool) {
         if self.waiting || self.ended.is_some() {
             return;
@@ -341,7 +341,7 @@ impl<F> Drop for Taken<F> {
     }
 }
 
-/// Waits for a message. A reader that gives it up holds the peer up itself.
+/// Waits for a message. A dropped one means that the reader itself holds up the peer.
 struct Receiving<'a, F: Framing>(&'a Inner<F>);
 
 impl<F: Framing> Future for Receiving<'_, F> {

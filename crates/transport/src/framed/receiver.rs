@@ -1,12 +1,12 @@
-//! From a byte stream to messages, with as few calls and copies as the sizes allow.
+//! Turns a byte stream into messages, with as few calls and copies as the sizes allow.
 //!
-//! What: small messages share a staging buffer, many per receive call, and leave it as slices; a large one is received
-//! into a buffer of its own; a message of several frames is joined. Spec: that of the [`Framing`].
-//! Owns: the buffers being filled. Does not: keep what it has delivered.
+//! Small messages share a staging buffer, many per receive call, and are slices of it; a large message is received into
+//! its own buffer; a message of several frames is joined. The [`Framing`] defines the format. It owns the buffers being
+//! filled, but keeps nothing that it has delivered.
 //!
-//! Buffers: bytes are copied only when a message does not fit where it began: the head of a large message that came
-//! with the call before (at most [`HEAD_BYTES`] once large messages are what comes), and the head of a small message
-//! at the end of a staging buffer. Both go through `buf::copy`, counted, as does the joining of frames.
+//! Bytes are copied only when a message does not fit where it began: the head of a large message that came with the
+//! previous call (at most [`HEAD_BYTES`] while large messages arrive), and the head of a small message at the end of a
+//! staging buffer. Both go through `buf::copy`, which counts, as does the joining of frames.
 
 use std::io::{self, IoSliceMut};
 use std::marker::PhantomData;
@@ -25,50 +25,50 @@ use crate::channel::Ending;
 const MAX_STAGING_BYTES: usize = 256 << 10;
 /// Room of a channel that receives little at a time.
 const MIN_STAGING_BYTES: usize = 32 << 10;
-/// A message that is longer than this and not here in full gets its own buffer.
+/// A message longer than this that has not arrived in full gets its own buffer.
 const LARGE_BYTES: usize = 16 << 10;
-/// How much of the rest of a large message is waited for at a time; the kernel takes less where its buffer is smaller.
+/// How much of the remainder of a large message to wait for at a time; the kernel uses less if its buffer is smaller.
 const LARGE_LOW_WATER: usize = 512 << 10;
-/// How much may arrive behind a large message with the same call: the head of the next one, to be copied.
+/// How much may arrive after a large message in the same call: the head of the next one, which is copied.
 const HEAD_BYTES: usize = 4 << 10;
-/// Frames of one message; a peer that sends one byte in each must not cost a buffer for each.
+/// The most frames in one message; a peer that sends one byte in each must not cost a buffer for each.
 const MAX_FRAMES: usize = 1024;
 
-/// A message that is longer than this and comes from whom nobody trusts gets its buffer only when a part is here: see
+/// A message longer than this from an untrusted peer gets its buffer only when part of it has arrived: see
 /// [`GOOD_PART`].
 const WARY_BYTES: usize = 64 << 10;
-/// The part of a large message that waits in the socket before it gets a buffer, at most half of it: an announcement alone
-/// costs no memory, and the kernel has that much room for a socket by default (tcp_rmem).
+/// The part of a large message that waits in the socket before it gets a buffer, at most half of the message: an
+/// announcement alone costs no memory, and the kernel has that much room for a socket by default (tcp_rmem).
 const GOOD_PART: usize = 256 << 10;
-/// Bytes that make no message and that are received in a row before other connections of the core have their turn: a peer may
-/// send nothing but keepalives, for ever, and faster than they are skipped.
+/// Bytes that complete no message, received in a row before other connections of the core get their turn: a peer may
+/// send keepalives without end, faster than they are skipped.
 const IDLE_BYTES: usize = 256 << 10;
-/// The first staging buffer of a stranger. It doubles as bytes come.
+/// The first staging buffer of a stranger. It doubles as bytes arrive.
 const STRANGER_STAGING_BYTES: usize = 4 << 10;
 
-/// What a receiver may take up just now.
+/// The memory policy of a receive.
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub(super) pool: &'a Pool,
     pub(super) max_message: usize,
-    /// Nobody knows the peer: nothing is held while nothing has come of it.
+    /// The peer is unidentified: no memory is held before bytes have arrived.
     pub(super) stranger: bool,
-    /// What the peer announces is believed when part of it is here.
+    /// A length announced by the peer is believed only when part of the message has arrived.
     pub(super) wary: bool,
 }
 
-/// A message that is received into its own buffer.
+/// A message received into its own buffer.
 struct Large {
     /// Filled up to its length.
     buf: Buf,
-    /// Bytes of the frame; the buffer has room for them.
+    /// Bytes of the frame, for which the buffer has room.
     len: usize,
-    /// Whether the message ends with it.
+    /// Whether it is the last frame of the message.
     last: bool,
 }
 
 impl Large {
-    /// Bytes that are still to come; `buf.len() <= len`.
+    /// Bytes still to come; `buf.len() <= len`.
     fn rest(&self) -> usize {
         self.len.saturating_sub(self.buf.len())
     }
@@ -77,7 +77,7 @@ impl Large {
 /// A message of several frames, joined as they come.
 #[derive(Default)]
 struct Begun {
-    /// Filled up to its length; grows with what comes.
+    /// Filled up to its length; grows as frames arrive.
     buf: Option<Buf>,
     frames: usize,
 }
@@ -91,7 +91,7 @@ impl Begun {
         self.buf.as_ref().map_or(0, Buf::capacity)
     }
 
-    /// Goes on in `larger`.
+    /// Continues in `larger`.
     fn move_to(&mut self, mut larger: Buf) {
         larger.set_len(self.len());
         if let Some(old) = &self.buf {
@@ -100,7 +100,7 @@ impl Begun {
         self.buf = Some(larger);
     }
 
-    /// Appends a frame for which there is room.
+    /// Appends a frame, for which there is room.
     fn append(&mut self, frame: &[u8]) {
         let len = self.len();
         self.frames = self.frames.saturating_add(1);
@@ -113,33 +113,33 @@ impl Begun {
 
 /// The receiving half of a channel.
 pub(super) struct Receiver<F> {
-    /// A finished large frame, before `ready` in order, and whether the message ends with it.
+    /// A finished large frame, before `ready` in order, and whether it is the last of its message.
     finished: Option<(Bytes, bool)>,
     /// Whole small frames with their headers, in order.
     ready: Bytes,
-    /// A message whose last frame is not here.
+    /// A message whose last frame has not arrived.
     begun: Option<Begun>,
-    /// The next frame of it, in `finished`, needs a buffer of so many bytes, which the pool did not have.
+    /// Its next frame, in `finished`, needs a buffer of this many bytes, which the pool did not have.
     room_wanted: Option<usize>,
-    /// What came after them: its filled part is the beginning of one message, or empty.
+    /// The bytes that follow: its filled part is the beginning of one message, or empty.
     staging: Option<Buf>,
-    /// When set, the stream continues in here, and the staging buffer is empty.
+    /// If set, the stream continues in here, and the staging buffer is empty.
     large: Option<Large>,
-    /// The next large frame's length and whether it is a last one, while its buffer is not yet allocated.
+    /// The next large frame's length, and whether it is a last one, until its buffer is allocated.
     wanted: Option<(usize, bool)>,
-    /// Its place, or that of a new staging buffer, among those who wait for memory.
+    /// The position of it, or of a new staging buffer, in the queue for memory.
     waiting: Waiting,
-    /// What is known of the large message that wants a buffer.
+    /// How much of the large message that needs a buffer has arrived.
     arrival: Arrival,
     /// Waits for memory, not for the peer.
     starved: bool,
-    /// The terms of a stranger held when it was last looked at what has come.
+    /// A stranger's terms applied when the received bytes were last checked.
     stranger: bool,
-    /// Received so far, of whole messages or not.
+    /// Bytes received so far, in whole messages or not.
     raw_bytes: u64,
-    /// How much one call may bring into the staging buffer: grows while small messages fill it.
+    /// How much one call may receive into the staging buffer: grows while small messages fill it.
     offer: usize,
-    /// Why nothing comes after what is here.
+    /// Why nothing follows what has been received.
     ended: Option<Ending>,
     bytes: u64,
     messages: u64,
@@ -147,29 +147,29 @@ pub(super) struct Receiver<F> {
     framing: PhantomData<F>,
 }
 
-/// How much of a large message is here while it has no buffer.
+/// How much of a large message has arrived while it has no buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Arrival {
-    /// Nobody has asked.
+    /// Not checked yet.
     Unknown,
-    /// The socket will tell when a good part is there.
+    /// The socket will report when enough of it is there.
     Awaited,
-    /// Enough.
+    /// Enough has arrived.
     Enough,
 }
 
 /// Waiting for several messages at a time.
 struct Gathering {
     gather: Gather,
-    /// What the socket was last told to wait for, in bytes.
+    /// The low-water mark last set on the socket, in bytes.
     low_water: usize,
-    /// The last receive.
+    /// The time of the last receive.
     since: Time,
-    /// The peer was waited for in vain, and nothing has come since.
+    /// The wait for the peer timed out, and nothing has come since.
     paused: bool,
     /// Present while it waits for several.
-    unhurried: Option<rt::Unhurried>,
-    /// Runs from the first wait on, and again while something was received meanwhile.
+    inhibitor: Option<rt::SpinInhibitor>,
+    /// Runs from the first wait on, and restarts if something was received meanwhile.
     patience: Option<LocalBoxFuture<'static, ()>>,
 }
 
@@ -180,7 +180,7 @@ impl Gathering {
             low_water: 1,
             since: rt::now(),
             paused: false,
-            unhurried: None,
+            inhibitor: None,
             patience: None,
         }
     }
@@ -188,7 +188,7 @@ impl Gathering {
     fn received(&mut self, messages: usize, bytes: usize) {
         self.since = rt::now();
         self.paused = false;
-        self.unhurried = None;
+        self.inhibitor = None;
         self.gather.received(messages, bytes, self.since);
     }
 
@@ -200,7 +200,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// Ends when nothing has been received for as long as is reasonable.
+    /// Ends when nothing has been received for [`PATIENCE`](super::gather::PATIENCE).
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let until = self.since + PATIENCE;
@@ -253,7 +253,7 @@ impl<F: Framing> Receiver<F> {
         terms: Terms<'_>,
     ) -> Poll<Result<Bytes, Ending>> {
         if self.stranger && !terms.stranger {
-            // Where a message goes on is decided anew.
+            // New terms change where an incomplete message continues.
             self.scan(terms);
         }
         self.stranger = terms.stranger;
@@ -286,7 +286,7 @@ impl<F: Framing> Receiver<F> {
                     self.starved = false;
                     match self.poll_fill(|into| stream.poll_recv(cx, into)) {
                         Poll::Pending if terms.stranger => {
-                            // An idle connection costs nothing.
+                            // An idle connection holds no memory.
                             self.staging = self.staging.take().filter(|staging| !staging.is_empty());
                             return Poll::Pending;
                         }
@@ -299,7 +299,7 @@ impl<F: Framing> Receiver<F> {
                 Ok(0) => self.ended = Some(self.end_of_stream()),
                 Ok(n) => {
                     let messages = self.filled(n, terms);
-                    // A large message is bounded, and so are the frames of one.
+                    // A large message is bounded, and so are its frames.
                     if self.large.is_none() {
                         idle_bytes = idle_bytes.saturating_add(n);
                     }
@@ -307,7 +307,7 @@ impl<F: Framing> Receiver<F> {
                         gathering.received(messages, n);
                     }
                 }
-                // A client that leaves without waiting for its last answers has the kernel say so; that is no fault.
+                // A client that leaves without waiting for its last answers causes a reset; that is no fault.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset && terms.wary => {
                     self.ended = Some(if self.is_inside() { Ending::Io(e.kind()) } else { Ending::Peer });
                 }
@@ -316,13 +316,13 @@ impl<F: Framing> Receiver<F> {
         }
     }
 
-    /// The socket has nothing, or less than it was told to wait for: waits for more, but not without end.
+    /// The socket has nothing, or less than its low-water mark: waits for more, but not without end.
     fn poll_gather(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<usize>> {
         let Some(gathering) = &mut self.gathering else { return Poll::Pending };
         if let Some(large) = &self.large {
-            // Part of it is of no use to anybody, and the peer has promised the rest.
+            // Partial receives of a large message gain nothing, and the peer has promised the remainder.
             gathering.set_low_water(stream, large.rest().min(LARGE_LOW_WATER))?;
-            gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
+            gathering.inhibitor.get_or_insert_with(rt::SpinInhibitor::new);
             return Poll::Pending;
         }
         if gathering.paused {
@@ -333,9 +333,9 @@ impl<F: Framing> Receiver<F> {
         if low_water == 1 {
             return Poll::Pending;
         }
-        gathering.unhurried.get_or_insert_with(rt::Unhurried::new);
+        gathering.inhibitor.get_or_insert_with(rt::SpinInhibitor::new);
         ready!(gathering.poll_patience(cx));
-        // Takes what is there, however little.
+        // Receives what is there, however little.
         match self.poll_fill(|into| match stream.try_recv(into) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Poll::Pending
@@ -349,11 +349,11 @@ impl<F: Framing> Receiver<F> {
                 Poll::Ready(taken)
             }
             Poll::Pending => {
-                // The peer has stopped. Whatever comes next shall be told of at once.
+                // The peer has stopped. The next bytes must be reported at once.
                 if let Some(gathering) = &mut self.gathering {
                     gathering.gather.paused();
                     gathering.paused = true;
-                    gathering.unhurried = None;
+                    gathering.inhibitor = None;
                     gathering.set_low_water(stream, 1)?;
                 }
                 Poll::Pending
@@ -361,7 +361,7 @@ impl<F: Framing> Receiver<F> {
         }
     }
 
-    /// A message that is here already.
+    /// A message that has already arrived.
     pub(super) fn ready(&mut self, terms: Terms<'_>) -> Option<Bytes> {
         if self.room_wanted.is_some() {
             return None;
@@ -391,8 +391,8 @@ impl<F: Framing> Receiver<F> {
         }
     }
 
-    /// Joins a frame to the message that it belongs to. False where there is no memory for that: it is kept then, and what is
-    /// wanted is said.
+    /// Joins a frame to its message. False if there is no memory for that: the frame is kept then, and `room_wanted` is
+    /// set.
     fn join(&mut self, frame: Bytes, last: bool, terms: Terms<'_>) -> Result<bool, Ending> {
         let begun = self.begun.get_or_insert_default();
         let len = begun.len().saturating_add(frame.len());
@@ -415,15 +415,15 @@ impl<F: Framing> Receiver<F> {
         Ok(true)
     }
 
-    /// Part of a message is here, and its rest is the peer's to send.
+    /// Part of a message has arrived, and the peer owes the remainder.
     pub(super) fn waits_inside(&self) -> bool {
         let staged = self.staging.as_ref().is_some_and(|staging| !staging.is_empty());
         let inside = staged || self.large.is_some() || self.wanted.is_some() || self.begun.is_some();
-        // Frames that wait to be joined hold memory while they do: not for ever.
+        // Frames that wait to be joined hold memory, so the wait must be limited.
         inside && (!self.starved || self.room_wanted.is_some())
     }
 
-    /// What comes is not received before there is memory for it.
+    /// Nothing more is received before there is memory for it.
     pub(super) fn waits_for_memory(&self) -> bool {
         self.starved && !self.waiting.is_empty()
     }
@@ -433,7 +433,7 @@ impl<F: Framing> Receiver<F> {
         (self.raw_bytes, self.messages)
     }
 
-    /// Ends when a large message that is announced is worth a buffer.
+    /// Ends when enough of an announced large message has arrived to be worth a buffer.
     fn poll_arrival(
         &mut self,
         cx: &mut Context<'_>,
@@ -455,7 +455,7 @@ impl<F: Framing> Receiver<F> {
             self.arrival = Arrival::Awaited;
         }
         if self.arrival == Arrival::Awaited {
-            // The kernel tells when that much is there, or when it has no room for so much.
+            // The kernel reports when that much is there, or when its buffer cannot hold so much.
             ready!(stream.poll_readable(cx));
             self.set_low_water(stream, 1)?;
             self.arrival = Arrival::Enough;
@@ -475,7 +475,7 @@ impl<F: Framing> Receiver<F> {
         (self.bytes, self.messages)
     }
 
-    /// The first of the whole small frames. `scan` has looked at their headers.
+    /// The first of the whole small frames. `scan` has checked their headers.
     fn cut(&mut self) -> Option<(Bytes, bool)> {
         loop {
             match head::<F>(&self.ready) {
@@ -485,7 +485,7 @@ impl<F: Framing> Receiver<F> {
                 }
                 Some(Ok(Head::Nothing)) => self.ready.advance(HEADER_LEN),
                 Some(Err(_)) | None => {
-                    // The last message takes the reference to the staging buffer with it.
+                    // The last message takes the reference to the staging buffer.
                     self.ready = Bytes::new();
                     return None;
                 }
@@ -493,7 +493,7 @@ impl<F: Framing> Receiver<F> {
         }
     }
 
-    /// Makes sure that there is room for what comes next.
+    /// Ensures room for the next bytes.
     fn poll_room(&mut self, cx: &mut Context<'_>, terms: Terms<'_>) -> Poll<()> {
         let pool = terms.pool;
         if let Some((len, last)) = self.wanted {
@@ -510,7 +510,7 @@ impl<F: Framing> Receiver<F> {
             self.offer = HEAD_BYTES;
             self.large = Some(Large { buf: own, len, last });
         }
-        // Behind a large message HEAD_BYTES do; a small one that has begun must fit as a whole.
+        // After a large message HEAD_BYTES suffice; a small one that has begun must fit as a whole.
         let needed = match &self.staging {
             Some(staging) if terms.stranger => self.needed(staging).min(staging.len().max(1)),
             None if terms.stranger => 1,
@@ -538,7 +538,7 @@ impl<F: Framing> Receiver<F> {
         Poll::Ready(())
     }
 
-    /// How many more bytes the message that has begun in `staging` needs.
+    /// How many more bytes the message that begins in `staging` needs.
     fn needed(&self, staging: &Buf) -> usize {
         match head::<F>(staging) {
             Some(Ok(Head::Frame { len, .. })) => HEADER_LEN.saturating_add(len).saturating_sub(staging.len()),
@@ -571,7 +571,7 @@ impl<F: Framing> Receiver<F> {
         }
     }
 
-    /// Accounts for `n` received bytes; the messages that they made whole.
+    /// Accounts for `n` received bytes; returns the number of messages that they completed.
     fn filled(&mut self, mut n: usize, terms: Terms<'_>) -> usize {
         self.raw_bytes = self.raw_bytes.saturating_add(n as u64);
         let mut messages = 0usize;
@@ -595,8 +595,8 @@ impl<F: Framing> Receiver<F> {
         messages
     }
 
-    /// Moves whole messages from the staging buffer to `ready` and decides where the one that is not whole goes on.
-    /// Returns how many there are.
+    /// Moves whole messages from the staging buffer to `ready` and decides where the incomplete one continues. Returns
+    /// their number.
     fn scan(&mut self, terms: Terms<'_>) -> usize {
         let large_from = if terms.stranger { WARY_BYTES } else { LARGE_BYTES };
         let Some(staging) = &mut self.staging else { return 0 };
@@ -637,14 +637,14 @@ impl<F: Framing> Receiver<F> {
         if self.is_inside() { Ending::Io(io::ErrorKind::UnexpectedEof) } else { Ending::Peer }
     }
 
-    /// Whether part of a message is here.
+    /// Whether part of a message has arrived.
     fn is_inside(&self) -> bool {
         let begun = self.large.is_some() || self.begun.is_some();
         begun || self.staging.as_ref().is_some_and(|staging| !staging.is_empty())
     }
 }
 
-/// The header at the start of `bytes`; `None` while it is not whole.
+/// The header at the start of `bytes`; `None` while it is incomplete.
 fn head<F: Framing>(bytes: &[u8]) -> Option<Result<Head, &'static str>> {
     bytes.first_chunk::<HEADER_LEN>().map(|header| F::parse(*header))
 }

@@ -1,12 +1,12 @@
-//! From messages to a byte stream: a queue in order, gather writes, and sendfile.
+//! Turns messages into a byte stream: an ordered queue, gather writes, and sendfile.
 //!
-//! What: [`Sender`], a queue of items that is drained batch by batch. Spec: that of the [`Framing`].
-//! Owns: queued messages, the scratch buffer of the batch on its way. Does not: wait by itself; `poll` takes a waker.
+//! [`Sender`] is a queue of items that is drained in batches. The [`Framing`] defines the format. It owns the queued
+//! messages and the scratch buffer of the current batch. It does not wait by itself; `poll` takes a waker.
 //!
-//! Operation: a batch is what one gather write takes: whole messages up to [`BATCH_BYTES`], or the part of a message
-//! before a long file range. Short file ranges of the batch are sent from where their file is mapped, or read from the page
-//! cache into one page-aligned scratch buffer right before the write; long ones go by sendfile after it.
-//! Errors: a short range that cannot be read takes its own message out of the queue; see [`Sent`].
+//! A batch is the content of one gather write: whole messages up to [`BATCH_BYTES`], or the part of a message before a
+//! long file range. The batch's short file ranges are sent from a mapping of their file, or read from the page cache
+//! into one page-aligned scratch buffer right before the write; long ones follow by sendfile. A short range that cannot
+//! be read removes its own message from the queue; see [`Sent`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,19 +24,19 @@ use super::{Framing, HEADER_LEN};
 use crate::channel::{Ending, Error, Outgoing, Part, To};
 use crate::sent::Sent;
 
-/// A gather write ends with the message that reaches this: the largest that a TCP segment train (GSO) carries, twice.
+/// A gather write ends with the message that reaches this size: two of the largest TCP segment trains (GSO).
 const BATCH_BYTES: usize = 128 << 10;
-/// Bytes that a corked channel holds back at most, files included, which are read no earlier than they are sent.
+/// Bytes that a corked channel holds back at most, including files, which are not read before they are sent.
 const CORK_BYTES: usize = 1 << 20;
 /// File ranges of at least this go by sendfile (measured: see the example `nbss_cost`).
 pub(super) const SPLICE_BYTES: usize = 20 << 10;
-/// What one message may have read into the scratch buffer; the rest of its file ranges goes by sendfile.
+/// How much of one message may be read into the scratch buffer; its other file ranges go by sendfile.
 const LOAD_BYTES: usize = 256 << 10;
 /// Slices of one system call: 32 READ replies.
 const SLICES: usize = 96;
-/// Queued messages. SMB2 credits are 16 bits wide, so a peer that does not read cannot have more outstanding.
+/// The most queued messages. SMB2 credits are 16 bits wide, so a peer that does not read cannot have more outstanding.
 const MAX_QUEUED: u64 = 1 << 16;
-/// Payload of the scratch buffer begins on its own page, see `machine::buf`.
+/// Payload in the scratch buffer starts on its own page, see `machine::buf`.
 const PAGE: usize = 4096;
 
 /// A piece of the stream, in order.
@@ -47,13 +47,13 @@ enum Item {
     Bytes(Bytes),
     /// A short file range, not yet read.
     Load(FileRange),
-    /// A short file range that is sent from where it is mapped.
+    /// A short file range that is sent from a mapping.
     Mapped(MappedRange, FileRange),
-    /// A range of the scratch buffer of the batch.
+    /// A range of the batch's scratch buffer.
     Loaded(usize, usize),
     /// A long file range.
     Splice(FileRange),
-    /// The message of this number ends.
+    /// The end of the message with this number.
     End(u64),
 }
 
@@ -69,7 +69,7 @@ impl Item {
     }
 }
 
-/// The items at the front of the queue that are on their way.
+/// The items at the front of the queue that are being sent.
 #[derive(Default)]
 struct Batch {
     items: usize,
@@ -90,19 +90,19 @@ enum Slow {
 /// The sending half of a channel.
 #[derive(Default)]
 pub(super) struct Sender {
-    /// Whether the stream takes mapped ranges.
+    /// Whether the stream can send mapped ranges.
     maps: bool,
     items: VecDeque<Item>,
     batch: Batch,
-    /// The place of its scratch buffer among those who wait for memory.
+    /// The position of its scratch buffer in the queue for memory.
     waiting: Waiting,
     slow: Option<Slow>,
     queued_bytes: usize,
-    /// Of these in memory, queued since the last poll.
+    /// The part of these bytes that is in memory and was queued since the last poll.
     fresh_bytes: usize,
-    /// Whether the stream holds its last segment back until it is full: more is on its way.
+    /// Whether the stream holds back its last segment until it is full, because more follows.
     held: bool,
-    /// Who waits for what.
+    /// The senders that wait, and for which message.
     pub(super) sent: Sent,
     bytes: u64,
     messages: u64,
@@ -124,7 +124,7 @@ impl Sender {
             return Err(Error::Misuse("message longer than the channel's limit"));
         }
         if self.sent.outstanding() >= MAX_QUEUED {
-            return Err(Error::Misuse("more messages queued than a peer can have asked for"));
+            return Err(Error::Misuse("more messages queued than a peer can have requested"));
         }
         let head = F::emit(len).ok_or(Error::Misuse("message longer than its header can say"))?;
         self.items.push_back(Item::Head(head));
@@ -168,18 +168,18 @@ impl Sender {
         }
     }
 
-    /// Whether a cork has held back enough: a megabyte, or of bytes in memory what one gather write takes, because what waits
-    /// longer falls out of the processor's cache.
+    /// Whether a cork has held back enough: a megabyte, or as many bytes in memory as one gather write takes, because
+    /// longer waits lose them from the processor's cache.
     pub(super) fn holds_enough(&self) -> bool {
         self.queued_bytes >= CORK_BYTES || self.fresh_bytes >= BATCH_BYTES
     }
 
-    /// Messages that the stream has not taken yet.
+    /// Messages that the stream has not taken completely.
     pub(super) fn outstanding(&self) -> usize {
         usize::try_from(self.sent.outstanding()).unwrap_or(usize::MAX)
     }
 
-    /// Bytes in memory of these.
+    /// Their bytes in memory.
     pub(super) fn outstanding_bytes(&self) -> usize {
         self.sent.outstanding_bytes()
     }
@@ -194,7 +194,7 @@ impl Sender {
         (self.bytes, self.messages)
     }
 
-    /// Forgets what is queued: the stream has failed.
+    /// Drops the queue: the stream has failed.
     pub(super) fn clear(&mut self) {
         self.slow = None;
         self.batch = Batch::default();
@@ -203,8 +203,8 @@ impl Sender {
         self.sent.wake_all();
     }
 
-    /// Sends until the queue is empty, or something has to be waited for. With `more` there will be another call soon: the
-    /// stream may hold back what does not fill a segment.
+    /// Sends until the queue is empty, or it has to wait. With `more` another call follows soon: the stream may hold
+    /// back what does not fill a segment.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -214,7 +214,7 @@ impl Sender {
     ) -> Poll<Result<(), Ending>> {
         self.fresh_bytes = 0;
         let mut result = self.poll_all(cx, stream, pool, more);
-        // What is waited for may be a disk: complete messages do not wait with it.
+        // The wait may be for a disk; complete messages must not wait with it.
         if result.is_pending()
             && let Err(e) = self.hold(stream, false)
         {
@@ -256,7 +256,7 @@ impl Sender {
         }
     }
 
-    /// Each message would end with a segment of its own otherwise, which costs both kernels as much as a full one.
+    /// Otherwise each message would end with its own segment, which costs both kernels as much as a full one.
     fn hold(&mut self, stream: &Stream, on: bool) -> io::Result<()> {
         if self.held != on {
             stream.hold(on)?;
@@ -265,7 +265,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes the first `n` items out: the stream has them.
+    /// Removes the first `n` items: the stream has them.
     fn pop(&mut self, n: usize) {
         for item in self.items.drain(..n) {
             self.queued_bytes = self.queued_bytes.saturating_sub(item.len());
@@ -300,7 +300,7 @@ impl Sender {
         Poll::Ready(Ok(()))
     }
 
-    /// Decides what the next gather write takes, and reads its short file ranges.
+    /// Decides what the next gather write contains, and reads its short file ranges.
     fn poll_compose(&mut self, cx: &mut Context<'_>, pool: &Pool) -> Poll<io::Result<()>> {
         let (end, room) = self.extent();
         let mut batch = Batch { items: end, ..Batch::default() };
@@ -325,7 +325,7 @@ impl Sender {
         Poll::Ready(Ok(()))
     }
 
-    /// How many items the next batch has, and how much scratch room its file ranges need.
+    /// The number of items in the next batch, and the scratch room for its file ranges.
     fn extent(&self) -> (usize, usize) {
         let (mut bytes, mut room) = (0usize, 0usize);
         for (i, item) in self.items.iter().enumerate() {
@@ -370,7 +370,7 @@ impl Sender {
         Poll::Ready(trouble)
     }
 
-    /// The batch of the first `items` items will be composed anew: what was read for it stays, as bytes of their own.
+    /// The batch of the first `items` items will be composed again: the bytes read for it are kept as separate buffers.
     fn keep_loaded(&mut self, items: usize, scratch: Buf) {
         let scratch = scratch.freeze();
         for item in self.items.range_mut(..items) {
@@ -380,7 +380,7 @@ impl Sender {
         }
     }
 
-    /// Takes the message around item `at` out of the queue, unless its beginning has left already.
+    /// Removes the message around item `at` from the queue, unless part of it has been sent.
     fn fail(&mut self, at: usize, e: io::Error) -> io::Result<()> {
         let Some(head) = self.items.iter().take(at).rposition(|item| matches!(item, Item::Head(_))) else {
             return Err(e);
@@ -389,7 +389,7 @@ impl Sender {
         let Some(end) = self.items.iter().enumerate().skip(at).find_map(ends) else {
             return Err(e);
         };
-        // An end between the two would mean that the head belongs to an earlier message.
+        // An end between the two means that the head belongs to an earlier message.
         if self.items.range(head..at).any(|item| matches!(item, Item::End(_))) {
             return Err(e);
         }
@@ -407,7 +407,7 @@ impl Sender {
         Ok(())
     }
 
-    /// One gather write of the batch.
+    /// Sends the batch with one gather write.
     fn poll_batch(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Result<()>> {
         if self.maps_what_is_locked() && self.unmap() {
             return Poll::Ready(Ok(()));
@@ -437,7 +437,7 @@ impl Sender {
             skip = 0;
         }
         if sent < bytes {
-            // What follows in the same message should not leave these bytes a packet of their own.
+            // Bytes of the same message follow, so these should not be sent in a packet of their own.
             let more = matches!(self.items.get(items), Some(Item::Splice(_)));
             match ready!(stream.poll_send_pieces(cx, pieces.split_at(used).0, more)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -455,15 +455,15 @@ impl Sender {
 }
 
 impl Sender {
-    /// Whether the batch has pages of a mapped file whose blocks a worker has begun to free while the peer took nothing: those that
-    /// are gone come back when it has ended, and this core would wait for that.
+    /// Whether the batch contains mapped pages of a file that a worker has begun to truncate while the peer took
+    /// nothing: pages already freed would fault in when it ends, and this core would wait for that.
     fn maps_what_is_locked(&self) -> bool {
         let is_locked = |item: &Item| matches!(item, Item::Mapped(_, range) if busy::is_locked(&range.file));
         self.maps && busy::any() && self.items.range(..self.batch.items).any(is_locked)
     }
 
-    /// A mapped file has become shorter under the batch, or locked: composes what is left of it anew, with mapped ranges to be read.
-    /// False when none is among it.
+    /// A mapped file has become shorter during the batch, or is locked: composes the remainder again, with mapped
+    /// ranges to be read. False if there are none.
     fn unmap(&mut self) -> bool {
         let Batch { items, sent, scratch, .. } = std::mem::take(&mut self.batch);
         if let Some(scratch) = scratch {
@@ -480,7 +480,7 @@ impl Sender {
         found
     }
 
-    /// Takes the first `sent` bytes of the first `items` items out, of which none is in the scratch buffer or mapped.
+    /// Removes the first `sent` bytes of the first `items` items, none of which is in the scratch buffer or mapped.
     fn take_sent(&mut self, items: usize, sent: usize) {
         let (mut whole, mut rest) = (0usize, sent);
         for item in self.items.iter().take(items) {
@@ -506,7 +506,7 @@ impl Sender {
     }
 }
 
-/// How reading a batch's file ranges went.
+/// The result of reading a batch's file ranges.
 enum Loading {
     /// All are in this buffer.
     Done(Buf),
@@ -516,7 +516,7 @@ enum Loading {
     Failed(usize, io::Error),
 }
 
-/// Fill that travels behind a part.
+/// XDR padding after a part.
 fn fill<F: Framing>(part: &Part) -> &'static [u8] {
     match part {
         Part::Payload { data, .. } if F::XDR => xdr::fill(data.len()),

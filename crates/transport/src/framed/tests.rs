@@ -1,4 +1,4 @@
-//! What peers cost that nobody knows, and how long they are waited for.
+//! What unidentified peers cost, and how long they are waited for.
 
 use futures_util::FutureExt;
 use weft_machine::sim::{Cut, CutHow, Faults, Side, Sim};
@@ -10,7 +10,7 @@ use crate::strangers::{LOGON, LOGON_MESSAGE};
 
 const POOL_BYTES: usize = 32 << 20;
 
-/// A server's channel of a peer that nobody knows, its two pools, and the peer.
+/// A server's channel of an unidentified peer, its two pools, and the peer.
 async fn strange() -> (Rc<Nbss>, Pool, Pool, Stream) {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let (theirs, ours) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
@@ -25,7 +25,7 @@ fn header(len: usize) -> Bytes {
     Bytes::copy_from_slice(&(len as u32).to_be_bytes())
 }
 
-/// Lets the channel take what has come, which makes no message.
+/// Lets the channel receive what has arrived, which completes no message.
 async fn takes_nothing_whole(channel: &Nbss) {
     for _ in 0..4 {
         assert!(channel.recv().now_or_never().is_none());
@@ -62,7 +62,7 @@ fn what_a_stranger_announces_costs_nothing_until_it_comes() {
         peer.send_all(&[body.slice(20_000..)]).await.unwrap();
         assert_eq!(channel.recv().await.unwrap().unwrap().body, body);
         assert_eq!(pool.in_use_bytes(), 0, "others' buffers are not for strangers");
-        // A byte more than a log-on needs.
+        // One byte more than a log-on needs.
         peer.send_all(&[header(LOGON_MESSAGE + 1)]).await.unwrap();
         assert!(matches!(channel.recv().await, Err(Error::Violation(_))));
     })
@@ -82,7 +82,7 @@ fn a_large_message_of_a_known_peer_has_its_buffer_when_part_of_it_is_here() {
         let (received, ()) = futures_util::join!(channel.recv(), sent);
         assert_eq!(received.unwrap().unwrap().body, body);
         assert_eq!(strangers.in_use_bytes(), 0);
-        // And so on, small behind large.
+        // And so on, small messages after large ones.
         for len in [10, 70_000, 3, 1 << 20, 1 << 16, (1 << 16) + 1, 5] {
             let chain = [header(len), body.slice(..len)];
             let sent = async { peer.send_all(&chain).await.unwrap() };
@@ -114,7 +114,7 @@ fn a_channel_that_waits_for_memory_and_not_for_its_peer_says_so() {
     .unwrap();
 }
 
-/// What a channel that has received little keeps staged.
+/// The staging of a channel that has received little.
 const MAX_STAGING: usize = 64 << 10;
 
 #[test]
@@ -157,7 +157,7 @@ fn strangers_are_not_waited_for_for_ever() {
 
 #[test]
 fn a_message_that_comes_byte_by_byte_ends_the_connection() {
-    /// How long the channel bears it.
+    /// How long the channel tolerates it.
     async fn trickle(known: bool) -> Duration {
         let (channel, .., peer) = strange().await;
         if known {
@@ -215,7 +215,7 @@ fn a_server_that_does_not_read_blames_nobody() {
         peer.send_all(&[header(5), Bytes::from_static(b"ab")]).await.unwrap();
         rt::sleep(Duration::from_secs(1)).await;
         takes_nothing_whole(&channel).await;
-        // The reader was dropped: the rest may have been here for long.
+        // The reader was dropped: the remainder may have arrived long ago.
         rt::sleep(Duration::from_secs(1000)).await;
         peer.send_all(&[Bytes::from_static(b"cde")]).await.unwrap();
         assert_eq!(channel.recv().await.unwrap().unwrap().body, "abcde");

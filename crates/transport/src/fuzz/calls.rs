@@ -1,4 +1,4 @@
-//! A client over RPC-over-RDMA that calls what it likes, names what memory it likes, and answers Reads when it likes.
+//! A client over RPC-over-RDMA that makes arbitrary calls, names arbitrary memory, and answers Reads at any time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use super::peer::{Scripted, an_end};
 use crate::channel::{Channel, Detached, Message, Outgoing, Part, Ticket, To};
 use crate::rpcrdma::{self, Config, RpcRdma};
 
-/// Longer than anything of ours waits for a client.
+/// Longer than any of our waits for a client.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// A script of a client without manners over RPC-over-RDMA.
+/// A scripted misbehaving client over RPC-over-RDMA.
 pub fn rpcrdma_peer(data: &[u8]) {
     frame::run::<Calls>(data);
 }
@@ -27,7 +27,7 @@ pub fn rpcrdma_peer(data: &[u8]) {
 struct Calls {
     frame: Frame,
     server: Rc<RpcRdma>,
-    /// Calls that were shown and not answered.
+    /// Calls delivered and not answered.
     inbox: Rc<RefCell<Vec<Message>>>,
     xid: u32,
 }
@@ -111,7 +111,7 @@ impl World for Calls {
         self.turn().await;
         let Frame { qp, .. } = &self.frame;
         if script.flag() {
-            // Nobody does anything any more: what waits for the peer is given up.
+            // Nobody acts any more: waits for the peer time out.
             rt::sleep(PATIENCE).await;
             let driven = self.frame.reader.is_some();
             assert!(!driven || qp.is_over() || qp.reads() == 0, "Reads wait for ever");
@@ -124,7 +124,7 @@ impl World for Calls {
 
 impl Calls {
     fn call(&mut self, script: &mut Script<'_>) {
-        // A client that keeps to its credits lives longer.
+        // A client that keeps to its credits survives longer.
         if self.frame.qp.recvs() < 2 && !script.rarely(16) {
             return;
         }
@@ -185,7 +185,7 @@ impl Calls {
             };
             parts.push(Part::Payload { data, to });
         }
-        // Some answers have lost what they answer.
+        // Some answers have lost their tickets.
         let ticket = if script.rarely(16) { Ticket::default() } else { ticket };
         self.send(Outgoing { parts, ticket, ..Outgoing::default() });
     }
@@ -195,7 +195,7 @@ impl Calls {
         self.frame.spawn(sending);
     }
 
-    /// What was left with the peer is wanted.
+    /// Requests the payload that was left with the peer.
     fn payload(&mut self, script: &mut Script<'_>) {
         let mut inbox = self.inbox.borrow_mut();
         if inbox.is_empty() {

@@ -1,7 +1,7 @@
-//! What every peer without manners acts in: a queue pair that it scripts, a pool that somebody else may hold, a file, and the
-//! tasks of the server's users; and the loop of its acts.
+//! The common environment of misbehaving peers: a scripted queue pair, a pool that somebody else may hold, a file, the
+//! tasks of the server's users, and the loop of acts.
 //!
-//! Does not: know what is said. `calls` and `transfers` do.
+//! `calls` and `transfers` define the messages.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -23,18 +23,18 @@ thread_local! {
     static POOL: Pool = Pool::new(16 << 20);
 }
 
-/// A server and its peer, between which a script decides.
+/// A server and its peer, driven by a script.
 pub(super) trait World: Sized {
-    /// Both begin.
+    /// Starts both.
     async fn begin(pool: &Pool, script: &mut Script<'_>) -> Self;
 
-    /// The next thing that happens.
+    /// The next act.
     async fn act(&mut self, script: &mut Script<'_>);
 
-    /// Lets everybody do what they can.
+    /// Lets every task run as far as it can.
     async fn turn(&mut self);
 
-    /// The connection ends, and nobody waits for it.
+    /// The connection ends, and no task waits for it.
     async fn end(self, script: &mut Script<'_>);
 }
 
@@ -60,12 +60,12 @@ pub(super) struct Frame {
     pub qp: Rc<Scripted>,
     pub pool: Pool,
     pub file: File,
-    /// Whoever reads what the server receives was told of the end.
+    /// The server's reader has been told the end.
     pub ended: Rc<Cell<bool>>,
     pub reader: Option<Task<()>>,
-    /// What waits for payload or for something to be taken.
+    /// Tasks that wait for payload, or for a message to be taken.
     tasks: Vec<Task<()>>,
-    /// Memory that somebody else holds.
+    /// Memory held by somebody else.
     hoard: Vec<Buf>,
 }
 
@@ -93,17 +93,17 @@ impl Frame {
         self.tasks.retain(|task| !task.is_finished());
     }
 
-    /// Whatever comes of it.
+    /// The outcome does not matter.
     pub fn spawn<T: 'static>(&mut self, task: impl Future<Output = T> + 'static) {
         self.tasks.push(rt::spawn(async move { drop(task.await) }));
     }
 
-    /// Whoever waits is gone.
+    /// Drops all waiting tasks.
     pub fn give_up_tasks(&mut self) {
         self.tasks.clear();
     }
 
-    /// Others take all memory of some size, or give theirs back.
+    /// Others take all memory of some size, or return theirs.
     pub fn squeeze(&mut self, script: &mut Script<'_>) {
         if script.flag() {
             return self.hoard.clear();
@@ -120,7 +120,7 @@ impl Frame {
         self.hoard.clear();
     }
 
-    /// The reader, unless it was dropped, has been told.
+    /// The reader, unless it was dropped, has been told the end.
     pub fn check_ended(&self) {
         assert!(self.reader.is_none() || self.ended.get(), "a reader that was not told of the end");
     }

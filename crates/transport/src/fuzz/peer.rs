@@ -1,7 +1,7 @@
-//! A queue pair whose other end is a script: what is posted waits until the peer lets it be done.
+//! A queue pair whose other end is a script: posted work waits until the peer completes it.
 //!
-//! It keeps the contract of `weft_rdma::verbs`: work completes in order, Reads apart from the rest, everything completes before
-//! the end is told. Owns: posted work. Does not: decide anything.
+//! It keeps the contract of `weft_rdma::verbs`: work completes in order, Reads separately, and everything completes
+//! before the end is reported. It makes no decisions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,11 +16,11 @@ use weft_rdma::{
     WorkError,
 };
 
-/// Asks of the queue pair between two acts of the script; more is a loop.
+/// Polls of the queue pair between two acts of the script; more means a loop.
 const MAX_POLLS: usize = 20_000;
 const MAX_RECV_WORK: usize = 300;
 
-/// Work that the peer has not let be done.
+/// Work that the peer has not completed.
 struct Posted {
     id: u64,
     done: Done,
@@ -37,13 +37,13 @@ struct State {
     next_stag: u32,
     completions: VecDeque<Completion>,
     ended: Option<Disconnect>,
-    /// How the messages began that were sent to the peer.
+    /// The first bytes of each message sent to the peer.
     heard: Vec<Bytes>,
     waker: Option<Waker>,
     traffic: Traffic,
 }
 
-/// See above.
+/// See the module.
 pub(super) struct Scripted {
     state: RefCell<State>,
     caps: Caps,
@@ -51,7 +51,7 @@ pub(super) struct Scripted {
 }
 
 impl Scripted {
-    /// As over shared memory, where payload can go straight into files, or as over a network.
+    /// Like shared memory, where payload can go straight into files, or like a network.
     pub(super) fn new(shared_memory: bool, max_send_work: usize) -> Scripted {
         let caps = Caps {
             max_send_work,
@@ -67,7 +67,7 @@ impl Scripted {
         Scripted { state: RefCell::default(), caps, polls: Cell::new(0) }
     }
 
-    /// The script goes on: what was asked so far is forgotten.
+    /// The next act begins: earlier polls no longer count.
     pub(super) fn next_act(&self) {
         self.polls.set(0);
     }
@@ -87,12 +87,12 @@ impl Scripted {
         self.state.borrow().recvs.len()
     }
 
-    /// How each message began that came to the peer since the last call.
+    /// The first bytes of each message that reached the peer since the last call.
     pub(super) fn heard(&self) -> Vec<Bytes> {
         std::mem::take(&mut self.state.borrow_mut().heard)
     }
 
-    /// A message of the peer.
+    /// The peer sends a message.
     pub(super) fn says(&self, bytes: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         if state.ended.is_some() {
@@ -110,7 +110,7 @@ impl Scripted {
         state.complete(id, Ok(Done::Received { buf, invalidated: None, solicited: false }));
     }
 
-    /// The medium takes the oldest `n` of what was sent.
+    /// The medium takes the `n` oldest messages.
     pub(super) fn takes(&self, n: usize) {
         let state = &mut *self.state.borrow_mut();
         let n = n.min(state.sends.len());
@@ -121,7 +121,7 @@ impl Scripted {
         }
     }
 
-    /// The peer answers the oldest Read with these bytes, over and over.
+    /// The peer answers the oldest Read with these bytes, repeated.
     pub(super) fn answers(&self, pattern: &[u8]) {
         let state = &mut *self.state.borrow_mut();
         if let Some((id, mut buf, from)) = state.reads.pop_front() {
@@ -237,7 +237,7 @@ impl QueuePair for Scripted {
     }
 
     fn read_into(&self, from: Segment, _file: &File, _offset: u64) -> Option<io::Result<()>> {
-        // Some regions can be read so, and some are gone.
+        // Some regions can be read this way, and some are gone.
         match from.stag.0 % 4 {
             0 => Some(Ok(())),
             1 => Some(Err(io::ErrorKind::StorageFull.into())),
@@ -271,7 +271,7 @@ impl QueuePair for Scripted {
     }
 }
 
-/// One way for a connection to end.
+/// A random reason for the end of a connection.
 pub(super) fn an_end(script: &mut super::Script<'_>) -> Disconnect {
     match script.byte() % 4 {
         0 => Disconnect::Peer,

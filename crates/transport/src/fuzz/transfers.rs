@@ -1,4 +1,4 @@
-//! A client over SMB Direct that says what it likes in fragments as it likes, and grants what it likes.
+//! A client over SMB Direct that sends arbitrary messages in arbitrary fragments, and grants arbitrary credits.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::smbd::{self, Config, Smbd};
 /// Longer than a peer may be silent: the keepalive and its answer.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// A script of a client without manners over SMB Direct.
+/// A scripted misbehaving client over SMB Direct.
 pub fn smbd_peer(data: &[u8]) {
     frame::run::<Transfers>(data);
 }
@@ -28,7 +28,7 @@ struct Transfers {
     /// The channel, once both sides have negotiated.
     channel: Rc<RefCell<Option<Rc<Smbd>>>>,
     exposed: Vec<Exposed>,
-    /// Bytes that the client's message lacks.
+    /// Bytes missing from the client's message.
     rest: u32,
     /// Messages that the client may send.
     credits: u32,
@@ -65,7 +65,7 @@ impl World for Transfers {
         if !script.rarely(16) {
             world.negotiate(script);
         }
-        // Whatever becomes of it, the server has begun.
+        // Whatever the outcome, the server has begun.
         world.turn().await;
         world
     }
@@ -117,7 +117,7 @@ impl World for Transfers {
         self.frame.relax();
         self.turn().await;
         if script.flag() {
-            // The peer is silent, and is asked whether it is there.
+            // The peer is silent, and gets a keepalive.
             rt::sleep(PATIENCE).await;
             assert!(self.frame.qp.is_over(), "a silent peer is kept for ever");
         }
@@ -151,7 +151,7 @@ impl Transfers {
     }
 
     fn transfer(&mut self, script: &mut Script<'_>) {
-        // A client that keeps to its credits lives longer.
+        // A client that keeps to its credits survives longer.
         if self.credits == 0 && !script.rarely(32) {
             return;
         }
@@ -175,7 +175,7 @@ impl Transfers {
             (len, self.rest)
         } else {
             self.rest = *script.one_of(&[0, 0, 50, 700, 3000, 100_000, 1_000_000, u32::MAX]);
-            // One that is too long by far ends the connection: seldom.
+            // A message that is far too long ends the connection, so it is rare.
             if self.rest == u32::MAX && !script.rarely(16) {
                 self.rest = 0;
             }

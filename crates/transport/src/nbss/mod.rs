@@ -1,15 +1,14 @@
-//! SMB over TCP: each message behind a zero byte and a 24-bit length.
+//! SMB over TCP: each message follows a zero byte and a 24-bit length.
 //!
-//! What: [`Nbss`], a [`Channel`](crate::Channel) over a byte stream. Spec: [MS-SMB2] 2.1 (Direct TCP); RFC 1002 4.3.6
-//! (keepalives are skipped).
-//! Owns: nothing beyond the framed stream. Does not: do RDMA, look into messages, or retry.
+//! [`Nbss`] is a [`Channel`](crate::Channel) over a byte stream. It implements [MS-SMB2] 2.1 (Direct TCP) and RFC 1002
+//! 4.3.6 (keepalives are skipped). It has no RDMA, does not interpret messages and does not retry.
 
 use weft_wire::nbss::{self, Header, Malformed};
 
 use crate::channel::Kind;
 use crate::framed::{Framed, Framing, Head};
 
-/// What a channel over TCP is willing to do.
+/// The limits and options of a channel over TCP.
 pub type Config = crate::framed::Config<DirectTcp>;
 
 /// SMB over TCP. Dropping it closes the channel.

@@ -1,4 +1,4 @@
-//! Two channels, or a channel and a bare stream, in simulated worlds; and what only real sockets show.
+//! Two channels, or a channel and a bare stream, in simulated worlds; and tests that need real sockets.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// Two connected streams: the one that connected first.
+/// Two connected streams; the first one initiated the connection.
 async fn streams() -> (Stream, Stream) {
     let listener = Listener::bind(any_port()).unwrap();
     let (dialled, accepted) = futures_util::join!(Stream::connect(listener.local_addr()), listener.accept());
@@ -230,7 +230,7 @@ fn messages_go_out_in_the_order_of_the_calls() {
     Sim::new(8).run(async {
         let (a, b) = channels().await;
         let sends: Vec<_> = (0..50).map(|i| a.send(Outgoing::bytes(pattern(9000, i)))).collect();
-        // Dropped futures take nothing back; the others are polled backwards.
+        // Dropped futures cancel nothing; the others are polled in reverse order.
         let sends: Vec<_> =
             sends.into_iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, s)| s).rev().collect();
         let (sent, ()) = futures_util::join!(join_all(sends), async {
@@ -306,7 +306,7 @@ fn a_file_that_shrank_is_sent_with_zeros() {
     });
 }
 
-/// A file on disk, all in the page cache, after as many short reads as make it mapped.
+/// A file on disk that is completely in the page cache, after as many short reads as it takes to be mapped.
 async fn mapped_file(content: &[u8]) -> File {
     let file = File::from(OwnedFd::from(tempfile::tempfile().unwrap()));
     file.write_at(0, &[Bytes::copy_from_slice(content)]).await.unwrap();
@@ -334,7 +334,7 @@ fn short_ranges_of_a_mapped_file_leave_without_a_read() {
             assert!(got[4..] == content[offset..offset + len], "{len} bytes at {offset}");
         }
         assert!(join_all(sends).await.into_iter().all(|sent| sent.is_ok()));
-        // What has come since it was mapped is read.
+        // Data appended after the mapping was made is read.
         file.write_at(1 << 20, &[Bytes::from_static(b"more")]).await.unwrap();
         let range = FileRange { file, offset: 1 << 20, len: 4 };
         assert!(range.mapped().is_none());
@@ -370,7 +370,7 @@ fn a_mapped_file_that_shrinks_under_a_batch_is_sent_with_zeros() {
     .unwrap();
 }
 
-/// The pages may be gone, and come back when the worker has ended.
+/// The pages may be gone, and fault in only when the worker has ended.
 #[test]
 fn what_a_batch_has_of_a_mapped_file_that_a_worker_locks_meanwhile_is_read() {
     rt::block_on(async {
@@ -384,7 +384,7 @@ fn what_a_batch_has_of_a_mapped_file_that_a_worker_locks_meanwhile_is_read() {
         a.cork(true);
         let mut sending = a.send(reply(b"head", Payload::File(range)));
         let claim = busy::alone(file.inode().unwrap()).await;
-        // What is read has its bytes from the pool.
+        // Data that is read goes into memory of the pool.
         let taken = [1 << 20, 4096].map(|len| Vec::from_iter(std::iter::from_fn(|| pool.try_alloc(len))));
         a.cork(false);
         for _ in 0..100 {
@@ -398,8 +398,8 @@ fn what_a_batch_has_of_a_mapped_file_that_a_worker_locks_meanwhile_is_read() {
     .unwrap();
 }
 
-/// Nothing follows. The kernel takes a batch in portions of up to 32 KiB, so with some of these lengths in front the message
-/// has partly left when the rest of it is found missing.
+/// Nothing follows. The kernel takes a batch in portions of up to 32 KiB, so with some of these lengths in front, part
+/// of the message has been sent when the remainder is found missing.
 #[test]
 fn a_mapped_file_that_shrinks_under_its_last_message_is_sent_with_zeros() {
     rt::block_on(async {
@@ -429,7 +429,7 @@ fn a_mapped_file_that_shrinks_under_its_last_message_is_sent_with_zeros() {
 
 #[test]
 fn an_unreadable_file_fails_its_own_message_alone() {
-    // Real: descriptors that refuse reads.
+    // Real descriptors that refuse reads.
     rt::block_on(async {
         let (a, b) = channels().await;
         let unreadable = || {
@@ -456,8 +456,8 @@ fn an_unreadable_file_fails_its_own_message_alone() {
     .unwrap();
 }
 
-/// Asks in turn with many requests outstanding, a few, one, and in pieces; whoever gathers must not make it wait for
-/// ever, lose or reorder anything.
+/// The peer has many requests outstanding, then a few, then one, then sends in pieces; a gathering channel must never
+/// make it wait forever, lose or reorder anything.
 #[test]
 fn a_gathering_channel_serves_a_peer_that_changes_its_ways() {
     const LEN: usize = 116;
@@ -725,7 +725,7 @@ proptest! {
         shorten in any::<bool>(),
     ) {
         if shorten {
-            // Lengths that can come true.
+            // Lengths that are possible.
             bytes.chunks_mut(16).for_each(|chunk| chunk.iter_mut().take(3).for_each(|byte| *byte = 0));
         }
         Sim::new(seed).faults(Faults::rough()).run(async move {

@@ -1,7 +1,7 @@
-//! RPC over TCP: each message is a record of fragments, each behind a bit and a 31-bit length.
+//! RPC over TCP: each message is a record of fragments, each after a bit and a 31-bit length.
 //!
-//! What: [`Record`], a [`Channel`](crate::Channel) over a byte stream. Spec: RFC 5531 section 11 (record marking).
-//! Owns: nothing beyond the framed stream. Does not: look into RPC messages, retransmit, reconnect.
+//! [`Record`] is a [`Channel`](crate::Channel) over a byte stream. It implements RFC 5531 section 11 (record marking).
+//! It does not interpret RPC messages, retransmit or reconnect.
 //!
 //! Every message is sent as one fragment; received fragments are joined, which costs a counted copy.
 
@@ -14,7 +14,7 @@ use crate::framed::{Framed, Framing, Head};
 
 pub use secured::{Secured, accept};
 
-/// What a channel over TCP is willing to do.
+/// The limits and options of a channel over TCP.
 pub type Config = crate::framed::Config<RecordMarking>;
 
 /// RPC over TCP. Dropping it closes the channel.

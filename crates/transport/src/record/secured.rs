@@ -1,10 +1,11 @@
-//! RPC over TCP under TLS: a connection begins in the clear, and a call without a credential of its own asks for more.
+//! RPC over TCP with TLS: a connection starts in the clear, and a probe as its first call asks for TLS.
 //!
-//! What: [`accept`] makes a channel of a connection, plain or [`Secured`], as its first call asks. Spec: RFC 9289 4.1, 5.1.1;
-//! RFC 5531 section 11. Owns: the stream, what is received and not yet a message, the queue of unsent messages and its task.
-//! Does not: choose certificates (see [`Tls`]), or decide who may go on in the clear.
+//! [`accept`] makes a plain or a [`Secured`] channel of a connection, as its first call asks. It implements RFC 9289
+//! 4.1, 5.1.1 and RFC 5531 section 11. It owns the stream, bytes received that are not yet a message, and the queue of
+//! unsent messages with its task. It neither chooses certificates (see [`Tls`]) nor decides who may continue in the
+//! clear.
 //!
-//! Payload passes through memory here: what leaves encrypted cannot leave from the page cache.
+//! Payload passes through memory here: encrypted data cannot be sent from the page cache.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -27,20 +28,20 @@ use super::{Config, Record};
 use crate::channel::*;
 use crate::strangers::{Deadlines, Progress, Strangers, TICK};
 
-/// How long a handshake may take from the probe on.
+/// Time limit for a handshake, from the probe on.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a closed channel goes on sending what was queued to a peer that does not read.
+/// How long a closed channel keeps sending queued messages to a peer that does not read.
 const LINGER: Duration = Duration::from_secs(5);
-/// What is received at a time.
+/// Bytes received at a time.
 const RECEIVED_BYTES: usize = 64 << 10;
-/// The same while nobody knows the peer: a record of TLS.
+/// The same for an unidentified peer: one TLS record.
 const STRANGER_RECEIVED_BYTES: usize = 16 << 10;
 
-/// Makes a channel of a connection. With `tls` its first call may be RFC 9289's probe: then the connection goes on under
-/// TLS. Any other call is the first of a plain channel.
+/// Makes a channel of a connection. With `tls`, the first call may be RFC 9289's probe: the connection then continues
+/// under TLS. Any other call is the first one of a plain channel.
 ///
 /// # Errors
-/// The peer began TLS and did not end its handshake, or the connection broke.
+/// The peer began TLS and did not finish its handshake, or the connection broke.
 pub async fn accept(
     stream: Stream,
     tls: Option<&Tls>,
@@ -49,17 +50,17 @@ pub async fn accept(
     terms: Strangers,
 ) -> Result<Rc<dyn Channel>, Error> {
     let Some(tls) = tls else { return Ok(Record::of_stranger(stream, pool, config, terms)) };
-    // Every call is at least as long as the probe, so looking for that many bytes waits for nobody.
+    // Every call is at least as long as the probe, so waiting for that many bytes delays no peer.
     let mut first = [0; Fragment::BYTES + Probe::BYTES];
     let mut deadlines = Deadlines::new(rt::now());
     let seen = loop {
         if let Ok(seen) = rt::timeout(TICK, stream.peek(&mut first)).await {
             break seen?;
         }
-        // The bytes of a beginning stay in the socket, and fewer than a probe's never have the rate of a message.
+        // Bytes of a partial first call stay in the socket, and less than a probe never counts as progress.
         let begun = matches!(stream.peek(&mut [0]).now_or_never(), Some(Ok(1)));
         let progress = Progress { stranger: Some(terms.limit), waits_inside: begun, bytes: 0, messages: 0 };
-        if let Some(late) = deadlines.look(rt::now(), progress) {
+        if let Some(late) = deadlines.check(rt::now(), progress) {
             return Err(Error::TimedOut(late));
         }
     };
@@ -77,8 +78,8 @@ pub async fn accept(
     let peer = stream.peer();
     let mut link = Link::new(stream);
     let shaken = rt::timeout(HANDSHAKE, link.start_tls(tls)).await;
-    shaken.map_err(|_| Error::TimedOut("the handshake of TLS"))??;
-    // The time to the first call runs from the connection on, not from the handshake.
+    shaken.map_err(|_| Error::TimedOut("the TLS handshake"))??;
+    // The deadline of the first call runs from the connection on, not from the handshake.
     Ok(Secured::new(link, peer, pool, config.max_message, terms, deadlines))
 }
 
@@ -91,10 +92,10 @@ struct Inner {
     pool: Pool,
     max_message: usize,
     terms: Strangers,
-    /// Until then the terms of strangers hold.
+    /// Until then the terms of strangers apply.
     known: Cell<bool>,
     deadlines: RefCell<Deadlines>,
-    /// When they are looked at next.
+    /// When they are checked next.
     next_look: Cell<Time>,
     receiver: RefCell<Receiver>,
     queue: RefCell<Queue>,
@@ -105,7 +106,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Receiver {
-    /// Received and not yet looked at.
+    /// Received and not yet parsed.
     raw: BytesMut,
     /// Fragments of the next message.
     message: BytesMut,
@@ -117,16 +118,16 @@ struct Receiver {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Outgoing>,
-    /// Bytes in memory of those, and of the one that is on its way.
+    /// Bytes in memory of those, and of the one being sent.
     waiting_bytes: usize,
     writing_bytes: usize,
-    /// Messages that were queued, and those that the medium took.
+    /// Messages queued, and messages that the medium took.
     pushed: u64,
     taken: u64,
     closing: bool,
     ended: Option<Ending>,
     writer: Option<Waker>,
-    /// Those that wait for a message to be taken.
+    /// The tasks that wait for a message to be taken.
     senders: Vec<Waker>,
 }
 
@@ -165,13 +166,13 @@ impl Drop for Secured {
 }
 
 impl Receiver {
-    /// The next whole message of what has been received.
+    /// The next whole message of the received bytes.
     fn take(&mut self, max: usize) -> Result<Option<Bytes>, Error> {
         while let Some(head) = self.raw.first_chunk() {
             let Fragment { last, len } = Fragment::parse(*head);
             let len = len as usize;
             if self.message.len().saturating_add(len) > max {
-                return Err(Error::Violation("RFC 5531 11: a record longer than this server takes"));
+                return Err(Error::Violation("RFC 5531 11: a record longer than this server accepts"));
             }
             if self.raw.len() < Fragment::BYTES.saturating_add(len) {
                 break;
@@ -201,7 +202,7 @@ impl Inner {
             if let Some(ended) = &self.queue.borrow().ended {
                 return ended.at_reader();
             }
-            // Taken out for the wait, so that nothing is borrowed meanwhile. A reader that gives up loses only the room.
+            // Taken out during the wait, so that nothing is borrowed meanwhile. A dropped reader loses only the buffer.
             let mut staging = std::mem::take(&mut self.receiver.borrow_mut().staging);
             staging.resize(if self.known.get() { RECEIVED_BYTES } else { STRANGER_RECEIVED_BYTES }, 0);
             let received = self.in_time(self.link.recv(&mut staging)).await?;
@@ -210,7 +211,7 @@ impl Inner {
                 Ok(0) if receiver.raw.is_empty() && receiver.message.is_empty() => return Ok(None),
                 Ok(0) => return Err(Error::Violation("RFC 5531 11: the stream ends inside a record")),
                 Ok(n) => receiver.raw.extend_from_slice(staging.split_at(n).0),
-                // A client that leaves without waiting for its last answers has the kernel say so; that is no fault.
+                // A client that leaves without waiting for its last answers causes a reset; that is no fault.
                 Err(e)
                     if e.kind() == std::io::ErrorKind::ConnectionReset
                         && receiver.raw.is_empty()
@@ -228,14 +229,14 @@ impl Inner {
         if self.known.get() { self.max_message } else { self.max_message.min(self.terms.max_message) }
     }
 
-    /// What has been received, unless a deadline passes before. They are looked at while there is one.
+    /// The received data, unless a deadline passes first. Deadlines are checked while there is one.
     async fn in_time<T>(&self, received: impl Future<Output = T>) -> Result<T, Error> {
         let mut received = pin!(received);
         let mut tick = None::<LocalBoxFuture<'_, ()>>;
         let now = rt::now();
         if self.next_look.get() + TICK <= now {
-            // Nobody has read from the channel for a while, so its peer could not go on.
-            self.look(now, false)?;
+            // Nobody has read from the channel for a while, so its peer could not continue.
+            self.check_deadlines(now, false)?;
         }
         poll_fn(|cx| {
             loop {
@@ -254,19 +255,19 @@ impl Inner {
                 });
                 ready!(sleep.as_mut().poll(cx));
                 tick = None;
-                self.look(rt::now(), true)?;
+                self.check_deadlines(rt::now(), true)?;
             }
         })
         .await
     }
 
-    /// Part of a message, or of a record of TLS, is here.
+    /// Part of a message, or of a TLS record, has arrived.
     fn is_inside(&self) -> bool {
         let receiver = self.receiver.borrow();
         !receiver.raw.is_empty() || !receiver.message.is_empty() || self.link.is_inside_record()
     }
 
-    fn look(&self, now: Time, reading: bool) -> Result<(), Error> {
+    fn check_deadlines(&self, now: Time, reading: bool) -> Result<(), Error> {
         self.next_look.set(now + TICK);
         let progress = Progress {
             stranger: (!self.known.get()).then_some(self.terms.limit),
@@ -274,7 +275,7 @@ impl Inner {
             bytes: self.link.received_bytes(),
             messages: self.receiver.borrow().messages,
         };
-        let late = self.deadlines.borrow_mut().look(now, progress);
+        let late = self.deadlines.borrow_mut().check(now, progress);
         late.map_or(Ok(()), |late| Err(Error::TimedOut(late)))
     }
 
@@ -283,10 +284,11 @@ impl Inner {
         Message { body, detached: None, ticket: Ticket::default() }
     }
 
-    /// Sends what is queued, until the channel is closed and nothing is left.
+    /// Sends the queue, until the channel is closed and nothing is left.
     async fn write(self: Rc<Inner>) {
         while let Some(message) = poll_fn(|cx| self.poll_next(cx)).await {
-            // A peer that takes nothing holds its messages up as long as it likes, but not once the channel is closed.
+            // A peer that takes nothing may hold up its messages as long as it likes, but not after the channel is
+            // closed.
             let late = async {
                 poll_fn(|cx| self.poll_closing(cx)).await;
                 rt::sleep(LINGER).await;
@@ -405,7 +407,7 @@ impl Channel for Secured {
     }
 
     fn try_recv(&self) -> Option<Message> {
-        // What is wrong with it shows at the next `recv`.
+        // An error in it is reported by the next `recv`.
         let body = self.0.receiver.borrow_mut().take(self.0.longest()).ok()??;
         Some(self.0.message(body))
     }

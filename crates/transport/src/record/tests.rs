@@ -61,7 +61,7 @@ fn what_comes_in_fragments_is_joined_in_memory_of_the_pool() {
         let body = next(&channel).await;
         assert_eq!(body, [[1; 9000], [2; 9000]].concat());
         assert!(pool.location(&body).is_some(), "it is none of the heap's");
-        // Where the pool has nothing, the next fragment waits for it, and so does whoever would take the message.
+        // If the pool has no memory, the next fragment waits for it, and so does the reader of the message.
         peer.write_all(&fragment(false, &[3; 3000])).unwrap();
         for _ in 0..8 {
             assert!(channel.recv().now_or_never().is_none());

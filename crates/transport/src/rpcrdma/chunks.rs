@@ -1,7 +1,7 @@
-//! Chunks: from lists on the wire to work on a queue pair, and back.
+//! Chunks: converts lists on the wire to work on a queue pair, and back.
 //!
-//! What: grouping of a Read list, filling of a Write chunk, cutting of payload. Spec: RFC 8166 3.4.4 to 3.4.6.
-//! Does not: post.
+//! It groups a Read list, fills a Write chunk and cuts payload. It implements RFC 8166 3.4.4 to 3.4.6; it does not post
+//! work.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use weft_machine::Payload;
 use weft_rdma::{Segment, Stag, Work};
 use weft_wire::rpcrdma as wire;
 
-/// Every so many Writes one is signalled, so that a long chunk cannot fill a send queue with work that never reports.
+/// One in this many Writes is signalled, so that a long chunk cannot fill a send queue with work that never reports.
 const SIGNAL_EVERY: usize = 16;
 
 pub(super) fn from_wire(s: wire::Segment) -> Segment {
@@ -25,25 +25,25 @@ pub(super) fn len(chunk: &[wire::Segment]) -> u64 {
     chunk.iter().map(|s| u64::from(s.length)).sum()
 }
 
-/// The chunk as it is returned when nothing of it was used (RFC 8166 4.3.2.2).
+/// The chunk as it is returned when none of it was used (RFC 8166 4.3.2.2).
 pub(super) fn unused(mut chunk: wire::WriteChunk) -> wire::WriteChunk {
     chunk.iter_mut().for_each(|s| s.length = 0);
     chunk
 }
 
-/// A Read list, taken apart.
+/// A parsed Read list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reads {
     /// The position-zero chunk: the stream itself.
     pub stream: Vec<Segment>,
     /// The one payload chunk.
     pub payload: Vec<Segment>,
-    /// Its place in the unreduced stream.
+    /// Its position in the unreduced stream.
     pub position: usize,
 }
 
-/// Groups a Read list. `Err` names the rule that it breaks; more than one payload chunk is beyond every procedure that
-/// is spoken here.
+/// Groups a Read list. `Err` names the rule that it breaks; no procedure that we support has more than one payload
+/// chunk.
 pub(super) fn group(list: &[wire::ReadSegment]) -> Result<Reads, &'static str> {
     let mut reads = Reads::default();
     for read in list {
@@ -52,7 +52,7 @@ pub(super) fn group(list: &[wire::ReadSegment]) -> Result<Reads, &'static str> {
             &mut reads.stream
         } else {
             if !position.is_multiple_of(4) {
-                return Err("RFC 8166 3.4.5: position is no multiple of four");
+                return Err("RFC 8166 3.4.5: position is not a multiple of four");
             }
             if reads.position != 0 && reads.position != position {
                 return Err("more than one payload chunk");
@@ -65,7 +65,7 @@ pub(super) fn group(list: &[wire::ReadSegment]) -> Result<Reads, &'static str> {
     Ok(reads)
 }
 
-/// Appends a segment; one that continues the last becomes part of it, so that a chunk in one region is one Read.
+/// Appends a segment; a segment that continues the last one extends it, so that a chunk in one region is one Read.
 fn append(chunk: &mut Vec<Segment>, next: Segment) {
     if next.len == 0 {
         return;
@@ -81,8 +81,8 @@ fn append(chunk: &mut Vec<Segment>, next: Segment) {
     chunk.push(next);
 }
 
-/// Posts the Writes that put `payload` into `chunk`, in order and without fill, and returns the chunk with the lengths
-/// that were used. The caller has checked that it fits.
+/// Posts the Writes that put `payload` into `chunk`, in order and without padding, and returns the chunk with the
+/// lengths used. The caller has checked that it fits.
 pub(super) fn fill(
     mut chunk: wire::WriteChunk,
     mut payload: Payload,

@@ -1,8 +1,8 @@
-//! Payload of a call that is left in the peer's memory until the protocol knows where it belongs.
+//! Payload of a call that is left in the peer's memory until the protocol knows its destination.
 //!
-//! What: the [`Distant`] of a message: straight into a file in memory by `QueuePair::read_into`, or here by RDMA Read.
-//! Spec: RFC 8166 3.4.5 (a responder pulls when it likes, before it replies). Owns: nothing; the connection may end first.
-//! Does not: post or complete Reads (`responder` and `driver`).
+//! It implements [`Distant`] for a message: straight into a file in memory by `QueuePair::read_into`, or received by
+//! RDMA Read. RFC 8166 3.4.5 lets a responder pull when it likes, before it replies. The connection may end first.
+//! `responder` and `driver` post and complete the Reads.
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +20,7 @@ use super::driver::{Inner, Role};
 use super::responder::{Fetched, Left};
 use crate::channel::{Detached, Distant, Error, Message};
 
-/// The message of a call with its payload where that lies.
+/// The message of a call, with its payload in the peer's memory.
 pub(super) fn message(left: Left, inner: &Rc<Inner>) -> Message {
     let Left { body, payload, ticket } = left;
     let there = There { inner: Rc::downgrade(inner), payload };
@@ -47,12 +47,12 @@ impl Distant for There {
         let inner = self.inner.upgrade()?;
         let mut done = 0;
         for segment in &self.payload {
-            // The fill may be part of the chunk (RFC 8166 3.4.5.2), and does not belong to the file.
+            // The padding may be part of the chunk (RFC 8166 3.4.5.2), and does not belong to the file.
             let rest = len.saturating_sub(done).min(segment.len as usize);
             if rest == 0 {
                 break;
             }
-            // At most the length that the segment has.
+            // At most the length of the segment.
             let part = Segment { len: rest as u32, ..*segment };
             if let Err(e) = inner.qp.read_into(part, file, offset.saturating_add(done as u64))? {
                 return Some(Err(e));
@@ -81,7 +81,7 @@ impl Distant for There {
 struct Fetching {
     inner: Weak<Inner>,
     fetched: Rc<Fetched>,
-    /// Whether it may be the one whom the queue pair wakes.
+    /// Whether it may be the future that the queue pair wakes.
     waited: bool,
 }
 

@@ -1,14 +1,13 @@
 //! Binds one side's state machine to its queue pair, the pool and the files.
 //!
-//! What: [`RpcRdma`]: the channel. Spec: none of its own. Owns: queues between the channel's users and the queue pair.
-//! Does not: decide anything that RFC 8166 decides.
+//! [`RpcRdma`] is the channel. It owns the queues between the channel's users and the queue pair. It decides nothing
+//! that RFC 8166 decides.
 //!
-//! Operation: `drive` moves everything that can move: posts queued work, takes completions, finds buffers for pulls,
-//! prepares the oldest unsent message. It is called by `send` without waiting and by every future that waits; the one
-//! that called last is woken by the queue pair, does the work for all and wakes the others it concerns. One that
-//! leaves passes the wake-up on ([`Inner::hand_over`]).
-//! Buffers: a received message is handed up as a slice of the receive buffer when the pool has a fresh one to post in
-//! its place; else it is copied, so that the peer's credits stay backed by buffers.
+//! `drive` moves everything that can move: posts queued work, takes completions, finds buffers for pulls, prepares the
+//! oldest unsent message. `send` calls it without waiting, and so does every future that waits; the queue pair wakes
+//! the last caller, which does the work for all and wakes the others concerned. A future that ends passes the wake-up
+//! on ([`Inner::hand_over`]). A received message is delivered as a slice of the receive buffer if the pool has a fresh
+//! one to post in its place; otherwise it is copied, so that the peer's credits stay backed by buffers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,10 +31,10 @@ use crate::channel::{
     Traffic,
 };
 
-/// Work that waits for room in the send queue; more is a peer that does not take what it asked for. All credits with the
-/// longest chunk lists make 64 * 168 pieces.
+/// Work that waits for room in the send queue; more means that the peer does not take what it requested. All credits
+/// with the longest chunk lists make 64 * 168 pieces.
 const MAX_WORK: usize = 1 << 14;
-/// Messages that wait to be sent; more is a caller that ignores its futures.
+/// Messages that wait to be sent; more means that the caller ignores its futures.
 const MAX_UNSENT: usize = 1 << 16;
 
 /// Which side of RPC this is.
@@ -59,7 +58,7 @@ pub(super) struct Inner {
 pub(super) struct State {
     pub(super) role: Role,
     pub(super) out: Out,
-    /// Called but not yet with the state machine, oldest first.
+    /// Submitted but not yet with the state machine, oldest first.
     unsent: VecDeque<Unsent>,
     /// The oldest of them, being prepared.
     preparing: Option<Preparing>,
@@ -68,13 +67,13 @@ pub(super) struct State {
     closing: bool,
     pub(super) ended: Option<Ending>,
     completions: Vec<Completion>,
-    /// The place of the oldest call to be pulled among those who wait for memory.
+    /// The position in the queue for memory of the oldest call to be pulled.
     waiting: Waiting,
-    /// Wakes whoever drives when the state machine's deadline may have come; never later than that.
+    /// Wakes the driving task when the state machine's deadline may have come; never later than that.
     timer: Option<(Time, LocalBoxFuture<'static, ()>)>,
 }
 
-/// A message that waits for credits, for the send queue, or for those before it.
+/// A message that waits for credits, for the send queue, or for messages before it.
 struct Unsent {
     message: Outgoing,
     /// How it will travel; calls only.
@@ -89,7 +88,7 @@ struct Preparing {
     sent: Rc<Sent>,
 }
 
-/// A message whose bytes are all where they have to be.
+/// A message whose bytes are all in place.
 enum Ready {
     Reply(Outgoing),
     Call(Prepared),
@@ -143,7 +142,7 @@ impl Drop for RpcRdma {
 }
 
 impl Inner {
-    /// Moves what can move. The queue pair wakes `cx` when more can.
+    /// Moves whatever can move. The queue pair wakes `cx` when more can.
     pub(super) fn drive(self: &Rc<Self>, cx: &mut Context<'_>) {
         let state = &mut *self.state.borrow_mut();
         loop {
@@ -172,14 +171,15 @@ impl Inner {
                     return state.end(ending, self);
                 }
                 Poll::Ready(Ok(())) => {}
-                // What the completions brought has to move before anybody sleeps.
+                // The results of the completions must move before anybody sleeps.
                 Poll::Pending if progress => {}
                 Poll::Pending => return state.watch_the_clock(cx, self),
             }
         }
     }
 
-    /// Like `drive`, without a task to wake: what needs one, as a wait for buffers does, is left to the next that waits.
+    /// Like `drive`, without a task to wake: what needs one, such as a wait for buffers, is left to the next future
+    /// that waits.
     fn try_advance(&self) {
         let state = &mut *self.state.borrow_mut();
         state.advance(&mut Context::from_waker(Waker::noop()), self);
@@ -194,7 +194,7 @@ impl Inner {
         }
     }
 
-    /// A waiting sender has ended: somebody else must be the one whom the queue pair wakes.
+    /// A waiting sender has ended: the queue pair must wake somebody else.
     pub(super) fn hand_over(&self) {
         if self.reader.borrow().is_some() {
             return self.wake_reader();
@@ -222,11 +222,11 @@ impl State {
         }
     }
 
-    /// Posts the receives that the client's use of its credits has earned.
+    /// Posts receives for the credits that the client has used.
     fn post_receives(&mut self, inner: &Inner) {
         let Role::Responder(responder) = &mut self.role else { return };
         let (wanted, needed) = responder.receives_wanted();
-        // More speed is for pools that have plenty.
+        // Optional receives only take memory from pools that have plenty.
         if wanted == 0 || !needed && !inner.pool.has_plenty() {
             return;
         }
@@ -256,14 +256,14 @@ impl State {
         }
     }
 
-    /// Ends a connection whose peer is late, or sees to it that `cx` is woken in time.
+    /// Ends a connection whose peer is late, or ensures that `cx` is woken in time.
     fn watch_the_clock(&mut self, cx: &mut Context<'_>, inner: &Inner) {
         let Role::Responder(responder) = &self.role else { return };
         while let Some((deadline, what)) = responder.deadline() {
             if deadline <= rt::now() {
                 return self.end(Ending::TimedOut(what), inner);
             }
-            // Deadlines only move on: a timer that is early is set again when it has run.
+            // Deadlines only move later: a timer that fires early is set again.
             let (_, timer) =
                 self.timer.get_or_insert_with(|| (deadline, Box::pin(rt::sleep_until(deadline))));
             if timer.as_mut().poll(cx).is_pending() {
@@ -273,7 +273,7 @@ impl State {
         }
     }
 
-    /// Gives unsent messages to the state machine, in order.
+    /// Passes unsent messages to the state machine, in order.
     fn send_unsent(&mut self, cx: &mut Context<'_>, inner: &Inner) {
         loop {
             if let Some(preparing) = &mut self.preparing {
@@ -328,9 +328,9 @@ impl State {
         }
     }
 
-    /// A reply that cannot be sent leaves its caller waiting for ever, so the connection has to end
-    /// (RFC 8166 4.5.4). A call that cannot be sent fails alone; whoever waits for its reply is told as if the server
-    /// had refused it, since not everybody waits for the send.
+    /// The caller of a reply that cannot be sent would wait forever, so the connection must end (RFC 8166 4.5.4). A
+    /// call that cannot be sent fails alone; the waiter for its reply gets the error that a refusal by the server would
+    /// give, since not everybody waits for the send.
     fn failed(&mut self, xid: Option<u32>, sent: Rc<Sent>, e: Error, inner: &Inner) {
         tracing::debug!("message not sent: {e}");
         match xid {
@@ -352,7 +352,7 @@ impl State {
                     }
                     return;
                 }
-                // `poll` says why.
+                // `poll` reports why.
                 Err((PostError::Closed, _)) => return self.out.work.clear(),
                 Err((PostError::Misuse(why), _)) => return self.end(Ending::Violation(why), inner),
                 Err((PostError::RegionsFull(_), _)) => {
@@ -395,8 +395,8 @@ impl State {
                 {
                     sent.finish(Err(e.clone().into()));
                 }
-                // The queue pair is in its error state; the reason of the first failure is the one to tell. Flushed
-                // work has none, and `poll` will say it.
+                // The queue pair is in its error state; the reason of the first failure is the one to report. Flushed
+                // work has none, and `poll` will report it.
                 if e != weft_rdma::WorkError::Flushed && self.ended.is_none() {
                     return Err(Ending::Work(e));
                 }
@@ -405,7 +405,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes the message out of a receive buffer and posts a buffer for the next.
+    /// Takes the message out of a receive buffer, and posts a buffer for the next message.
     fn repost(&mut self, buf: Buf, inner: &Inner) -> Bytes {
         let (message, next) = match inner.pool.try_alloc(inner.config.inline_bytes) {
             Some(next) => (buf.freeze(), next),
@@ -441,7 +441,7 @@ impl State {
     }
 }
 
-/// Reads the file ranges of a reply that travel in its stream.
+/// Reads the file ranges that a reply carries in its stream.
 async fn load(mut reply: Outgoing, pool: Pool) -> Result<Ready, Error> {
     for part in &mut reply.parts {
         if let Part::Payload { data, .. } = part
@@ -459,7 +459,7 @@ struct Taken {
     inner: Rc<Inner>,
     sent: Rc<Sent>,
     looked: bool,
-    /// Whether it may be the one whom the queue pair wakes.
+    /// Whether it may be the future that the queue pair wakes.
     waited: bool,
 }
 
@@ -471,8 +471,8 @@ impl Future for Taken {
             return Poll::Ready(outcome);
         }
         if !self.looked {
-            // The first poll only looks: a caller that polls once, to learn of a message that was refused at once, must
-            // not become the one whom the queue pair wakes.
+            // The first poll only checks: a caller that polls once, to learn whether the message was refused at once,
+            // must not become the task that the queue pair wakes.
             self.looked = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -571,7 +571,7 @@ impl Channel for RpcRdma {
 
     fn waits_for_memory(&self) -> bool {
         let state = self.0.state.borrow();
-        // A call that is being prepared waits for its buffers, and so do all behind it.
+        // A call that is being prepared waits for its buffers, and all later ones wait with it.
         state.preparing.is_some() || !state.waiting.is_empty()
     }
 

@@ -1,11 +1,12 @@
 //! RPC over RDMA: calls and replies by Send, payload by RDMA Read and Write.
 //!
-//! What: [`connect`] and [`accept`] give an [`RpcRdma`], a [`Channel`](crate::Channel) over a queue pair, as client or as server.
-//! Spec: RFC 8166; RFC 8797 (private data). Owns: the queue pair, its receive buffers, the queue of unsent messages.
-//! Does not: look into RPC messages beyond their xid and type; retransmit; answer a server's calls (RFC 8167).
+//! [`connect`] and [`accept`] return an [`RpcRdma`], a [`Channel`](crate::Channel) over a queue pair, as client or as
+//! server. It implements RFC 8166 and RFC 8797 (private data). It owns the queue pair, its receive buffers and the
+//! queue of unsent messages. It interprets only the xid and type of RPC messages, does not retransmit, and as a client
+//! does not answer calls of the server (RFC 8167).
 //!
-//! Operation: `responder` and `requester` are state machines that take messages and give work; `driver` binds one of
-//! them to the queue pair, the pool and the files. Whoever waits (a reader, a sender) drives.
+//! `responder` and `requester` are state machines that take messages and produce work; `driver` binds one of them to
+//! the queue pair, the pool and the files. Any task that waits (a reader, a sender) drives the connection.
 
 mod chunks;
 mod distant;
@@ -31,23 +32,23 @@ use requester::Requester;
 pub(crate) use responder::CallTicket;
 use responder::{FIRST_CALL_LIMIT, Responder};
 
-/// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments, and so for
-/// any link's bandwidth; what comes after waits with its client.
+/// Most bytes of the pool that the Reads of one connection hold at a time: enough for eight calls of 1 MiB in segments,
+/// and so for any link's bandwidth; further calls wait, and their client with them.
 const MAX_PULL_BYTES: usize = MAX_BUF;
-/// The part of its pool, which is that of a stranger's source, that one connection's Reads may hold.
+/// One connection's Reads may hold one in this many bytes of its pool, which is the share of its source address.
 const PULL_PART: usize = 4;
 
 /// What a side offers and accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Largest message sent and received inline, in bytes: whole KiB from 1024 to 256 KiB. A peer that does not say
-    /// what it receives gets 1024 (RFC 8797 5.1).
+    /// Largest message sent and received inline, in bytes: a multiple of 1024 from 1 KiB to 256 KiB. A peer that does
+    /// not state its inline threshold gets 1024 (RFC 8797 5.1).
     pub inline_bytes: usize,
-    /// Server: credits granted at most, to a client that uses them. Client: credits asked for. At least 1.
+    /// Server: the most credits granted to a client that uses them. Client: credits requested. At least 1.
     pub credits: u32,
-    /// Longest RPC message without its payload, both ways.
+    /// Longest RPC message without its payload, in both directions.
     pub max_message: usize,
-    /// Largest payload by RDMA, both ways.
+    /// Largest payload by RDMA, in both directions.
     pub max_payload: usize,
     /// Offer to revoke (server) or to have revoked (client) memory by Send with Invalidate.
     pub remote_invalidation: bool,
@@ -106,7 +107,7 @@ pub async fn connect(
     client(qp, &answer, config, pool).await
 }
 
-/// The client's end of a queue pair that is connected already; `answer` is the private data of the acceptance.
+/// The client's end of a queue pair that is already connected; `answer` is the private data of the acceptance.
 async fn client(
     qp: Rc<dyn QueuePair>,
     answer: &[u8],
@@ -119,7 +120,7 @@ async fn client(
         reply_threshold: config.inline_bytes.min(peer.send_bytes),
         credits: config.credits,
     };
-    // The server sends only what it was asked for, so these are there in time (RFC 8166 3.3.1).
+    // The server sends only replies, so these receives are posted in time (RFC 8166 3.3.1).
     for _ in 0..config.credits {
         let buf = pool.alloc(config.inline_bytes).await;
         qp.post(receive_buffer(buf)).map_err(|(e, _)| requester::post_error(e))?;
@@ -139,12 +140,12 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
     Ok(server(qp, peer, config, pool, Some(rt::now() + FIRST_CALL_LIMIT)))
 }
 
-/// Receives that are posted before a connection is accepted.
+/// Receives to post before a connection is accepted.
 pub(crate) fn first_receives(credits: u32) -> u32 {
     Receives::first(credits)
 }
 
-/// The server's end of a queue pair that has [`first_receives`]; its client has to call until `first_call`.
+/// The server's end of a queue pair that has [`first_receives`]; its client must call before `first_call`.
 pub(crate) fn server(
     qp: Rc<dyn QueuePair>,
     peer: PrivateData,
@@ -164,7 +165,7 @@ pub(crate) fn server(
     RpcRdma::new(qp, pool, config, Role::Responder(Responder::new(terms, first_call)))
 }
 
-/// What the Reads of one connection may hold of `pool` at a time.
+/// How much of `pool` the Reads of one connection may hold at a time.
 fn pull_bytes(pool: &Pool) -> usize {
     (pool.limit_bytes() / PULL_PART).min(MAX_PULL_BYTES)
 }

@@ -1,29 +1,31 @@
-//! How many receive buffers a responder keeps posted: few for a client that is idle, as many as it uses for one that is busy.
+//! Decides how many receive buffers a responder keeps posted: few for an idle client, as many as it uses for a busy
+//! one.
 //!
-//! Spec: RFC 8166 3.3.1 (a grant is backed by receives, and a requester has one credit before its first reply); RFC 8167 4.2
-//! (replies to the responder's own calls have receives of their own).
-//! Owns: the counts. Does not: post. A received message's buffer is posted again, or another, before anything else happens.
+//! RFC 8166 3.3.1: receives back a grant, and a requester has one credit before its first reply. RFC 8167 4.2: replies
+//! to the responder's own calls have their own receives. This file keeps the counts; the driver posts. Each received
+//! message's buffer, or another one, is posted again before anything else happens.
 
-/// Calls that a server makes to its client may be as many as this at a time: that many buffers are there for replies.
+/// The most calls that a server makes to its client at a time: this many buffers are posted for replies.
 pub(in crate::rpcrdma) const REVERSE_CREDITS: u32 = 16;
-/// Receives of a client that has not called yet: 16 KiB of the default size, and enough for a client that calls one by one.
+/// Receives of a client that has not called yet: 16 KiB at the default size, and enough for a client that makes one
+/// call at a time.
 pub(in crate::rpcrdma) const FIRST_RECEIVES: u32 = 4;
 
 /// The counts.
 #[derive(Debug)]
 pub(super) struct Receives {
-    /// Credits granted at most.
+    /// The most credits granted.
     most: u32,
     /// Receives for calls that should be posted; at most `most`.
     goal: u32,
-    /// Receives for calls that are, and so the grant; at least 1.
+    /// Receives for calls that are posted, and so the grant; at least 1.
     calls: u32,
-    /// Receives for replies that should be posted, and are.
+    /// Receives for replies: how many should be posted, and how many are.
     replies: (u32, u32),
 }
 
 impl Receives {
-    /// [`Receives::first`] of them are posted already.
+    /// [`Receives::first`] receives are already posted.
     pub(super) fn new(most: u32) -> Receives {
         let first = Receives::first(most);
         Receives { most, goal: first, calls: first, replies: (0, 0) }
@@ -47,12 +49,12 @@ impl Receives {
         self.replies.0.saturating_sub(self.replies.1)
     }
 
-    /// Whether some of them are not for more speed alone.
+    /// Whether some of them are needed, and not only for speed.
     pub(super) fn needed(&self) -> bool {
         self.replies.0 > self.replies.1
     }
 
-    /// So many of [`Receives::wanted`] were posted.
+    /// `n` of [`Receives::wanted`] were posted.
     pub(super) fn posted(&mut self, n: u32) {
         let replies = n.min(self.replies_missing());
         self.replies.1 = self.replies.1.saturating_add(replies);
@@ -65,7 +67,7 @@ impl Receives {
         self.calls
     }
 
-    /// So many calls are not answered: a client that uses half of what it may gets twice as much.
+    /// Notes that `unanswered` calls have no reply yet: a client that uses half of its credits gets twice as many.
     pub(super) fn used(&mut self, unanswered: u32) {
         if unanswered.saturating_mul(2) >= self.calls && self.calls == self.goal {
             self.goal = self.goal.saturating_mul(2).min(self.most);
@@ -77,7 +79,7 @@ impl Receives {
         self.replies.0 = REVERSE_CREDITS;
     }
 
-    /// Calls to the client that may be out now.
+    /// Calls to the client that may be outstanding now.
     pub(super) fn replies(&self) -> u32 {
         self.replies.1
     }

@@ -1,16 +1,15 @@
-//! The client's side of RPC-over-RDMA: memory is offered with a call and taken back with its reply.
+//! The client's side of RPC-over-RDMA: offers memory with a call and takes it back with the reply.
 //!
-//! What: [`Requester`]: turns prepared calls into work and received messages into replies.
-//! Spec: RFC 8166 3.3.1 (credits), 3.5 (message sizes), 4.4 (registration); RFC 8797 4.1 (remote invalidation).
-//! Owns: the registrations of every call until its reply, also of calls that nobody waits for any more.
-//! Does not: post, allocate or wait (the driver does), retransmit.
+//! [`Requester`] turns prepared calls into work and received messages into replies. It implements RFC 8166 3.3.1
+//! (credits), 3.5 (message sizes), 4.4 (registration) and RFC 8797 4.1 (remote invalidation). It owns the registrations
+//! of every call until its reply, even if nobody waits for the reply any more. The driver posts, allocates and waits;
+//! nothing is retransmitted.
 //!
-//! Operation: a call that fits the inline threshold goes in one Send. Else its payload becomes a Read chunk; if the rest
-//! is still too long, the whole stream does (position zero).
-//! Buffers: sink, source and reply room are regions until the reply is here and they are invalidated, either by the
-//! peer's Send with Invalidate or by us; only then are they handed up.
-//! Errors: a reply whose header is unusable is discarded (RFC 8166 4.5); one that claims more than was offered ends
-//! the connection. RDMA_ERROR becomes an RPC reply SYSTEM_ERR, the nearest word that RPC has.
+//! A call that fits the inline threshold is sent in one Send. Otherwise its payload becomes a Read chunk; if the
+//! remainder is still too long, the whole stream does (position zero). Sink, source and reply room are regions until
+//! the reply has arrived and they are invalidated, either by the peer's Send with Invalidate or by us; only then are
+//! they returned. A reply whose header is unusable is discarded (RFC 8166 4.5); one that claims more than was offered
+//! ends the connection. RDMA_ERROR becomes an RPC reply SYSTEM_ERR, RPC's closest equivalent.
 
 use std::collections::HashMap;
 
@@ -25,14 +24,14 @@ use super::chunks;
 use super::responder::{Out, xid_of};
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket};
 
-/// What limits and negotiation say about a connection.
+/// The limits of a connection, from configuration and negotiation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// Largest message to the peer.
     pub threshold: usize,
     /// Largest message from the peer.
     pub reply_threshold: usize,
-    /// Credits asked for with every call; as many receive buffers are posted.
+    /// Credits requested with every call; as many receive buffers are posted.
     pub credits: u32,
 }
 
@@ -40,32 +39,32 @@ pub(super) struct Terms {
 #[derive(Debug)]
 pub(super) struct Requester {
     terms: Terms,
-    /// Calls that may be in flight now: one until the first reply says more (RFC 8166 3.3.3).
+    /// Calls that may be in flight now: one until the first reply grants more (RFC 8166 3.3.3).
     granted: u32,
     calls: HashMap<u32, Call>,
 }
 
-/// A call in flight: what of our memory the peer can reach.
+/// A call in flight, and the memory that the peer can access for it.
 #[derive(Debug, Default)]
 struct Call {
     sink: Option<Segment>,
     reply: Option<Segment>,
-    /// Source payload and long call.
+    /// Regions of the payload and of a long call.
     sources: Vec<Stag>,
 }
 
-/// How a call will travel; decided before its buffers are there.
+/// How a call will be sent; decided before its buffers are allocated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     xid: u32,
-    /// Bytes of the stream without payload and fill, and of the payload.
+    /// Bytes of the stream without payload and padding, and of the payload.
     stream_len: usize,
     payload_len: usize,
-    /// Where the payload stands in the stream.
+    /// The payload's position in the stream.
     position: usize,
-    /// Payload as a Read chunk.
+    /// The payload goes as a Read chunk.
     placed: bool,
-    /// Stream as a position-zero chunk.
+    /// The stream goes as a position-zero chunk.
     long: bool,
     /// Room for a long reply.
     reply_room: Option<usize>,
@@ -74,9 +73,9 @@ pub(super) struct Shape {
 /// Payload that the peer will pull.
 #[derive(Debug)]
 enum Source {
-    /// To be opened.
+    /// Still to be registered.
     Buf(Buf),
-    /// Opened already, where it lay.
+    /// Already opened in place.
     Lent(Segment),
 }
 
@@ -84,11 +83,11 @@ enum Source {
 #[derive(Debug)]
 pub(super) struct Prepared {
     shape: Shape,
-    /// The stream, as far as it goes in the message.
+    /// The part of the stream that goes in the message.
     stream: Vec<Bytes>,
-    /// The payload, when it is placed.
+    /// The payload, if it goes as a chunk.
     payload: Option<Source>,
-    /// The stream, when it is long.
+    /// The stream, if it is long.
     long: Option<Buf>,
     sink: Option<Buf>,
     reply: Option<Buf>,
@@ -105,7 +104,7 @@ impl Shape {
         self.xid
     }
 
-    /// Decides for `call`; `Err` when it is not an RPC call that can travel.
+    /// Decides for `call`; `Err` if it is not an RPC call that can be sent.
     pub fn of(call: &Outgoing, terms: &Terms) -> Result<Shape, Error> {
         let xid = xid_of(&call.parts).ok_or(Error::Misuse("an RPC message starts with its xid"))?;
         let (mut stream_len, mut payload) = (0usize, None);
@@ -128,7 +127,7 @@ impl Shape {
             return Err(Error::Misuse("a message of 4 GiB"));
         }
         let write = call.sink.is_some();
-        // RFC 8166 4.3.3: offered when the longest reply exceeds what one Send can bring.
+        // RFC 8166 4.3.3: a Reply chunk is offered if the longest reply exceeds one Send.
         let reply_header = header_len(false, write, false);
         let long_reply = call.longest_reply.saturating_add(reply_header) > terms.reply_threshold;
         let reply_room = long_reply.then_some(call.longest_reply);
@@ -136,7 +135,7 @@ impl Shape {
         let placed = inline > terms.threshold && payload_len > 0;
         let reduced = header_len(placed, write, long_reply).saturating_add(stream_len);
         let long = if placed { reduced > terms.threshold } else { inline > terms.threshold };
-        // The payload keeps its place only where the stream stays whole around it.
+        // The payload keeps its position only if the stream around it is not chunked.
         if placed && !position.is_multiple_of(4) {
             return Err(Error::Misuse("payload off its alignment"));
         }
@@ -144,8 +143,8 @@ impl Shape {
     }
 }
 
-/// Brings everything where it can be registered. Payload in shared memory is copied here, counted, where it cannot be lent as
-/// it lies; a source, or a range of a file, is not.
+/// Puts everything into memory that can be registered. Payload in shared memory is copied here (counted) unless it can
+/// be lent in place; a source buffer, or a range of a file, is not copied.
 pub(super) async fn prepare(
     call: Outgoing,
     shape: Shape,
@@ -186,11 +185,11 @@ pub(super) async fn prepare(
         }
         None => None,
     };
-    // Last: whoever gives up before has opened nothing.
+    // Last, so that a caller that gives up earlier has opened nothing.
     if let Some(data) = placed {
         let lent = match &data {
             Payload::Chain(chain) => match chain.as_slice() {
-                [only] => qp.lend(only),
+                [only] => qp.register_shared(only),
                 _ => None,
             },
             Payload::File(_) => None,
@@ -238,7 +237,7 @@ impl Requester {
         (self.calls.len() as u64) < u64::from(self.granted.min(self.terms.credits))
     }
 
-    /// Sends a call; `send_id` comes back in the completion of its Send.
+    /// Sends a call; `send_id` is returned in the completion of its Send.
     pub fn call(
         &mut self,
         call: Prepared,
@@ -321,7 +320,7 @@ impl Requester {
         Ok(chunks)
     }
 
-    /// A message arrived.
+    /// A message has arrived.
     pub fn received(&mut self, message: Bytes, qp: &dyn QueuePair, out: &mut Out) -> Result<(), Ending> {
         let Ok((header, stream)) = Header::parse(message) else {
             tracing::debug!("unusable RPC-over-RDMA reply discarded");
@@ -362,7 +361,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Zero is against RFC 8166 3.3.1; taken for one, as others do, it stalls nobody.
+    /// Zero violates RFC 8166 3.3.1; we treat it as one, as others do, so that nothing stalls.
     fn grant(&mut self, credits: u32) {
         self.granted = credits.max(1);
     }
@@ -382,7 +381,7 @@ impl Requester {
     }
 }
 
-/// The reply to a call that will get none.
+/// The local reply to a call that will get none.
 pub(super) fn refusal(xid: u32) -> Message {
     let mut e = Encoder::with_capacity(24);
     rpc::Reply::SystemError.emit(xid, &mut e);
@@ -390,7 +389,7 @@ pub(super) fn refusal(xid: u32) -> Message {
 }
 
 impl Call {
-    /// Takes back all regions: from here on the peer cannot reach them, whatever it does (RFC 8166 4.4.1).
+    /// Takes back all regions: from here on the peer cannot access them, whatever it does (RFC 8166 4.4.1).
     fn release(&mut self, qp: &dyn QueuePair) -> (Option<Buf>, Option<Buf>) {
         for stag in self.sources.drain(..) {
             qp.invalidate(stag);
@@ -400,7 +399,7 @@ impl Call {
     }
 }
 
-/// The part of a region that the reply says was used.
+/// The part of a region that the reply declares as used.
 fn used(mut buf: Buf, len: u64) -> Result<Bytes, Ending> {
     match usize::try_from(len) {
         Ok(len) if len <= buf.len() => {

@@ -1,15 +1,14 @@
-//! The server's side of RPC-over-RDMA: calls come in whole, replies go out as the call asked.
+//! The server's side of RPC-over-RDMA: delivers complete calls, and sends replies in the form that the call requested.
 //!
-//! What: [`Responder`]: takes received messages and finished Reads, gives work for the queue pair and whole calls.
-//! Spec: RFC 8166 3.4.5 (pulling), 3.4.6 (pushing), 4.5 (errors); RFC 8797 4.1 (remote invalidation); RFC 8167.
-//! Owns: calls whose chunks are being pulled. Does not: post, allocate or wait (the driver does).
+//! [`Responder`] takes received messages and finished Reads, and produces work for the queue pair and complete calls.
+//! It implements RFC 8166 3.4.5 (pulling), 3.4.6 (pushing), 4.5 (errors), RFC 8797 4.1 (remote invalidation) and RFC
+//! 8167. It owns the calls whose chunks are being pulled. The driver posts, allocates and waits.
 //!
-//! Operation: a call is shown only when all of it is here: the stream, from the message or from the position-zero chunk,
-//! and beside it the payload of its one other Read chunk. Where payload can go from the peer's memory straight to where it
-//! belongs it is left there, and pulled when it is asked for.
-//! Calls to the client go by Send alone, and its replies are shown as messages (RFC 8167).
-//! Errors: a header or a chunk list that breaks a rule, or asks for more memory than a connection may hold, is answered with
-//! RDMA_ERROR; the connection goes on.
+//! A call is delivered only when it is complete: the stream, from the message or from the position-zero chunk, and
+//! beside it the payload of its one other Read chunk. Payload that can go from the peer's memory straight to its
+//! destination is left there, and pulled on request. Calls to the client use Send only, and its replies are delivered
+//! as messages (RFC 8167). A header or a chunk list that breaks a rule, or needs more memory than a connection may
+//! hold, is answered with RDMA_ERROR; the connection continues.
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -28,12 +27,12 @@ use super::receives::{REVERSE_CREDITS, Receives};
 use crate::channel::{Detached, Ending, Error, Message, Outgoing, Part, Ticket, TicketKind, To};
 use crate::memory::counted_sum;
 
-/// How long the Reads of one call may take, from the moment they are posted. All that a connection may pull at a time comes in
-/// this time at 5 Mbit/s; a peer that is slower or silent gives its buffers back by losing the connection.
+/// Time limit for the Reads of one call, from the moment they are posted. All that a connection may pull at a time
+/// takes this long at 5 Mbit/s; a slower or silent peer loses the connection, which frees its buffers.
 pub(super) const PULL_LIMIT: Duration = Duration::from_secs(30);
-/// How long a client may take to its first call. One connects because it has something to ask.
+/// Time limit for a client's first call. A client connects because it has something to ask.
 pub(super) const FIRST_CALL_LIMIT: Duration = Duration::from_secs(30);
-/// XDR fill that a chunk may hold behind its payload.
+/// XDR padding that a chunk may hold after its payload.
 const MAX_FILL: u64 = 3;
 /// Bytes of a header without chunks.
 const HEADER_BYTES: usize = 28;
@@ -41,7 +40,7 @@ const HEADER_BYTES: usize = 28;
 const CALL: [u8; 4] = [0, 0, 0, 0];
 const REPLY: [u8; 4] = [0, 0, 0, 1];
 
-/// What a call said about its reply.
+/// What a call requested for its reply.
 #[derive(Debug)]
 pub(crate) struct CallTicket {
     xid: u32,
@@ -51,32 +50,33 @@ pub(crate) struct CallTicket {
     invalidate: Option<Stag>,
 }
 
-/// What limits and negotiation say about a connection.
+/// The limits of a connection, from configuration and negotiation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// Largest message to the peer.
     pub threshold: usize,
-    /// Credits granted at most; never zero, which a peer would read as one (RFC 8166 3.3.1).
+    /// The most credits granted; never zero, which a peer would read as one (RFC 8166 3.3.1).
     pub credits: u32,
-    /// Largest stream that is pulled or pushed by chunks.
+    /// Largest stream pulled or pushed by chunks.
     pub max_message: usize,
     /// Largest payload that is pulled.
     pub max_payload: usize,
-    /// Bytes of the pool that Reads may hold at a time, counted in whole size classes. A call that needs more alone is refused.
+    /// Bytes of the pool that Reads may hold at a time, counted in whole size classes. A call that alone needs more is
+    /// refused.
     pub pull_bytes: usize,
     /// Whether Send with Invalidate was agreed.
     pub remote_invalidation: bool,
-    /// Whether payload beside a whole stream stays with the peer until it is asked for.
+    /// Whether payload beside a whole stream stays with the peer until it is requested.
     pub leaves_payload: bool,
 }
 
-/// What Reads are for.
+/// The purpose of Reads.
 #[derive(Debug)]
 enum Goal {
     /// A call.
     Call {
         ticket: CallTicket,
-        /// What came inline; `None` when the stream is in the position-zero chunk.
+        /// The inline part; `None` if the stream is in the position-zero chunk.
         inline: Option<Bytes>,
         /// Whether there is a payload chunk, possibly of no bytes.
         detached: bool,
@@ -85,10 +85,10 @@ enum Goal {
     Payload(Rc<Fetched>),
 }
 
-/// Payload that was asked for, shared with whoever did.
+/// Payload pulled on request, shared with the requester.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    /// `None` inside: the connection has ended.
+    /// Inner `None`: the connection has ended.
     pub outcome: RefCell<Option<Option<Bytes>>>,
     pub waker: RefCell<Option<Waker>>,
 }
@@ -102,7 +102,7 @@ impl Fetched {
     }
 }
 
-/// Chunks that are pulled together.
+/// Chunks pulled together.
 #[derive(Debug)]
 struct Pull {
     goal: Goal,
@@ -110,9 +110,9 @@ struct Pull {
     gathers: [Gather; 2],
     /// Reads that have not finished.
     left: usize,
-    /// Bytes of the pool that its buffers take.
+    /// Bytes of the pool that its buffers occupy.
     counted: usize,
-    /// When the Reads have to be done; set when they are posted.
+    /// The deadline of the Reads; set when they are posted.
     deadline: Time,
 }
 
@@ -124,11 +124,11 @@ impl Pull {
     }
 }
 
-/// One chunk on its way here.
+/// One chunk being pulled.
 #[derive(Debug, Default)]
 struct Gather {
     segments: Vec<Segment>,
-    /// Where it will be contiguous: the buffer of its only Read, else one that its Reads are copied to.
+    /// The contiguous result: the buffer of its only Read, otherwise a buffer that its Reads are copied to.
     whole: Option<Buf>,
 }
 
@@ -141,12 +141,12 @@ impl Gather {
         self.segments.iter().map(|s| s.len as usize).sum()
     }
 
-    /// Buffers that it needs: one for each Read, behind one for the whole where there are several.
+    /// Buffers that it needs: one for each Read, after one for the whole if there are several.
     fn wanted(&self) -> impl Iterator<Item = usize> {
         buffers(&self.segments)
     }
 
-    /// The `n`th Read is here.
+    /// Read number `n` has finished.
     fn filled(&mut self, n: usize, piece: Buf) {
         match &mut self.whole {
             None => self.whole = Some(piece),
@@ -176,28 +176,28 @@ fn buffers(segments: &[Segment]) -> impl Iterator<Item = usize> {
 #[derive(Debug)]
 pub(super) struct Responder {
     terms: Terms,
-    /// What waits for buffers, oldest first.
+    /// Pulls that wait for buffers, oldest first.
     waiting: VecDeque<Pull>,
-    /// What Reads are posted for.
+    /// Pulls whose Reads are posted.
     pulling: slab::Slab<Pull>,
     /// Bytes of the pool that these hold; at most `terms.pull_bytes`.
     pulling_bytes: usize,
     receives: Receives,
-    /// Until when the client has to call; `None` once it has.
+    /// The deadline of the client's first call; `None` once it has called.
     first_call: Option<Time>,
-    /// Calls that were received and not answered. A peer may have as many outstanding as it has credits; it can have
-    /// got our reply, and called again, before we know that the reply is out, so twice as many are borne.
+    /// Calls received and not answered. A peer may have as many outstanding as it has credits; it may have our reply,
+    /// and call again, before we see the reply's completion, so twice as many are allowed.
     unanswered: u32,
     /// Calls to the client (RFC 8167).
     reverse: Reverse,
 }
 
-/// The other direction: calls of ours, whose replies come as messages of their own.
+/// The reverse direction: our calls, whose replies are messages of their own.
 #[derive(Debug)]
 struct Reverse {
-    /// What the client takes at a time; one until its first reply says more.
+    /// Calls that the client accepts at a time; one until its first reply grants more.
     granted: u32,
-    /// Xids of calls that are not answered.
+    /// Xids of unanswered calls.
     asked: HashSet<u32>,
     /// Calls that wait for credit: their messages, and the ids of their Sends.
     waiting: VecDeque<(u32, Vec<Bytes>, u64)>,
@@ -209,7 +209,7 @@ impl Default for Reverse {
     }
 }
 
-/// Reads of one pull are told apart by the low bits of their id.
+/// The low bits of a Read's id distinguish the Reads of one pull.
 const READ_INDEX_BITS: u32 = 8;
 
 /// What the state machine produced.
@@ -217,9 +217,9 @@ const READ_INDEX_BITS: u32 = 8;
 pub(super) struct Out {
     /// To be posted in this order.
     pub work: VecDeque<Work>,
-    /// To be handed up.
+    /// To be delivered.
     pub messages: VecDeque<Message>,
-    /// To be handed up with payload that stays with the peer, before what is in `messages` by now.
+    /// To be delivered with payload that stays with the peer, before the current content of `messages`.
     pub left: Option<Left>,
 }
 
@@ -231,7 +231,7 @@ pub(super) struct Left {
     pub ticket: Ticket,
 }
 
-/// Ids of work: what kind, and which.
+/// Ids of work: its kind and its number.
 pub(super) mod id {
     pub const RECV: u64 = 0;
     pub const WRITE: u64 = 1 << 56;
@@ -247,7 +247,7 @@ pub(super) mod id {
 }
 
 impl Responder {
-    /// [`Receives::first`] of `terms.credits` are posted; the client has to call until `first_call`.
+    /// [`Receives::first`] of `terms.credits` are posted; the client must call before `first_call`.
     pub fn new(terms: Terms, first_call: Option<Time>) -> Responder {
         debug_assert!(terms.credits > 0);
         Responder {
@@ -267,15 +267,15 @@ impl Responder {
         (self.receives.wanted(), self.receives.needed())
     }
 
-    /// So many of them were posted.
+    /// `n` of them were posted.
     pub fn posted(&mut self, n: u32, out: &mut Out) {
         self.receives.posted(n);
         self.ask(out);
     }
 
-    /// A message arrived.
+    /// A message has arrived.
     pub fn received(&mut self, message: Bytes, out: &mut Out) -> Result<(), Ending> {
-        // RFC 8167 5.1: whether it is a call or a reply shows in the RPC message alone, behind a header without chunks.
+        // RFC 8167 5.1: only the RPC message, after a header without chunks, shows whether it is a call or a reply.
         let is_reply = message.get(HEADER_BYTES + 4..HEADER_BYTES + 8) == Some(&REPLY);
         if is_reply
             && let Ok((Header { xid, credits, body: Body::Msg(chunks), .. }, body)) =
@@ -319,11 +319,11 @@ impl Responder {
         self.ask(out);
     }
 
-    /// Sends a call to the client, as soon as that has credit for it (RFC 8167 4.1, 5.1). It has no chunks.
+    /// Sends a call to the client, as soon as it has granted a credit (RFC 8167 4.1, 5.1). It has no chunks.
     fn call_back(&mut self, xid: u32, stream: Vec<Bytes>, send_id: u64, out: &mut Out) -> Result<(), Error> {
         let len: usize = stream.iter().map(Bytes::len).sum();
         if HEADER_BYTES.saturating_add(len) > self.terms.threshold {
-            return Err(Error::Misuse("a call to the client has to fit one Send"));
+            return Err(Error::Misuse("a call to the client must fit one Send"));
         }
         self.reverse.waiting.push_back((xid, stream, send_id));
         self.receives.call_back();
@@ -399,11 +399,11 @@ impl Responder {
         if reads.position as u64 > stream_len {
             return Err("position behind the end of the stream");
         }
-        // The fill may be part of the chunk (RFC 8166 3.4.5.2).
+        // The padding may be part of the chunk (RFC 8166 3.4.5.2).
         if total(&reads.payload) > (self.terms.max_payload as u64).saturating_add(MAX_FILL) {
             return Err("payload chunk above the limit");
         }
-        // Before anything is allocated: a call that can never be pulled is not waited with.
+        // Checked before anything is allocated: a call that can never be pulled must not wait.
         if counted_sum(buffers(&reads.stream).chain(buffers(&reads.payload))) > self.terms.pull_bytes {
             return Err("chunks that need more memory than a connection may hold");
         }
@@ -416,7 +416,7 @@ impl Responder {
         self.waiting.push_back(Pull::new(Goal::Payload(fetched), gathers));
     }
 
-    /// The connection has ended: nothing that is waited for comes any more.
+    /// The connection has ended: nothing that anybody waits for will come.
     pub fn abandon(&mut self) {
         self.pulling_bytes = 0;
         for pull in self.waiting.drain(..).chain(self.pulling.drain()) {
@@ -426,8 +426,8 @@ impl Responder {
         }
     }
 
-    /// The buffers that the oldest waiting call needs, all at once: one that held some while it waits for others could
-    /// starve its siblings for ever. `None` while those before it hold this connection's share.
+    /// The buffers that the oldest waiting call needs, all at once: a call that held some while waiting for others
+    /// could starve the other connections forever. `None` while earlier calls hold this connection's share.
     pub fn wanted(&self) -> Option<Vec<usize>> {
         let pull = self.waiting.front()?;
         if self.pulling_bytes.saturating_add(pull.counted) > self.terms.pull_bytes {
@@ -436,13 +436,13 @@ impl Responder {
         Some(pull.gathers.iter().flat_map(Gather::wanted).collect())
     }
 
-    /// What the client has to do next, and until when.
+    /// What the client must do next, and its deadline.
     pub fn deadline(&self) -> Option<(Time, &'static str)> {
         let reads = self.pulling.iter().map(|(_, pull)| (pull.deadline, "RDMA Reads of a call's chunks"));
         reads.chain(self.first_call.map(|at| (at, "the first call"))).min()
     }
 
-    /// They are here, in that order: the call's Reads go out.
+    /// The buffers are available, in that order: posts the call's Reads.
     pub fn provide(&mut self, bufs: Vec<Buf>, now: Time, out: &mut Out) {
         let Some(mut pull) = self.waiting.pop_front() else { return };
         pull.deadline = now + PULL_LIMIT;
@@ -465,7 +465,7 @@ impl Responder {
         entry.insert(pull);
     }
 
-    /// A Read finished.
+    /// A Read has finished.
     pub fn pulled(&mut self, key: usize, buf: Buf, out: &mut Out) {
         let (key, index) = (key >> READ_INDEX_BITS, key & ((1 << READ_INDEX_BITS) - 1));
         let Some(pull) = self.pulling.get_mut(key) else { return };
@@ -498,7 +498,7 @@ impl Responder {
         out.messages.push_back(Message { body, detached, ticket: Ticket(TicketKind::RpcRdma(ticket)) });
     }
 
-    /// Whether this reply holds file ranges that have to be read first, because they travel in the stream.
+    /// Whether this reply contains file ranges that must be read first, because they go in the stream.
     pub fn must_load(&self, reply: &Outgoing) -> bool {
         reply.parts.iter().any(|part| match part {
             Part::Payload { data: Payload::File(_), to: To::Inline } => true,
@@ -507,7 +507,7 @@ impl Responder {
         })
     }
 
-    /// Sends a reply; `send_id` comes back in the completion of its Send.
+    /// Sends a reply; `send_id` is returned in the completion of its Send.
     pub fn reply(&mut self, reply: Outgoing, send_id: u64, out: &mut Out) -> Result<(), Error> {
         if let Some(xid) = call_xid(&reply) {
             let bytes = |part| match part {
@@ -524,7 +524,7 @@ impl Responder {
                 let xid = xid_of(&reply.parts).ok_or(Error::Misuse("an RPC message starts with its xid"))?;
                 CallTicket { xid, writes: Vec::new(), reply: None, invalidate: None }
             }
-            #[allow(unreachable_patterns, reason = "siblings may have tickets of their own")]
+            #[allow(unreachable_patterns, reason = "other transports have tickets of their own")]
             _ => return Err(Error::Misuse("the ticket of another transport")),
         };
         let CallTicket { xid, mut writes, reply: mut reply_chunk, invalidate } = ticket;
@@ -541,7 +541,7 @@ impl Responder {
                     return Err(Error::Misuse("RPC names memory by its ticket"));
                 }
                 Part::Payload { data, to: To::Ticket } => {
-                    // RFC 8166 4.3.2.3: an empty chunk asks for this item inline.
+                    // RFC 8166 4.3.2.3: an empty chunk requests this item inline.
                     let slot = writes.get_mut(next_write);
                     next_write = next_write.saturating_add(1);
                     match slot.filter(|chunk| !chunk.is_empty()) {
@@ -588,7 +588,7 @@ impl Responder {
         let mut data = vec![e.into_bytes()];
         data.extend(stream.into_iter().filter(|bytes| !bytes.is_empty()));
         out.work.append(&mut work);
-        // The Send is last and signalled: its completion says that the Writes before it are done too.
+        // The Send is last and signalled: its completion implies that the Writes before it are done.
         out.work.push_back(Work::Send { id: send_id, data, invalidate, solicited: false, signalled: true });
         Ok(())
     }
@@ -619,7 +619,7 @@ fn any_stag(chunks: &Chunks) -> Option<Stag> {
     write.or(chunks.reads.first().map(|r| &r.target)).map(|s| Stag(s.handle))
 }
 
-/// The xid of a message that answers nothing: a call to the client.
+/// The xid of a message that is no reply: a call to the client.
 fn call_xid(message: &Outgoing) -> Option<u32> {
     let Part::Bytes(first) = message.parts.first()? else { return None };
     let answers = matches!(message.ticket.0, TicketKind::RpcRdma(_)) || first.get(4..8) != Some(&CALL);

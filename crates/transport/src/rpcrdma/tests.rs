@@ -1,4 +1,5 @@
-//! Both roles over an in-memory queue pair: what travels how, who holds which memory, and what hostile peers achieve.
+//! Both roles over an in-memory queue pair: how messages are sent, who holds which memory, and what hostile peers can
+//! do.
 
 mod fake;
 mod hostile;
@@ -37,7 +38,7 @@ impl Pair {
         Pair::of(pair(max_send_work), client, server)
     }
 
-    /// Where the server reads into files, and the client lends what it has in its pool.
+    /// The server reads into files, and the client lends what is in its pool.
     fn reaching() -> Pair {
         let (client_qp, server_qp) = pair(1024);
         server_qp.reaches.replace(Some(Pool::new(0)));
@@ -129,7 +130,7 @@ fn credits_grow_with_the_clients_use_of_them_up_to_all() {
             pair.call(Outgoing::bytes(words(&[round * 64 + xid, 0])));
         }
         for _ in 0..64 {
-            // The client sends what it may before the server takes any.
+            // The client sends all that it may before the server takes any.
             assert!(pair.client.recv().now_or_never().is_none());
             let call = pair.at_server();
             let xid = u32::from_be_bytes(*call.body.first_chunk().unwrap());
@@ -150,7 +151,7 @@ fn a_grant_is_never_zero() {
     let call = pair.at_server();
     pair.reply(call.ticket, bytes(words(&[7, 1])));
     assert_eq!(header(&pair.server_qp.sent()[0]).0.credits, 1);
-    // An error reply grants too.
+    // An error reply grants credits, too.
     pair.client_qp.send_raw(words(&[7, 9, 1, 0, 0, 0, 0]));
     drop(pair.server.recv().now_or_never());
     assert_eq!(header(&pair.server_qp.sent()[0]).0.credits, 1);
@@ -160,7 +161,7 @@ fn a_grant_is_never_zero() {
 fn the_client_keeps_to_what_is_granted() {
     let pair = Pair::new(Config::default(), Config { credits: 3, ..Config::default() });
     (0..10).for_each(|xid| pair.call(Outgoing::bytes(words(&[xid, 0]))));
-    // Before the first reply one call is all that may be assumed.
+    // Before the first reply only one call may be assumed.
     let mut sent = pair.client_qp.sent().len();
     assert_eq!(sent, 1);
     for answered in 1..=10 {
@@ -175,7 +176,7 @@ fn the_client_keeps_to_what_is_granted() {
 #[test]
 fn a_peer_that_does_not_keep_to_its_credits_is_cut_off() {
     let pair = Pair::new(Config::default(), Config { credits: 4, ..Config::default() });
-    // Each is shown, so that its receive buffer is posted again; none is answered.
+    // Each is delivered, so that its receive buffer is posted again; none is answered.
     for xid in 0..8 {
         pair.client_qp.send_raw([header_bytes(xid), words(&[xid])].concat());
         assert_eq!(pair.at_server().body, words(&[xid]));
@@ -278,7 +279,7 @@ fn a_large_payload_of_a_call_is_pulled_and_a_small_one_is_not() {
     }
 }
 
-/// A call with this payload, as a client sends it that keeps the bytes.
+/// A call with this payload, from a client that keeps the bytes.
 fn kept(pair: &Pair, xid: u32, content: &[u8]) -> (Bytes, Outgoing) {
     let content = pair.client_pool.buf_from(content).unwrap().freeze();
     let data = content.clone().into();
@@ -317,7 +318,7 @@ fn payload_that_was_left_comes_when_it_is_asked_for() {
     let pair = Pair::reaching();
     let (content, call) = kept(&pair, 1, &[5; 10_000]);
     pair.call(call);
-    // One without any is shown as ever, and those behind it in their order.
+    // A call without payload is delivered as usual, and later ones in order.
     pair.call(Outgoing::bytes(words(&[2, 0])));
     let call = pair.at_server();
     let Some(Detached::There(there)) = &call.detached else { panic!("{:?}", call.detached) };
@@ -417,9 +418,9 @@ fn a_reply_that_has_no_room_is_an_error_and_the_next_call_is_served() {
     pair.call(Outgoing::bytes(words(&[7])));
     pair.reply(pair.at_server().ticket, bytes(words(&[7; 3000])));
     assert_eq!(header(&pair.server_qp.sent()[0]).0.body, Body::Error(ErrorCode::Chunk));
-    // The nearest that RPC has: accepted, SYSTEM_ERR.
+    // RPC's closest equivalent: accepted, SYSTEM_ERR.
     assert_eq!(pair.at_client().body, words(&[7, 1, 0, 0, 0, 5]));
-    // A result that exceeds the sink likewise.
+    // The same for a result that exceeds the sink.
     let sink = pair.sink(4);
     pair.call(Outgoing { parts: bytes(words(&[8])), sink, ..Outgoing::default() });
     let call = pair.at_server();
@@ -504,7 +505,7 @@ fn a_client_whose_call_waits_for_memory_says_so() {
     assert!(!pair.client.waits_for_memory());
     let long: Vec<u32> = std::iter::once(7).chain(0..5000).collect();
     pair.call(Outgoing { parts: bytes(words(&long)), ..Outgoing::default() });
-    // Whoever reads drives.
+    // The reader drives the connection.
     assert!(pair.client.recv().now_or_never().is_none());
     assert!(pair.client_qp.sent().is_empty());
     assert!(pair.client.waits_for_memory());

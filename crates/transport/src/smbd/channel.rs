@@ -1,7 +1,7 @@
 //! The channel over a [`Core`]: what users call, and the futures that they wait on.
 //!
-//! What: [`Smbd`]. Spec: [MS-SMBD] 3.1.4.
-//! Owns: a reference to the connection; its futures own theirs. Does not: post or poll by itself, see `driver`.
+//! [`Smbd`] is the channel. It implements [MS-SMBD] 3.1.4. It holds a reference to the connection, and so do its
+//! futures. `driver` posts and polls.
 
 use std::io;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use crate::channel::{
     Ticket, To, Traffic,
 };
 
-/// RDMA Reads of `fetch` under way, queued ones included.
+/// RDMA Reads of `fetch` in progress, including queued ones.
 const MAX_READS: usize = 1 << 12;
 
 /// An SMB Direct connection. Dropping it closes the channel.
@@ -34,7 +34,7 @@ impl Smbd {
         Ok(smbd)
     }
 
-    /// What both sides agreed on, and the credits as they are now.
+    /// The negotiated parameters, with the current credits.
     pub fn agreed(&self) -> Agreed {
         self.0.state.borrow().engine.agreed()
     }
@@ -86,8 +86,8 @@ impl Core {
             }
             _ => {}
         }
-        // A Read fills its buffer from the start, so several segments are put together by a copy. The buffers are taken all at
-        // once: two fetches that each held some of them could wait for each other for ever.
+        // A Read fills its buffer from the start, so several segments are joined by a copy. The buffers are allocated
+        // all at once: two fetches that each held some of them could wait for each other forever.
         let all: Vec<_> = std::iter::once(len as usize).chain(segments.iter().map(size)).collect();
         let bufs = self.pool.alloc_many(&all).await;
         let mut bufs =
@@ -206,7 +206,7 @@ impl Drop for Taken {
     }
 }
 
-/// Waits for a message. While it sleeps the queue pair wakes its task before the connection's.
+/// Waits for a message. While it sleeps, the queue pair wakes its task before the connection's.
 struct Receive<'a> {
     core: &'a Core,
     asleep: bool,
@@ -236,7 +236,7 @@ impl Future for Receive<'_> {
                 Poll::Ready(result)
             }
             None => {
-                // Before the pump: it may bring a message that waited for a buffer.
+                // Set before the pump, which may deliver a message that waited for a buffer.
                 self.asleep = true;
                 core.relay.set_reader(cx.waker());
                 core.pump(&mut core.state.borrow_mut(), true);
@@ -249,7 +249,7 @@ impl Future for Receive<'_> {
 impl Drop for Receive<'_> {
     fn drop(&mut self) {
         if self.asleep {
-            // It may have been woken for something that somebody else waits for.
+            // It may have been woken for an event that somebody else waits for.
             self.core.relay.clear_reader();
             self.core.relay.wake_task();
         }
@@ -267,7 +267,7 @@ async fn load(mut outgoing: Outgoing, pool: Pool) -> io::Result<Outgoing> {
     Ok(outgoing)
 }
 
-/// Reads the inline file ranges of a message without waiting; false when that is not possible.
+/// Reads the inline file ranges of a message without waiting; false if that is not possible.
 fn load_now(outgoing: &mut Outgoing, pool: &Pool) -> io::Result<bool> {
     for part in &mut outgoing.parts {
         let Part::Payload { data, to: To::Inline | To::Ticket } = part else { continue };
@@ -364,7 +364,7 @@ impl Channel for Smbd {
     }
 
     fn cork(&self, _on: bool) {
-        // Work is posted one by one; batching is the provider's.
+        // Work is posted one by one; the provider batches.
     }
 
     fn fetch(&self, from: Vec<Segment>) -> LocalBoxFuture<'static, Result<Bytes, Error>> {

@@ -1,6 +1,6 @@
 //! What one side of an SMB Direct connection offers.
 //!
-//! Spec: [MS-SMBD] 3.1.1.1, 3.1.5.6. Owns: the limits that the protocol sets to it. Does not: negotiate (see `engine`).
+//! It follows [MS-SMBD] 3.1.1.1 and 3.1.5.6, and contains the protocol's limits. `engine` negotiates.
 
 use std::time::Duration;
 
@@ -8,35 +8,36 @@ use weft_machine::buf::MAX_BUF;
 
 /// [MS-SMBD] 3.1.5.6, note 6: Windows refuses a PreferredSendSize above this.
 pub const MAX_PREFERRED_SEND: u32 = 8136;
-/// [MS-SMBD] 3.1.7.2: the buffer for a Negotiate message has at least this.
+/// [MS-SMBD] 3.1.7.2: the minimum size of the buffer for a Negotiate message.
 pub const MIN_NEGOTIATE_BUFFER: u32 = 512;
-/// [MS-SMBD] 3.1.5.6: no side may receive less at a time.
+/// [MS-SMBD] 3.1.5.6: the minimum of MaxReceiveSize.
 pub(super) const MIN_RECEIVE: u32 = 128;
-/// [MS-SMBD] 3.1.5.6: no side may reassemble less.
+/// [MS-SMBD] 3.1.5.6: the minimum of MaxFragmentedSize.
 pub(super) const MIN_FRAGMENTED: u32 = 131_072;
-/// A mebibyte as with Windows, and what SMB puts around it: on an encrypted session Linux sends WRITEs of 1 MiB and
-/// their headers as one message, whatever the limit, and fails with its own check of it.
+/// One mebibyte as in Windows, plus SMB's headers: on an encrypted session Linux sends WRITEs of 1 MiB with their
+/// headers as one message, whatever the limit, and then fails its own check.
 pub(super) const MAX_FRAGMENTED: u32 = (1 << 20) + 4096;
 
-/// What one side of a connection offers. The defaults are Windows' ([MS-SMBD] notes 3 and 8), with messages as long as
-/// Windows takes instead of 1364 bytes.
+/// What one side of a connection offers. The defaults are those of Windows ([MS-SMBD] notes 3 and 8), with the longest
+/// messages that Windows accepts instead of 1364 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Receives posted at a time at most: credits for the peer (two at least, and one more for the last credit's rule).
+    /// The most receives posted at a time: credits for the peer (at least two, and one more for the rule about the last
+    /// credit).
     pub receive_credits: u16,
-    /// Credits wanted from the peer.
+    /// Credits requested from the peer.
     pub send_credits: u16,
-    /// Longest message sent, with its header, in bytes; negotiated down to what the peer receives.
+    /// Longest message sent, with its header, in bytes; reduced in negotiation to what the peer receives.
     pub max_send_size: u32,
-    /// Longest message received, with its header, in bytes; negotiated down to what the peer sends.
+    /// Longest message received, with its header, in bytes; reduced in negotiation to what the peer sends.
     pub max_receive_size: u32,
     /// Longest upper-layer message reassembled, in bytes.
     pub max_fragmented_size: u32,
-    /// The same on an accepted connection until its peer is known ([`crate::Channel::authenticated`]).
+    /// The same on an accepted connection until its peer is identified ([`crate::Channel::authenticated`]).
     pub max_stranger_size: u32,
     /// Most bytes moved by RDMA for one read or write.
     pub max_read_write_size: u32,
-    /// Silence after which the peer is asked whether it is there.
+    /// Silence after which a keepalive is sent.
     pub keepalive_interval: Duration,
 }
 

@@ -1,12 +1,11 @@
 //! The driver: binds an [`Engine`] to a queue pair, the pool and the clock.
 //!
-//! What: [`Core`], one connection. Spec: [MS-SMBD] 3.1.4.
-//! Owns: the queue pair, work that it had no room for, delivered messages. Does not: decide anything about the
-//! protocol.
+//! [`Core`] is one connection. It implements [MS-SMBD] 3.1.4. It owns the queue pair, work that the queue pair had no
+//! room for, and delivered messages. It decides nothing about the protocol.
 //!
-//! Operation: `drive` takes completions until there are none and then `pump`s: post receives, carry out the engine's
-//! outputs. Both run on the spot in `send` and `recv`. The connection's own task does the same when it is woken,
-//! after the reader, waits for pool memory and file reads, and lets time pass.
+//! `drive` takes completions until there are none and then `pump`s: posts receives, carries out the engine's outputs.
+//! `send` and `recv` call both directly. When it is woken, the connection's own task does the same after the reader; it
+//! also waits for pool memory, file reads and timers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,16 +31,16 @@ use super::split;
 use crate::channel::{Ending, Error, Outgoing, Part, To};
 use crate::sent::Sent;
 
-/// How long a closed channel goes on sending what was queued to a peer that grants no credits.
+/// How long a closed channel keeps sending queued messages to a peer that grants no credits.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
-/// Unsent messages. SMB2 credits are 16 bits wide, so a peer cannot have more outstanding.
+/// The most unsent messages. SMB2 credits are 16 bits wide, so a peer cannot have more outstanding.
 const MAX_QUEUED: u64 = 1 << 16;
-/// Batches of completions after which the other tasks of the core get their turn.
+/// Batches of completions after which other tasks of the core run.
 const BATCHES: usize = 16;
-/// Receive buffers kept for the next receive.
+/// Receive buffers kept for the next receives.
 const MAX_SPARES: usize = 8;
 
-/// What a completion belongs to: the upper bits of a work's id.
+/// The kind of work that a completion belongs to: the upper bits of its id.
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1 << 62;
 const WRITE: u64 = 2 << 62;
@@ -50,40 +49,40 @@ const KIND: u64 = 3 << 62;
 /// The number of Sends that finish no message.
 const NO_MESSAGE: u64 = !KIND;
 
-/// A connection and all that it holds.
+/// A connection and everything that it owns.
 pub(super) struct Core {
     pub(super) queue_pair: Rc<dyn QueuePair>,
     pub(super) pool: Pool,
     pub(super) relay: Arc<Relay>,
-    /// The relay, as the queue pair sees it.
+    /// The relay, as the queue pair's waker.
     waker: Waker,
-    /// The queue pair is polled without the kernel.
+    /// The queue pair can be polled without a system call.
     pub(super) bypass: bool,
-    /// A reader is at work: it looks for messages itself.
+    /// A reader is active: it polls for messages itself.
     pub(super) reading: Cell<bool>,
     pub(super) state: RefCell<State>,
 }
 
-/// What changes.
+/// The mutable state.
 pub(super) struct State {
     pub(super) engine: Engine,
     /// Work that the queue pair had no room for, in order.
     works: VecDeque<Work>,
-    /// Completions that wait, because the engine waits for a buffer.
+    /// Completions held back while the engine waits for a buffer.
     backlog: VecDeque<Completion>,
-    /// Where `poll` puts completions; empty between calls.
+    /// `poll` appends completions here; empty between calls.
     completions: Vec<Completion>,
     spares: Vec<Buf>,
     pub(super) inbox: VecDeque<Bytes>,
     pub(super) sent: Sent,
-    /// Messages whose payload is being read, and all that were sent after them.
+    /// Messages whose payload is being read, and all messages sent after them.
     pub(super) loading: VecDeque<(u64, LocalBoxFuture<'static, io::Result<Outgoing>>)>,
     pub(super) reads: Slab<Reading>,
-    /// What the pool did not have: receives, or a reassembly buffer.
+    /// The pool had no memory for receives, or for a reassembly buffer.
     hungry: bool,
-    /// The place of that among those who wait for memory.
+    /// The position of that request in the queue for memory.
     waiting: Waiting,
-    /// When the connection's task will look at the clock.
+    /// When the connection's task will check the clock.
     armed: Time,
     pub(super) closing: Option<Time>,
     /// What users are told; the queue pair may live on until `gone`.
@@ -96,7 +95,7 @@ pub(super) struct State {
 pub(super) enum Reading {
     UnderWay(Option<Waker>),
     Done(Result<Buf, WorkError>),
-    /// Nobody waits any more; the buffer is dropped when it comes back.
+    /// Nobody waits any more; the buffer is dropped when the Read completes.
     Abandoned,
 }
 
@@ -105,7 +104,7 @@ pub(super) fn receive(buf: Buf) -> Work {
     Work::Recv { id: RECEIVE, buf }
 }
 
-/// Starts the connection of a fresh queue pair that has `posted` receives.
+/// Starts the connection of a new queue pair that has `posted` receives.
 pub(super) fn start(
     queue_pair: Rc<dyn QueuePair>,
     role: Role,
@@ -115,7 +114,7 @@ pub(super) fn start(
 ) -> Rc<Core> {
     let now = rt::now();
     let mut engine = Engine::new(role, config, now);
-    // A receive posted cannot be refused.
+    // The engine cannot refuse a posted receive.
     let _ = engine.handle(Event::Posted(posted), now);
     let relay = Arc::new(Relay::default());
     let core = Rc::new(Core {
@@ -185,7 +184,7 @@ impl Core {
         let now = rt::now();
         let state = &mut *self.state.borrow_mut();
         if state.closing.is_some_and(|at| at <= now) {
-            // The peer had its time. A provider that does not report the end in another LINGER is left behind.
+            // The peer's time is over. If the provider does not report the end within another LINGER, it is abandoned.
             self.queue_pair.close();
             state.gone = state.ended.is_some();
             state.closing = Some(now + LINGER);
@@ -199,13 +198,13 @@ impl Core {
         self.pump(state, true);
     }
 
-    /// Takes completions until there are none. `idle`: also do what can wait for an idle moment.
+    /// Takes completions until there are none. `idle`: also does what can wait for an idle moment.
     pub(super) fn drive(&self, idle: bool) {
         self.take_completions(&mut self.state.borrow_mut(), idle);
     }
 
-    /// Takes the completions of work that was carried out while it was posted, so that nobody has to be woken for
-    /// them. Only worth while where looking costs no system call.
+    /// Takes the completions of work that was carried out while it was posted, so that nobody needs to be woken for
+    /// them. This pays only if polling needs no system call.
     pub(super) fn reap(&self, state: &mut State) {
         if self.bypass {
             self.take_completions(state, false);
@@ -253,9 +252,9 @@ impl Core {
         }
     }
 
-    /// Ends the connection for a reason of ours.
+    /// Ends the connection for a local reason.
     fn fail(&self, state: &mut State, ending: Ending, now: Time) {
-        tracing::debug!(peer = %self.queue_pair.peer(), ?ending, "SMB Direct connection fails");
+        tracing::debug!(peer = %self.queue_pair.peer(), ?ending, "SMB Direct connection failed");
         state.end(ending, &self.relay);
         state.closing.get_or_insert(now + LINGER);
         self.queue_pair.close();
@@ -299,14 +298,14 @@ impl Core {
         }
     }
 
-    /// A piece of work failed, and the queue pair with it. The first that was not merely flushed is the reason.
+    /// A piece of work failed, and the queue pair with it. The first error that is not a flush is the reason.
     fn broken(&self, state: &mut State, e: WorkError, now: Time) {
         if e != WorkError::Flushed && state.ended.is_none() {
             self.fail(state, Ending::Work(e), now);
         }
     }
 
-    /// Posts receives and carries out what the engine says, until nothing is left to do now.
+    /// Posts receives and carries out the engine's outputs, until nothing is left to do now.
     pub(super) fn pump(&self, state: &mut State, idle: bool) {
         if state.ended.is_some() {
             return;
@@ -330,7 +329,7 @@ impl Core {
         }
     }
 
-    /// Posts what waits for room in the queue.
+    /// Posts work that waits for room in the queue.
     fn post_works(&self, state: &mut State) {
         while let Some(work) = state.works.pop_front() {
             if let Err(work) = self.try_post(state, work) {
@@ -350,13 +349,13 @@ impl Core {
         }
     }
 
-    /// Posts now, or gives the work back when the queue is full.
+    /// Posts now, or returns the work if the queue is full.
     fn try_post(&self, state: &mut State, work: Work) -> Result<(), Work> {
         match self.queue_pair.post(work) {
             Ok(()) => Ok(()),
             Err((PostError::QueueFull, work)) => Err(work),
             Err((e, work)) => {
-                // Closed: the reason is about to come out of poll. Otherwise the work contradicts itself.
+                // Closed: the next poll returns the reason. Otherwise the work is inconsistent.
                 if let Work::Read { id, .. } = work {
                     state.read((id & NO_MESSAGE) as usize, Err(WorkError::Flushed));
                 }
@@ -378,7 +377,7 @@ impl Core {
         let size = state.engine.receive_size();
         let mut posted = 0;
         while posted < wanted {
-            // More speed is for pools that have plenty.
+            // Optional receives only take memory from pools that have plenty.
             let take = || posted < needed || self.pool.has_plenty();
             let Some(buf) = state.spares.pop().or_else(|| take().then(|| self.pool.try_alloc(size))?) else {
                 if posted < needed {
@@ -397,7 +396,7 @@ impl Core {
         }
         state.spares.truncate(MAX_SPARES);
         if posted > 0 {
-            // A receive posted cannot be refused.
+            // The engine cannot refuse a posted receive.
             let _ = state.engine.handle(Event::Posted(posted), Time::ZERO);
         }
         posted > 0
@@ -425,7 +424,7 @@ impl Core {
         }
     }
 
-    /// Gives the engine the buffer that it waits for, and the messages that came meanwhile. Returns whether anything
+    /// Gives the engine the buffer that it waits for, and the messages that arrived meanwhile. Returns whether anything
     /// happened.
     fn assemble(&self, state: &mut State) -> bool {
         if state.ended.is_some() {
@@ -449,7 +448,7 @@ impl Core {
         true
     }
 
-    /// Brings the buffer that the engine asked for.
+    /// Passes the requested buffer to the engine.
     fn bring(&self, state: &mut State, buf: Buf) {
         let now = rt::now();
         if let Err(ending) = state.engine.handle(Event::Buffer(buf), now) {
@@ -457,7 +456,7 @@ impl Core {
         }
     }
 
-    /// The pool is empty: the connection's task waits for it.
+    /// The pool is empty: the connection's task waits for memory.
     fn starve(&self, state: &mut State) {
         if !state.hungry {
             state.hungry = true;
@@ -466,7 +465,7 @@ impl Core {
         }
     }
 
-    /// What only the connection's task can wait for: pool memory, and payload that is being read.
+    /// Handles what only the connection's task can wait for: pool memory, and payload being read.
     fn feed(&self, cx: &mut Context<'_>) {
         let state = &mut *self.state.borrow_mut();
         let mut fed = false;
@@ -497,12 +496,12 @@ impl Core {
         }
     }
 
-    /// Posts a message's RDMA Writes and queues its bytes. All payload that travels inline is in memory.
+    /// Posts a message's RDMA Writes and queues its bytes. All inline payload must be in memory.
     pub(super) fn submit(&self, state: &mut State, number: u64, outgoing: Outgoing) {
         if state.ended.is_some() {
             return;
         }
-        // The first place is the header's.
+        // The first element is reserved for the header.
         let mut body = Vec::with_capacity(outgoing.parts.len().saturating_add(1));
         body.push(Bytes::new());
         for part in outgoing.parts {
@@ -519,7 +518,7 @@ impl Core {
         }
         let len = body.iter().map(Bytes::len).sum();
         let submission = Submission { number, body, len, invalidate: outgoing.invalidate };
-        // A submission cannot be refused: its length was checked.
+        // The engine cannot refuse a submission: its length was checked.
         let _ = state.engine.handle(Event::Submit(submission), Time::ZERO);
     }
 
@@ -532,7 +531,7 @@ impl Core {
             return Err(Error::Closed);
         }
         if state.sent.outstanding() >= MAX_QUEUED {
-            return Err(Error::Misuse("more messages queued than a peer can have asked for"));
+            return Err(Error::Misuse("more messages queued than a peer can have requested"));
         }
         let mut len = 0usize;
         for part in &outgoing.parts {
@@ -555,7 +554,7 @@ impl Core {
 }
 
 impl State {
-    /// The first reason is the one that users are told.
+    /// Users are told the first reason.
     fn end(&mut self, ending: Ending, relay: &Relay) {
         if self.ended.is_none() {
             self.ended = Some(ending);
@@ -588,7 +587,7 @@ impl State {
         }
     }
 
-    /// Whether somebody waits for something else than messages, for which no reader looks.
+    /// Whether anybody waits for something other than messages, which no reader polls for.
     fn needs_task(&self) -> bool {
         self.hungry
             || self.closing.is_some()
@@ -597,7 +596,7 @@ impl State {
             || self.sent.is_awaited()
     }
 
-    /// Nothing comes before the pool has a buffer: for the rest of a message, or for any message at all.
+    /// Nothing arrives before the pool has a buffer: for the remainder of a message, or for any message at all.
     pub(super) fn waits_for_memory(&self) -> bool {
         self.hungry && (self.engine.buffer_wanted().is_some() || self.engine.is_without_receives())
     }
@@ -606,7 +605,7 @@ impl State {
         self.engine.is_drained() && self.works.is_empty() && self.loading.is_empty()
     }
 
-    /// When the clock matters next.
+    /// When the clock must be checked next.
     fn next_look(&self) -> Time {
         let engine = if self.ended.is_none() { self.engine.poll_timeout() } else { None };
         let never = self.armed + Duration::from_secs(3600);

@@ -1,16 +1,15 @@
 //! One SMB Direct connection as a state machine: negotiation, credits, fragments, keepalive.
 //!
-//! What: [`Engine`]; events go in by `handle`, work comes out by `poll_output`, `poll_timeout` says when to call
-//! again. Spec: [MS-SMBD] 3.1; section and rule are cited where they are enforced.
-//! Owns: unsent messages, the message being reassembled. Does not: touch a queue pair, a clock or the pool; the
-//! driver posts receives and says how many, and brings the buffer for a reassembly.
+//! [`Engine`] takes events by `handle` and returns work by `poll_output`; `poll_timeout` says when to call it again. It
+//! implements [MS-SMBD] 3.1; each rule is cited where it is enforced. It owns unsent messages and the message being
+//! reassembled. It touches neither a queue pair nor a clock nor the pool; the driver posts receives and reports how
+//! many, and supplies the buffer for a reassembly.
 //!
-//! Operation: `posted` receives are what the peer's messages can land in, `granted` of them the peer knows of
-//! (0 <= granted <= posted). A message consumes one of each. New receives are announced with the next message, or
-//! with an empty one when the peer runs low and nothing else is to be said.
-//! Buffers: a message in one fragment leaves as a slice of the buffer it was received in; several fragments are copied
-//! (counted) into one buffer, which grows as they come. Sent messages are sliced, never copied.
-//! Errors: `handle` fails once, with the reason why the connection must end.
+//! `posted` receives can take the peer's messages, and the peer knows of `granted` of them (0 <= granted <= posted). A
+//! message consumes one of each. New receives are announced with the next message, or with an empty message if the peer
+//! runs low and nothing else is to be sent. A message in one fragment is delivered as a slice of its receive buffer;
+//! several fragments are copied (counted) into one buffer, which grows as they arrive. Sent messages are sliced, never
+//! copied. `handle` fails once, with the reason why the connection must end.
 
 mod assembly;
 mod negotiate;
@@ -33,27 +32,27 @@ pub const ACTIVE_NEGOTIATION: Duration = Duration::from_secs(120);
 pub const PASSIVE_NEGOTIATION: Duration = Duration::from_secs(5);
 /// [MS-SMBD] 3.1.5.1, note 4: how long a keepalive may stay unanswered.
 pub const KEEPALIVE_ANSWER: Duration = Duration::from_secs(5);
-/// The connecting side has receives to announce from the start. It waits so long for a message to carry them.
+/// The connecting side has receives to announce from the start; it waits this long for a message to carry them.
 pub const FIRST_GRANT: Duration = Duration::from_millis(20);
-/// How long a client may take to its first message after negotiation: one connects because it has something to ask.
+/// Time limit for a client's first message after negotiation: a client connects because it has something to ask.
 pub const FIRST_MESSAGE_LIMIT: Duration = Duration::from_secs(30);
-/// How long a message may take from its first fragment to its last, apart from the time that we take to find memory for it. A
-/// mebibyte comes in this time at 300 kbit/s.
+/// Time limit for a message from its first fragment to its last, excluding the time that we need to find memory for it.
+/// A mebibyte takes this long at 300 kbit/s.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(30);
-/// Receives of a peer that has not used half of them yet: 80 KiB of the default size. Logging on takes six messages.
+/// Receives for a peer that has not used half of them yet: 80 KiB at the default size. A log-on takes six messages.
 const FIRST_CREDITS: usize = 10;
-/// Credits that any peer may hold. With one each, whoever sends is left with none and is owed one at once: two idle
-/// peers would pass that one credit to and fro for ever.
+/// Credits that any peer may hold. With one each, a sender has none left and is owed one at once: two idle peers would
+/// pass that credit back and forth forever.
 const MIN_CREDITS: usize = 2;
-/// Bytes of delivered messages that nobody has taken, above which no receive is posted: a peer whose messages nobody
-/// reads costs so much and what its credits still allow.
+/// Above this many bytes of delivered messages that nobody has taken, no receive is posted: this, plus its remaining
+/// credits, is what a peer costs whose messages nobody reads.
 const MAX_HELD_BYTES: usize = 4 << 20;
-/// Headers are cut from pieces of memory of this size.
+/// Headers are cut from blocks of memory of this size.
 const HEADERS_BYTES: usize = 4096;
 /// [MS-ERREF] 2.3: STATUS_NOT_SUPPORTED.
 const STATUS_NOT_SUPPORTED: u32 = 0xc000_00bb;
 
-/// What negotiation gave ([MS-SMBD] 3.1.1.1); sizes in bytes.
+/// The results of negotiation ([MS-SMBD] 3.1.1.1); sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// Longest message sent, with its header.
@@ -71,18 +70,18 @@ pub struct Agreed {
 /// Which side this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Connected: it sends the Negotiate Request.
+    /// The connecting side: it sends the Negotiate Request.
     Active,
-    /// Was connected to.
+    /// The accepting side.
     Passive,
 }
 
 /// A message of the upper layer.
 #[derive(Debug)]
 pub struct Submission {
-    /// Comes back in [`Output::Send`] with the last fragment.
+    /// Returned in [`Output::Send`] with the last fragment.
     pub number: u64,
-    /// The message behind an empty first element, which is the header's place.
+    /// The message after an empty first element, which is reserved for the header.
     pub body: Vec<Bytes>,
     /// Bytes of the message: not zero, at most [`Engine::max_message_out`].
     pub len: usize,
@@ -90,68 +89,68 @@ pub struct Submission {
     pub invalidate: Option<Stag>,
 }
 
-/// What happened.
+/// An input to the engine.
 #[derive(Debug)]
 pub enum Event {
-    /// So many receives of [`Engine::receive_size`] were posted, because [`Engine::receives_wanted`] asked.
+    /// This many receives of [`Engine::receive_size`] were posted, as [`Engine::receives_wanted`] requested.
     Posted(usize),
-    /// A message arrived in a posted receive. Not while [`Engine::buffer_wanted`] waits.
+    /// A message arrived in a posted receive. Not allowed while [`Engine::buffer_wanted`] requests a buffer.
     Received(Buf),
-    /// The buffer that [`Engine::buffer_wanted`] asked for.
+    /// The buffer that [`Engine::buffer_wanted`] requested.
     Buffer(Buf),
-    /// The upper layer has something to send. Only once established.
+    /// A message to send from the upper layer. Only once established.
     Submit(Submission),
-    /// The upper layer took a delivered message of so many bytes.
+    /// The upper layer took a delivered message of this many bytes.
     Taken(usize),
     /// The time of [`Engine::poll_timeout`] has come.
     Timeout,
 }
 
-/// What to do.
+/// An action for the driver.
 #[derive(Debug)]
 pub enum Output {
     /// Send this, in order.
     Send {
-        /// The message, gathered.
+        /// The message, in parts.
         data: Vec<Bytes>,
         /// A region of the peer to revoke with it.
         invalidate: Option<Stag>,
-        /// The submission that ends with it.
+        /// The submission that it completes.
         finishes: Option<u64>,
     },
     /// A message for the upper layer.
     Deliver(Bytes),
     /// A receive buffer that can be posted again.
     Spare(Buf),
-    /// Everything was said: close the connection. The peer was refused.
+    /// Close the connection: everything has been sent. The peer was refused.
     Close(Ending),
 }
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug)]
 enum Phase {
-    /// Active: the request is to be sent.
+    /// Active: the request must be sent.
     Requesting,
-    /// Active: the response is awaited.
+    /// Active: waiting for the response.
     AwaitingResponse,
-    /// Passive: the request is awaited.
+    /// Passive: waiting for the request.
     AwaitingRequest,
-    /// Passive: the response goes out as soon as receives are posted.
+    /// Passive: the response is sent as soon as receives are posted.
     Answering,
-    /// Passive: a refusal is to be sent.
+    /// Passive: a refusal must be sent.
     Refusing,
     /// Messages flow.
     Established,
-    /// Over.
+    /// The connection has ended.
     Closed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Keepalive {
     None,
-    /// To be asked with the next message.
+    /// To be requested with the next message.
     Pending,
-    /// Asked.
+    /// Requested.
     Sent,
 }
 
@@ -186,9 +185,9 @@ pub struct Engine {
     max_read_write: usize,
     /// SendCredits: messages that may be sent now.
     send_credits: u32,
-    /// ReceiveCreditTarget: credits that the peer would like to hold.
+    /// ReceiveCreditTarget: credits that the peer requests.
     target: usize,
-    /// Credits that the peer may have for now: twice as many whenever it has used half of them.
+    /// Credits that the peer may have now: doubled whenever it has used half of them.
     reach: usize,
     /// Receives posted and not consumed.
     posted: usize,
@@ -200,26 +199,26 @@ pub struct Engine {
     queue: VecDeque<Submission>,
     cursor: Cursor,
     assembly: Option<Assembly>,
-    /// Until when the message that is being reassembled has to be whole.
+    /// The deadline for the message being reassembled.
     message_due: Option<Time>,
-    /// Nobody knows the peer yet.
+    /// The peer is not identified yet.
     stranger: bool,
-    /// Until when the client has to say something; `None` once it has.
+    /// The deadline for the client's first message; `None` once it has arrived.
     first_due: Option<Time>,
     parked: Option<Parked>,
     outputs: VecDeque<Output>,
     headers: BytesMut,
-    /// The peer asked for a message (SMB_DIRECT_RESPONSE_REQUESTED).
+    /// The peer requested a message (SMB_DIRECT_RESPONSE_REQUESTED).
     answer_due: bool,
     keepalive: Keepalive,
     /// The negotiation timer, then the idle timer.
     deadline: Time,
-    /// When credits are granted though nothing else is to be said.
+    /// When to grant credits even if there is nothing else to send.
     first_grant: Option<Time>,
 }
 
 impl Engine {
-    /// A connection that the provider has just set up.
+    /// A connection that the provider has just established.
     pub fn new(role: Role, config: Config, now: Time) -> Engine {
         let config = config.clamped();
         let (phase, patience) = match role {
@@ -256,12 +255,12 @@ impl Engine {
         }
     }
 
-    /// Whether negotiation has succeeded (and the connection is not over).
+    /// Whether negotiation has succeeded and the connection has not ended.
     pub fn is_established(&self) -> bool {
         matches!(self.phase, Phase::Established)
     }
 
-    /// The peer is known from now on.
+    /// The peer is identified from now on.
     pub fn authenticated(&mut self) {
         self.stranger = false;
     }
@@ -281,7 +280,7 @@ impl Engine {
         self.config.max_fragmented_size as usize
     }
 
-    /// What both sides agreed on.
+    /// The negotiated parameters.
     pub fn agreed(&self) -> Agreed {
         Agreed {
             max_send: self.max_send,
@@ -297,17 +296,17 @@ impl Engine {
         self.max_read_write
     }
 
-    /// Whether everything that was submitted has come out of [`Engine::poll_output`].
+    /// Whether every submission has been returned by [`Engine::poll_output`].
     pub fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.outputs.is_empty()
     }
 
-    /// Whether the peer has begun a message and not ended it.
+    /// Whether the peer has begun a message and not finished it.
     pub fn is_mid_message(&self) -> bool {
         self.assembly.is_some() || self.parked.is_some()
     }
 
-    /// How many receives to post now. Fewer may be posted when memory is short: then ask again later.
+    /// How many receives to post now. If memory is short, the driver may post fewer and ask again later.
     pub fn receives_wanted(&self) -> usize {
         let goal = match self.phase {
             Phase::Requesting | Phase::AwaitingResponse | Phase::AwaitingRequest => 1,
@@ -317,14 +316,14 @@ impl Engine {
         goal.saturating_sub(self.posted)
     }
 
-    /// Whether posting them should not wait for an idle moment: the peer could run out of credits, or we need one to
+    /// Whether posting them must not wait for an idle moment: the peer could run out of credits, or we need one to
     /// grant.
     pub fn receives_urgent(&self) -> bool {
         let wanted = self.receives_wanted();
         wanted > 0 && (wanted.saturating_mul(4) > self.credit_ceiling() || self.send_credits <= 1)
     }
 
-    /// [`Engine::receives_wanted`] without those that are for more speed alone.
+    /// [`Engine::receives_wanted`] without the receives that only add speed.
     pub fn receives_needed(&self) -> usize {
         match self.phase {
             Phase::Answering | Phase::Established => {
@@ -344,9 +343,9 @@ impl Engine {
             0..=MAX_HELD_BYTES => ceiling.saturating_sub(self.held),
             _ => 0,
         };
-        // 3.1.5.9: the last send credit is spent only on a message that grants one, so there must be one to grant,
-        // beyond the peer's wish if need be. The peer can spend what it holds only by sending, which gives it back:
-        // granted never exceeds the ceiling by more than one.
+        // 3.1.5.9: the last send credit is spent only on a message that grants one, so there must be one to grant, even
+        // beyond the peer's request. The peer can spend its credits only by sending, which returns them: granted never
+        // exceeds the ceiling by more than one.
         if self.send_credits == 1 && self.has_something_to_send() {
             goal.max(self.granted.saturating_add(1))
         } else {
@@ -354,18 +353,18 @@ impl Engine {
         }
     }
 
-    /// Credits that the peer wants and may have.
+    /// Credits that the peer requests and may have.
     fn credit_ceiling(&self) -> usize {
         self.target.min(self.config.receive_credits as usize).min(self.reach).max(MIN_CREDITS)
     }
 
-    /// The size of the buffer without which the last received fragment cannot be taken in.
+    /// The size of the buffer needed to take in the last received fragment.
     pub fn buffer_wanted(&self) -> Option<usize> {
         let (parked, assembly) = (self.parked.as_ref()?, self.assembly.as_ref()?);
         assembly.wanted(parked.transfer.data.len())
     }
 
-    /// Whether the peer can send nothing, because no receive is posted.
+    /// Whether the peer cannot send, because no receive is posted.
     pub fn is_without_receives(&self) -> bool {
         self.posted == 0
     }
@@ -381,7 +380,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened. After an error the connection is over.
+    /// Processes an event. After an error the connection has ended.
     pub fn handle(&mut self, event: Event, now: Time) -> Result<(), Ending> {
         let result = match event {
             Event::Posted(n) => {
@@ -394,7 +393,7 @@ impl Engine {
                     (self.parked.take(), &mut self.assembly)
                 {
                     assembly.move_to(buf);
-                    // The peer may have had no credits while we looked for memory.
+                    // The peer may have had no credits while we waited for memory.
                     self.message_due = Some(now + MESSAGE_LIMIT);
                     self.append(message, &transfer);
                 }
@@ -418,7 +417,7 @@ impl Engine {
         result
     }
 
-    /// The next thing to do.
+    /// The next action.
     pub fn poll_output(&mut self) -> Option<Output> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
@@ -428,7 +427,7 @@ impl Engine {
                 self.phase = Phase::AwaitingResponse;
                 Some(self.negotiate_request())
             }
-            // 3.1.5.6: the response grants the receives that were posted, so there must be some.
+            // 3.1.5.6: the response grants the posted receives, so there must be some.
             Phase::Answering if self.posted > 0 => {
                 self.phase = Phase::Established;
                 Some(self.negotiate_response())
@@ -452,7 +451,7 @@ impl Engine {
             self.first_grant = None;
         }
         if self.message_due.is_some_and(|at| at <= now) {
-            return Err(Ending::TimedOut("the rest of a message in fragments"));
+            return Err(Ending::TimedOut("the remainder of a fragmented message"));
         }
         if self.first_due.is_some_and(|at| at <= now) {
             return Err(Ending::TimedOut("the first message after negotiation"));
@@ -463,8 +462,8 @@ impl Engine {
         match self.phase {
             Phase::Closed => Ok(()),
             Phase::Established if self.keepalive == Keepalive::None => {
-                // 3.1.6.2. Without a credit the question cannot be asked; a peer that granted nothing in all this
-                // time and says nothing now is gone all the same.
+                // 3.1.6.2. Without a credit the keepalive cannot be sent; a peer that granted none in all this time and
+                // still sends nothing is gone all the same.
                 self.keepalive = Keepalive::Pending;
                 self.deadline = now + KEEPALIVE_ANSWER;
                 Ok(())
@@ -492,7 +491,7 @@ impl Engine {
                 Ok(())
             }
             Phase::Established => self.received_data(message, now),
-            // 3.1.5.7: nobody may send before it knows its credits.
+            // 3.1.5.7: a peer may not send before it knows its credits.
             Phase::Requesting | Phase::Answering => {
                 Err(Ending::Violation("[MS-SMBD] 2.2: a message before negotiation"))
             }
@@ -502,7 +501,7 @@ impl Engine {
 
     /// 3.1.5.8.
     fn received_data(&mut self, message: Buf, now: Time) -> Result<(), Ending> {
-        // A receive may be posted that the peer was not told of yet: landing in it would be luck, not right.
+        // There may be a posted receive that the peer was not told about yet; it has no right to use it.
         if self.granted == 0 {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.1: a message without a credit"));
         }
@@ -515,14 +514,14 @@ impl Engine {
             return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: CreditsRequested is zero"));
         }
         self.target = transfer.credits_requested.into();
-        // A peer cannot owe more messages than the field that grants them can say at once.
+        // A peer cannot owe more messages than the field that grants them can express.
         self.send_credits =
             self.send_credits.saturating_add(transfer.credits_granted.into()).min(u16::MAX.into());
         self.deadline = now + self.config.keepalive_interval;
         self.keepalive = Keepalive::None;
         self.answer_due |= transfer.flags & RESPONSE_REQUESTED != 0;
         if transfer.data.is_empty() {
-            // Credits or a keepalive. They may come between the fragments of a message.
+            // Credits or a keepalive. They may arrive between the fragments of a message.
             if transfer.remaining_data_length != 0 {
                 return Err(Ending::Violation("[MS-SMBD] 3.1.5.8: an empty fragment that announces more"));
             }
@@ -547,7 +546,7 @@ impl Engine {
         let assembly = self.assembly.get_or_insert_with(|| Assembly::new(announced as usize));
         assembly.check(transfer.data.len(), transfer.remaining())?;
         if assembly.wanted(transfer.data.len()).is_some() {
-            // How long that takes is not for the peer to answer for.
+            // The peer is not responsible for how long that takes.
             self.message_due = None;
             self.parked = Some(Parked { message, transfer });
         } else {
@@ -556,10 +555,10 @@ impl Engine {
         Ok(())
     }
 
-    /// A fragment of the message being reassembled, which was checked and has room.
+    /// A fragment of the message being reassembled, which was checked and fits.
     fn append(&mut self, message: Buf, transfer: &DataTransfer) {
         let Some(mut assembly) = self.assembly.take() else { return };
-        // What was parsed lies inside the message.
+        // The parsed range lies inside the message.
         let whole = assembly.append(message.get(transfer.data.clone()).unwrap_or_default());
         self.outputs.push_back(Output::Spare(message));
         if whole {
@@ -584,7 +583,7 @@ impl Engine {
         !self.queue.is_empty() || self.answer_due || self.keepalive == Keepalive::Pending
     }
 
-    /// Receives that the peer may be told of now.
+    /// Receives that may be announced to the peer now.
     fn grantable(&self) -> usize {
         let wished = self.posted.min(self.credit_ceiling()).saturating_sub(self.granted);
         match wished {
@@ -593,8 +592,8 @@ impl Engine {
         }
     }
 
-    /// Whether credits are worth a message of their own: the peer has none, or runs low and gets at least two (one
-    /// for one would answer an empty message with an empty message for ever).
+    /// Whether credits are worth a message of their own: the peer has none, or runs low and gets at least two (granting
+    /// one for one would answer an empty message with an empty message forever).
     fn grant_due(&self) -> bool {
         if self.first_grant.is_some() {
             return false;
@@ -613,13 +612,13 @@ impl Engine {
         }
         let grant = self.grantable();
         if self.send_credits == 1 && grant == 0 {
-            // The last credit is kept for a message that grants one; receive_goal asks for the receive.
+            // The last credit is kept for a message that grants one; receive_goal requests the receive.
             return None;
         }
         self.send_credits = self.send_credits.saturating_sub(1);
         self.granted = self.granted.saturating_add(grant);
         self.first_grant = None;
-        // An answer does not ask back, or two idle peers would never be silent again.
+        // An answer does not request another, or two idle peers would never be silent again.
         self.answer_due = false;
         let flags = match self.keepalive {
             Keepalive::Pending => {
@@ -654,12 +653,13 @@ impl Engine {
         } else {
             std::iter::once(header).chain(whole.body.drain(cursor.at..)).collect()
         };
-        // 3.1.5.4: the token goes with exactly one segment. With the last, it ends when the message is whole.
+        // 3.1.5.4: exactly one segment carries the token. In the last segment, it takes effect when the message is
+        // complete.
         Some(Output::Send { data, invalidate: whole.invalidate, finishes: Some(whole.number) })
     }
 }
 
-/// Takes the next `len` bytes off a submission; it has more.
+/// Takes the next `len` bytes of a submission, which has at least that many.
 fn fragment(from: &mut Submission, cursor: &mut Cursor, header: Bytes, len: usize) -> Vec<Bytes> {
     let mut data = vec![header];
     let mut missing = len;
@@ -680,7 +680,7 @@ fn fragment(from: &mut Submission, cursor: &mut Cursor, header: Bytes, len: usiz
     data
 }
 
-/// A header in memory that is shared with its neighbours: no allocation for most.
+/// A header in memory that is shared with its neighbours, so most need no allocation.
 fn cut(headers: &mut BytesMut, header: &[u8]) -> Bytes {
     if headers.capacity() < header.len() {
         headers.reserve(HEADERS_BYTES);
@@ -703,7 +703,7 @@ fn malformed(e: Malformed) -> Ending {
     })
 }
 
-/// The announced rest as a length.
+/// The announced remainder as a length.
 trait Remaining {
     fn remaining(&self) -> usize;
 }

@@ -1,15 +1,14 @@
 //! SMB Direct: messages, and payload by RDMA, over a queue pair of any provider.
 //!
-//! What: [`Smbd`], a [`Channel`](crate::Channel); [`connect`] and [`accept`] negotiate one. Spec: [MS-SMBD].
-//! Owns: the queue pair, posted receives, unsent messages, fetches under way.
-//! Does not: parse SMB2; the segments of a READ or WRITE come from above.
+//! [`Smbd`] is a [`Channel`](crate::Channel); [`connect`] and [`accept`] negotiate one. It implements [MS-SMBD]. It
+//! owns the queue pair, posted receives, unsent messages and pending fetches. It does not parse SMB2; the caller
+//! supplies the segments of a READ or WRITE.
 //!
-//! Operation: [`engine`] decides, `driver` posts what it says and hands it what completes. Whoever sends or receives
-//! drives the queue pair on the spot; a task of the connection does it when nobody else does, and watches the time.
-//! Buffers: posted receives come from the pool; a message of one fragment is delivered as a slice of its receive
-//! buffer. Payload for RDMA goes down as it is, a file range unread.
-//! Errors: a peer that breaks the protocol is disconnected; an inline payload that cannot be read fails its own
-//! `send` alone.
+//! [`engine`] decides; `driver` carries out its outputs and reports completions to it. A sender or receiver drives the
+//! queue pair directly; otherwise a task of the connection does, which also watches the deadlines. Posted receives come
+//! from the pool; a message of one fragment is delivered as a slice of its receive buffer. Payload for RDMA is passed
+//! to the provider unchanged, a file range unread. A peer that breaks the protocol is disconnected; an inline payload
+//! that cannot be read fails its own `send` only.
 
 mod channel;
 pub mod config;
@@ -26,7 +25,7 @@ pub use set_up::{accept, connect};
 #[cfg(any(test, fuzzing))]
 pub(crate) use set_up::{first_receive, passive};
 
-/// The port of SMB Direct on iWARP ([MS-SMBD] 1.9): not 445, which is TCP's and InfiniBand's.
+/// The port of SMB Direct on iWARP ([MS-SMBD] 1.9): not 445, which TCP and InfiniBand use.
 pub const IWARP_PORT: u16 = 5445;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! One waker for a queue pair whose news interest several tasks.
+//! One waker for a queue pair whose events interest several tasks.
 //!
-//! What: [`Relay`]: wakes the reader that sleeps in `recv`, and behind it the connection's own task. The reader finds
-//! its message without a detour, and drives the connection while it looks (see [`crate::Channel::recv`]): the task is
-//! woken where no reader sleeps, and where something else than messages is waited for.
-//! Owns: both wakers. Does not: know what happened.
+//! [`Relay`] wakes the reader that sleeps in `recv`, and after it the connection's own task. The reader gets its
+//! message directly, and drives the connection while it checks (see [`crate::Channel::recv`]): the task is woken only
+//! if no reader sleeps, or if somebody waits for something other than messages. The relay holds both wakers; it does
+//! not know which event occurred.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use std::task::{Wake, Waker};
 #[derive(Debug, Default)]
 pub(super) struct Relay {
     wakers: Mutex<Wakers>,
-    /// Whoever is at work on the queue pair polls it before it stops: it need not wake anybody.
+    /// The task that works on the queue pair polls it before it stops, so nobody needs to be woken.
     muted: AtomicBool,
-    /// Something else than messages is waited for.
+    /// Somebody waits for something other than messages.
     task_needed: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ impl Relay {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A reader sleeps.
+    /// Registers a sleeping reader.
     pub(super) fn set_reader(&self, waker: &Waker) {
         set(&mut self.lock().reader, waker);
     }
@@ -41,7 +41,7 @@ impl Relay {
         self.lock().reader = None;
     }
 
-    /// The connection's own task.
+    /// Registers the connection's own task.
     pub(super) fn set_task(&self, waker: &Waker) {
         set(&mut self.lock().task, waker);
     }
@@ -62,19 +62,19 @@ impl Relay {
         }
     }
 
-    /// From now on the queue pair wakes nobody, or somebody again. Whoever mutes it polls it until nothing is left.
+    /// Whether the queue pair wakes nobody from now on. Whoever mutes it polls it until nothing is left.
     pub(super) fn mute(&self, muted: bool) {
         self.muted.store(muted, Ordering::Relaxed);
     }
 
-    /// Whether the queue pair's news wake the task even while a reader sleeps.
+    /// Whether events of the queue pair wake the task even while a reader sleeps.
     pub(super) fn need_task(&self, needed: bool) {
         self.task_needed.store(needed, Ordering::Relaxed);
     }
 
     /// Wakes both, the reader first.
     pub(super) fn wake_all(&self) {
-        // The lock is not held while waking: a waker may run code of an executor.
+        // The lock is not held while waking, because a waker may run code of an executor.
         let (reader, task) = {
             let wakers = &mut *self.lock();
             (wakers.reader.clone(), wakers.task.clone())
@@ -96,7 +96,7 @@ impl Wake for Relay {
     }
 
     fn wake_by_ref(self: &std::sync::Arc<Self>) {
-        // One thread alone uses a connection, its provider included: the flags order nothing.
+        // Only one thread uses a connection, including its provider: the flags need no ordering.
         if self.muted.load(Ordering::Relaxed) {
             return;
         }

@@ -1,7 +1,6 @@
-//! Set-up of SMB Direct connections, and the read depths that travel in iWARP private data.
+//! Set-up of SMB Direct connections, and the read depths in iWARP private data.
 //!
-//! What: [`connect`], [`accept`]. Spec: [MS-SMBD] 3.1.4.1, 3.1.7.2, section 6.
-//! Does not: listen, or choose a provider.
+//! It implements [MS-SMBD] 3.1.4.1, 3.1.7.2 and section 6. The caller listens and chooses the provider.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,10 +16,10 @@ use super::driver;
 use super::engine::Role;
 use crate::channel::Error;
 
-/// RDMA Reads at a time, each way, that we agree to with a peer that says its depths in private data.
+/// RDMA Reads at a time, in each direction, that we agree to with a peer that sends its depths in private data.
 const READ_DEPTH: u32 = 16;
 
-/// Connects to `addr` over `provider` and negotiates. Ends in error within the time limits of the provider and of
+/// Connects to `addr` over `provider` and negotiates. Fails within the time limits of the provider and of
 /// [`engine::ACTIVE_NEGOTIATION`](super::engine::ACTIVE_NEGOTIATION).
 pub async fn connect(
     provider: &dyn Provider,
@@ -29,12 +28,12 @@ pub async fn connect(
     pool: Pool,
 ) -> Result<Rc<Smbd>, Error> {
     let config = config.clamped();
-    // The provider says its read depths by RFC 6581; section 6 is for providers without it.
+    // The provider negotiates read depths by RFC 6581; section 6 is for providers that do not.
     let (queue_pair, _) = provider.connect(addr, ConnectParams::default()).await?;
     Smbd::negotiate(driver::start(queue_pair, Role::Active, config, pool, 0)).await
 }
 
-/// Accepts a connection request and negotiates. Ends in error when the peer stays silent for
+/// Accepts a connection request and negotiates. Fails if the peer stays silent for
 /// [`engine::PASSIVE_NEGOTIATION`](super::engine::PASSIVE_NEGOTIATION).
 pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Result<Rc<Smbd>, Error> {
     let config = config.clamped();
@@ -50,12 +49,12 @@ pub async fn accept(request: Box<dyn Request>, config: Config, pool: Pool) -> Re
     passive(queue_pair, config, pool).await
 }
 
-/// The receive that is posted before a connection is accepted, of `max_receive_size`.
+/// The receive to post before a connection is accepted, of `max_receive_size`.
 pub(crate) fn first_receive(buf: Buf) -> Work {
     driver::receive(buf)
 }
 
-/// Negotiates on a queue pair that was accepted and has [`first_receive`].
+/// Negotiates on an accepted queue pair that has [`first_receive`].
 pub(crate) async fn passive(
     queue_pair: Rc<dyn QueuePair>,
     config: Config,
@@ -64,7 +63,7 @@ pub(crate) async fn passive(
     Smbd::negotiate(driver::start(queue_pair, Role::Passive, config, pool, 1)).await
 }
 
-/// The parameters of our acceptance: with an IRD/ORD header when the peer's request began with one (section 6.2).
+/// The parameters of our acceptance, with an IRD/ORD header if the peer's request began with one (section 6.2).
 fn answer_depths(private_data: &[u8]) -> Result<ConnectParams, &'static str> {
     if private_data.len() < ReadDepths::LEN {
         return Ok(ConnectParams::default());
@@ -73,7 +72,7 @@ fn answer_depths(private_data: &[u8]) -> Result<ConnectParams, &'static str> {
     let agreed = ReadDepths { ird: asked.ird.min(READ_DEPTH), ord: asked.ord.min(READ_DEPTH), ..asked };
     Ok(ConnectParams {
         private_data: Bytes::copy_from_slice(&agreed.emit()),
-        // The header speaks of the connecting side: what it can serve is what we may ask.
+        // The header is from the connecting side's view: what it can serve is what we may request.
         ird: agreed.ord as u16,
         ord: agreed.ird as u16,
     })

@@ -1,14 +1,14 @@
-//! Payload cut to the peer's segments.
+//! Cuts payload to fit the peer's segments.
 //!
-//! What: [`writes`], one RDMA Write per segment that payload reaches. Spec: [MS-SMBD] 3.1.4.5.
-//! Owns: nothing; buffers are sliced and file ranges moved, no byte is touched. Does not: post.
+//! [`writes`] makes one RDMA Write per segment that the payload reaches. It implements [MS-SMBD] 3.1.4.5. Buffers are
+//! sliced and file ranges moved; no byte is touched. The caller posts.
 
 use weft_machine::Payload;
 use weft_rdma::Segment;
 
 use crate::channel::Error;
 
-/// Checks that `segments` have room for `len` bytes and that this side is willing to move them at once.
+/// Checks that `segments` have room for `len` bytes and that this side accepts moving them at once.
 pub(super) fn check(len: usize, segments: &[Segment], max_read_write: usize) -> Result<(), Error> {
     if len > max_read_write {
         return Err(Error::Misuse("payload longer than MaxReadWriteSize"));
@@ -20,7 +20,7 @@ pub(super) fn check(len: usize, segments: &[Segment], max_read_write: usize) -> 
     Ok(())
 }
 
-/// `data`, which [`check`] has seen, in pieces: each with exactly the part of a segment that it fills.
+/// Cuts `data`, which has passed [`check`]: each piece goes with exactly the part of a segment that it fills.
 pub(super) fn writes(mut data: Payload, segments: Vec<Segment>, mut post: impl FnMut(Payload, Segment)) {
     let mut left = data.len();
     for segment in segments {

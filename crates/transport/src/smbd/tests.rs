@@ -15,14 +15,14 @@ use weft_wire::smbd::{DataTransfer, NegotiateRequest, NegotiateResponse, VERSION
 use super::*;
 use crate::channel::{Channel, Error, Kind, Outgoing, Part, Segment, Stag, To};
 
-/// A provider, its pool, and how a peer finds it.
+/// A provider, its pool, and the address for a peer.
 struct Net {
     provider: Rc<dyn Provider>,
     pool: Pool,
     _dir: Option<tempfile::TempDir>,
 }
 
-/// The longest message between two of us.
+/// The longest message between two of our own.
 const LONGEST: usize = config::MAX_FRAGMENTED as usize;
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
@@ -53,7 +53,7 @@ impl Net {
         self.channels(Config::default(), Config::default()).await
     }
 
-    /// A channel, and the bare queue pair that connected to it (with receives posted) and spoke `request`.
+    /// A channel, and the bare queue pair that connected to it (with receives posted) and sent `request`.
     async fn half(&self, request: Vec<u8>) -> (Result<Rc<Smbd>, Error>, Rc<dyn QueuePair>) {
         let listener = self.provider.listen(SocketAddr::from(ANY)).await.unwrap();
         let accepting = async {
@@ -83,7 +83,7 @@ fn say(peer: &Rc<dyn QueuePair>, bytes: Vec<u8>) {
             solicited: false,
             signalled: false,
         };
-        // A connection that has ended takes no work.
+        // A connection that has ended accepts no work.
         let _ = peer.post(send);
     }
 }
@@ -267,7 +267,7 @@ async fn payload_is_fetched_from_the_peers_segments(net: Net) {
     let pieces = cut(whole[0], &[1, 0, 99_999, 200_000]);
     assert!(server.fetch(pieces).await.unwrap() == content);
     assert!(server.fetch(vec![]).await.unwrap().is_empty());
-    // Many at once, some of them abandoned.
+    // Many at once, some of them dropped.
     let fetches: Vec<_> = (0..40)
         .map(|i| server.fetch(vec![Segment { offset: whole[0].offset + i * 1000, len: 1000, ..whole[0] }]))
         .collect();
@@ -399,7 +399,7 @@ async fn close_sends_what_was_queued(net: Net) {
         assert!(next(&b).await == pattern(10_000, i));
     }
     assert!(b.recv().await.unwrap().is_none());
-    // The last may have been on its way when the connection ended.
+    // The last may have been in transit when the connection ended.
     assert!(join_all(sends).await.into_iter().filter(|sent| sent.is_ok()).count() >= 390);
 }
 
@@ -418,14 +418,15 @@ async fn fetches_end_with_the_channel(net: Net) {
     let fetches = rt::spawn(join_all(fetches));
     drop(client);
     server.close();
-    // Whatever becomes of them, they end.
+    // Whatever their outcome, they end.
     let ended = rt::timeout(Duration::from_secs(20), fetches).await.expect("a fetch never ends");
     assert!(ended.into_iter().all(
         |fetched| fetched.is_err_and(|e| !matches!(e, Error::Misuse(_))) || net.provider.name() == "shm"
     ));
 }
 
-/// Sends and RDMA Reads are in flight when both ends go: what completes afterwards finds nothing freed, and frees its own.
+/// Sends and RDMA Reads are in flight when both ends go: a later completion finds nothing freed, and frees its own
+/// buffer.
 async fn completions_after_the_end_free_every_buffer_once(net: Net) {
     let before = net.pool.in_use_bytes();
     for round in 0..4 {
@@ -554,7 +555,7 @@ async fn a_message_over_the_credits_ends_the_channel(net: Net) {
     for _ in 0..11 {
         say(&peer, message.clone());
     }
-    // Ten were granted; none can be granted again, as the peer gives us no credits to say so.
+    // Ten were granted; none can be granted again, because the peer grants us no credits to do so.
     let mut whole = 0;
     let end = loop {
         match channel.recv().await {
@@ -587,7 +588,7 @@ fn fetches_that_fill_the_pool_together_all_end() {
         let whole = exposed.segments[0];
         let half = whole.len / 2;
         let halves = [0, half].map(|at| Segment { offset: whole.offset + u64::from(at), len: half, ..whole });
-        // The halves of all of them are more than there is: none may hold its own while it waits for the whole.
+        // Half the buffers of all fetches exceed the pool: none may hold its own while it waits for the rest.
         let fetches = join_all((0..9).map(|_| async { server.fetch(halves.to_vec()).await.unwrap().len() }));
         let fetched = rt::timeout(Duration::from_secs(20), fetches).await.expect("they wait for each other");
         assert_eq!(fetched, [2 << 20; 9]);

@@ -1,4 +1,4 @@
-//! However buffers come and go, the slabs take no more memory than the limit, and everything merges again.
+//! However buffers come and go, the slabs occupy no more memory than the limit, and everything merges again.
 
 use std::os::fd::AsFd;
 
@@ -21,9 +21,9 @@ fn touch(buf: &mut Buf) {
 enum Step {
     Take(usize),
     TakeMany(Vec<usize>),
-    /// Frees one of what is alive.
+    /// Frees one of the live buffers.
     Free(usize),
-    /// Frees every nth of what is alive, which leaves gaps.
+    /// Frees every nth of the live buffers, which leaves gaps.
     Sieve(usize),
     Trim,
 }
@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// What took 1.36 GiB with a limit of 256 MiB: each size in turn takes all there is.
+/// This took 1.36 GiB with a limit of 256 MiB: each size in turn takes everything.
 #[test]
 fn sizes_serve_each_other() {
     let limit = 4 * MAX_BUF;
@@ -120,7 +120,7 @@ fn sizes_serve_each_other() {
     assert!(pool.is_whole());
 }
 
-/// One page in each large block is in use: large requests still find a place, and what is free between them no memory.
+/// One page in each large block is in use: large requests still find a place, and the gaps occupy no memory.
 #[test]
 fn gaps_cost_addresses_and_no_memory() {
     let limit = 4 * MAX_BUF;
@@ -129,7 +129,7 @@ fn gaps_cost_addresses_and_no_memory() {
     for log in MIN_BUF.ilog2()..MAX_BUF.ilog2() {
         let mut some: Vec<Buf> = std::iter::from_fn(|| pool.try_alloc(1 << log)).collect();
         some.iter_mut().for_each(touch);
-        // Of each pair of neighbours one stays, as far as half of the limit.
+        // One of each pair of neighbours stays, up to half of the limit.
         let mut number = 0;
         some.retain(|_| {
             number += 1;

@@ -1,4 +1,4 @@
-//! Who waits for memory is served in order, is woken once, and leaves nothing behind when it goes.
+//! Requests that wait for memory are served in order, woken once, and leave nothing behind when they are dropped.
 
 use super::*;
 
@@ -120,7 +120,7 @@ fn what_can_never_be_is_an_error_and_no_wait() {
 #[test]
 fn what_another_thread_keeps_is_brought_back_for_who_waits() {
     let pool = Pool::new(64 << 20);
-    // Threads take turns in choosing a cache, so several of them reach every one.
+    // Threads are assigned to caches in turn, so several of them reach every one.
     for _ in 0..16 {
         let pool = pool.clone();
         std::thread::spawn(move || drop(pool.try_alloc_many(&[MIN_BUF; 8]))).join().unwrap();
@@ -130,7 +130,8 @@ fn what_another_thread_keeps_is_brought_back_for_who_waits() {
     assert!(all.is_some(), "kept blocks are no use, and do not count");
 }
 
-/// Threads that take, wait, give up and free at random: whoever waits is served in the end, and nothing is lost.
+/// Threads that take, wait, give up and free at random: every waiting request is served in the end, and nothing is
+/// lost.
 #[test]
 fn many_threads_lose_no_wake_up() {
     let pool = Pool::new(MAX_BUF);

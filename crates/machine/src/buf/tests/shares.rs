@@ -1,4 +1,4 @@
-//! A share of the pool holds no more than its limit, and stands in nobody's way.
+//! A share of the pool holds no more than its limit, and holds up no other share.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn strangers_leave_the_rest_alone() {
     assert_eq!(held.len(), 16);
     let mut stranger = Waiter::new(&strangers, &[MIN_BUF]);
     assert!(stranger.poll().is_none());
-    // Neither what they hold nor that they wait keeps others from the rest.
+    // Neither what they hold nor their waiting keeps others from the remainder.
     let rest: Vec<Buf> = std::iter::from_fn(|| pool.try_alloc(MAX_BUF)).collect();
     assert_eq!(rest.len(), 7);
     assert_eq!((pool.in_use_bytes(), strangers.in_use_bytes()), (8 * MAX_BUF, MAX_BUF));
@@ -49,7 +49,7 @@ fn whoever_is_known_leaves_strangers_their_part() {
         Some(OverLimit { wanted_bytes: 8 * MAX_BUF, limit_bytes }),
         "it would wait for ever"
     );
-    // A share that leaves them takes of the others' part.
+    // A share that leaves the strangers' share uses the others' part.
     drop((held, waits, logs_on));
     let connection = strangers.share(MAX_BUF);
     let (mine, others) =
@@ -177,18 +177,18 @@ fn what_becomes_free_of_a_fair_share_goes_to_who_holds_least() {
     let mut others = [waiter(2, MAX_BUF), waiter(2, MAX_BUF / 8)];
     assert!(greedy.poll().is_none() && others.iter_mut().all(|other| other.poll().is_none()));
     assert_eq!(fair.wanted_bytes(), MAX_BUF / 8 + MAX_BUF + MAX_BUF / 8);
-    // What becomes free gathers for the one that has nothing, however much it asks for.
+    // Memory that becomes free accumulates for the share that has none, however much it requests.
     first.truncate(6);
     assert_eq!((greedy.woken(), others.each_ref().map(Waiter::woken)), (0, [0, 0]));
     first.truncate(4);
     assert_eq!((greedy.woken(), others.each_ref().map(Waiter::woken)), (0, [1, 0]));
-    // What is at its own limit is in nobody's way.
+    // A share at its own limit holds up no other.
     drop(first);
     assert_eq!(greedy.woken(), 0, "it has what is free already");
     drop(others);
     assert_eq!(greedy.woken(), 1);
     assert!(greedy.poll().is_some());
-    // One that gives up is forgotten with its share.
+    // A request that is cancelled is removed together with its share.
     let mut gone = Waiter::new(&fair.share(MAX_BUF), &[MAX_BUF]);
     let held = all(&fair);
     assert!(gone.poll().is_none());

@@ -16,7 +16,7 @@ fn twice() -> (File, File) {
     (File::from(std::os::fd::OwnedFd::from(file.into_file())), File::from(std::os::fd::OwnedFd::from(again)))
 }
 
-/// A call on a worker that has `file` until the answer is dropped, begun.
+/// Starts a call on a worker that holds `file` until the result is dropped.
 async fn held(file: &File) -> (Task<()>, mpsc::Sender<()>) {
     let (release, gate) = mpsc::channel();
     let file = file.clone();
@@ -49,7 +49,7 @@ fn who_changes_a_file_that_a_worker_has_waits_as_a_task_and_others_go_on() {
         let mut punch = pin!(again.punch_hole(0, 1));
         assert!(is_pending(&mut write).await);
         assert!(is_pending(&mut punch).await);
-        // So does who would read back what the call frees.
+        // So does a read of what the call frees.
         let range = FileRange { file: again.clone(), offset: 0, len: 1 };
         let mut warm = pin!(range.warm(0, 1));
         assert!(is_pending(&mut warm).await);
@@ -77,7 +77,7 @@ fn those_who_wait_for_a_file_take_no_places_of_workers() {
         let (file, again) = twice();
         let (call, release) = held(&file).await;
         let running = Arc::new(AtomicUsize::new(0));
-        // More than there are places of any kind.
+        // More calls than there are places of any kind.
         let waiting: Vec<_> = (0..200)
             .map(|_| {
                 let (again, running) = (again.clone(), running.clone());
@@ -102,7 +102,7 @@ fn those_who_wait_for_a_file_take_no_places_of_workers() {
     });
 }
 
-/// A client that has a range freed may ask for hundreds of reads and syncs of that file.
+/// A client that has a range freed may request hundreds of reads and syncs of that file.
 #[test]
 fn reads_and_syncs_of_a_file_that_is_locked_wait_in_no_workers_place_and_none_is_locked_before_they_end() {
     run(async {
@@ -128,14 +128,14 @@ fn reads_and_syncs_of_a_file_that_is_locked_wait_in_no_workers_place_and_none_is
     });
 }
 
-/// A client may stop reading in the middle of a range, have that freed, and go on.
+/// A client may stop reading in the middle of a range, have that range freed, and continue reading.
 #[test]
 fn what_is_sent_from_a_file_that_is_locked_meanwhile_waits_as_a_task() {
     let (file, again) = twice();
     sends_beside_a_worker(file, again);
 }
 
-/// Nothing of it has to be warmed, so its sender went round for ever before the worker's task had its turn.
+/// It needs no warming, so its sender once looped forever before the worker's task got its turn.
 #[test]
 fn so_does_what_is_sent_from_a_file_in_memory() {
     let file = File::in_memory("sent").expect("memfd");
@@ -162,7 +162,7 @@ fn sends_beside_a_worker(file: File, again: File) {
             yield_now().await;
         }
         assert!(received > 0 && received < len && !sending.is_finished(), "{received}");
-        // It has its turn before the next one that locks the file.
+        // It gets its turn before the next call that locks the file.
         let (next, gate) = mpsc::channel::<()>();
         let next_call = spawn(async move { ranged(&file, move || gate.recv().is_err()).await });
         yield_now().await;
@@ -183,7 +183,7 @@ fn sends_beside_a_worker(file: File, again: File) {
     });
 }
 
-/// Otherwise each write would cost a look at the table while any file is synced.
+/// Otherwise each write would cost a table lookup while any file is being synced.
 #[test]
 fn who_writes_claims_a_file_only_where_somebody_wants_it_alone() {
     run(async {
@@ -215,7 +215,7 @@ fn who_waits_for_one_of_two_files_keeps_workers_from_the_other() {
             let first = alone(wanted).await;
             let mut both = pin!(shared(inodes.to_vec()));
             assert!(is_pending(&mut both).await);
-            // The first of them is had by now, and for the second one is waited in order.
+            // The first one is held by now, and the wait for the second one is in order.
             let mut next = pin!(alone(inodes[0]));
             assert!(is_pending(&mut next).await);
             drop(first);
@@ -261,7 +261,7 @@ fn claims_are_granted_in_order_and_shared_ones_together() {
     });
 }
 
-/// A user who may only read asks for hundreds.
+/// A user who may only read requests hundreds.
 #[test]
 fn who_writes_waits_for_one_seek_however_many_were_asked_for_before() {
     run(async {
@@ -282,7 +282,7 @@ fn who_writes_waits_for_one_seek_however_many_were_asked_for_before() {
         drop(first);
         assert!(!is_pending(&mut write).await, "a hundred seeks are not waited for");
         let reads = reads.await;
-        // A later claim does not delay the next seek. The seeks do not delay the one who wants the file alone.
+        // A later claim does not delay the next seek. The seeks do not delay the exclusive claim.
         let mut late = claim(Mode::Shared);
         assert!(is_pending(&mut late.as_mut()).await);
         drop(reads);
@@ -348,7 +348,7 @@ fn a_call_that_nobody_awaits_keeps_its_claim_until_it_ends() {
     run(async {
         let (file, again) = twice();
         let (call, release) = held(&file).await;
-        // Until the worker has it: then the call no longer ends with its future.
+        // Wait until the worker has it: from then on the call no longer ends with its future.
         while rt::tests::BLOCKING_CALLS.get() == 0 {
             yield_now().await;
         }

@@ -17,7 +17,7 @@ fn one_slow_call_sends_the_next_to_workers_until_calls_were_quick_for_a_while() 
     assert!(!pace.is_slow(at(5)));
     pace.took(SLOW_CALL, at(100));
     assert!(pace.is_slow(at(100)) && pace.is_slow(at(99) + CALM));
-    // Quick ones change nothing, another slow one begins the while anew.
+    // Fast calls change nothing; another slow one restarts the period.
     let quick = pace.begin(at(200));
     pace.end(quick, at(201));
     let slow = pace.begin(at(5000));
@@ -38,7 +38,7 @@ fn a_call_that_does_not_end_keeps_others_from_cores_however_long_it_takes() {
     }
     pace.end(hangs, at(0) + CALM * 100);
     assert!(!pace.is_slow(at(0) + CALM * 101));
-    // An end that was told already changes nothing.
+    // The end of a call that was already reported changes nothing.
     pace.end(hangs, at(0) + CALM * 200);
     assert!(!pace.is_slow(at(0) + CALM * 200));
 }
@@ -54,7 +54,7 @@ fn a_file_system_that_hangs_leaves_places_to_every_other() {
         taken
     };
     assert_eq!(taken(1), MAX_PLACES);
-    // Those that come first take what all share; each of the others has its own.
+    // The first ones take the shared places; each of the others has its own.
     let all: Vec<usize> = (2..30).map(&mut taken).collect();
     assert_eq!(
         all[..3],
@@ -77,7 +77,7 @@ fn who_waits_has_its_turn_in_order_and_no_more_wait_than_may() {
     assert_eq!(places.lanes[&7].taken, MAX_PLACES);
 }
 
-/// A device that no file system has.
+/// A device number that no file system has.
 fn unmounted() -> Arc<FileSystem> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn calls_that_hang_keep_the_loop_running_and_another_file_system_answering() {
         assert_eq!(lock(&PLACES).lanes[&hangs.number].taken, MAX_PLACES);
         assert_eq!(answers.names(|| 7).await, Ok(7));
         assert_eq!(ended.load(Ordering::SeqCst), 0);
-        // Of one that waits nothing is left, and one that has begun ends.
+        // A call that waits leaves nothing behind, and one that has begun runs to its end.
         drop(given_up);
         let mut tasks = tasks.into_iter();
         drop(tasks.next());
@@ -130,18 +130,18 @@ fn a_slow_call_on_a_core_moves_the_next_ones_away() {
         assert!(!system.blocks());
         system.was_slow(SLOW_CALL, rt::now());
         assert!(system.blocks());
-        // It is over when a call ends that finds it so long ago.
+        // The period is over when a call ends that finds the last slow one so long ago.
         lock(&system.pace).slow = Some(Time::ZERO);
-        system.look(Time::ZERO + CALM);
+        system.update(Time::ZERO + CALM);
         assert!(!system.blocks());
-        // A slow disk takes data as ever, until a call has not ended for long.
+        // A slow disk accepts data as usual, until a call has not ended for long.
         let number = lock(&system.pace).begin(Time::ZERO);
-        system.look(Time::ZERO + SLOW_CALL);
+        system.update(Time::ZERO + SLOW_CALL);
         assert!(system.blocks() && !system.may_hang());
-        system.look(Time::ZERO + HUNG_CALL);
+        system.update(Time::ZERO + HUNG_CALL);
         assert!(system.may_hang() && system.trouble_at(Time::ZERO + HUNG_CALL).is_some());
         lock(&system.pace).end(number, Time::ZERO + HUNG_CALL);
-        system.look(Time::ZERO + HUNG_CALL);
+        system.update(Time::ZERO + HUNG_CALL);
         assert!(system.blocks() && !system.may_hang());
     })
     .unwrap();
@@ -164,7 +164,7 @@ fn descriptors_of_what_may_block_are_closed_elsewhere_and_in_order() {
     let system = unmounted();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let closed = |fd: &OwnedFd| rustix::io::read(fd, &mut [0]) == Ok(0);
-    // At once, where nothing says that it may block.
+    // At once, because nothing indicates that it may block.
     drop(Descriptor::new(writer, Some(system.clone())));
     assert!(closed(&reader));
     system.may_hang.store(true, Ordering::Release);

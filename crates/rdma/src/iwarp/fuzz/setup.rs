@@ -1,8 +1,8 @@
-//! MPA set-up against any peer: either role alone, and both against each other over a damaged line.
+//! MPA set-up against an arbitrary peer: either role alone, and both against each other over a damaged line.
 //!
-//! Spec: RFC 5044 7.1, RFC 6581 9. Does not: know what a frame looks like; `setup` does.
-//! Checked: that the outcome does not depend on the pieces in which a frame arrives, that no byte behind the frame is
-//! taken, that an unfinished frame always wants more, and that two sides over a clean line agree.
+//! Covers RFC 5044 7.1 and RFC 6581 9. It checks that the outcome does not depend on the pieces in which a frame
+//! arrives, that no byte after the frame is taken, that an unfinished frame always wants more, and that two sides over
+//! a clean line agree.
 
 use bytes::Bytes;
 use weft_machine::Time;
@@ -14,7 +14,7 @@ use crate::verbs::ConnectError;
 
 const DEADLINE: Time = Time::from_nanos(1000);
 
-/// A script of a set-up.
+/// A scripted set-up.
 pub fn mpa_setup(data: &[u8]) {
     let mut script = Script::new(data);
     let kind = script.below(4);
@@ -49,7 +49,7 @@ fn offer(script: &mut Script<'_>) -> Offer {
     }
 }
 
-/// What came of it, in words that can be compared; and the thing itself.
+/// The outcome as comparable text, and the outcome itself.
 type Outcome<T> = (String, Option<Result<T, Failure>>);
 
 /// Hands over `bytes` in pieces of `chunk`, as long as they are wanted.
@@ -72,7 +72,7 @@ fn feed<T: std::fmt::Debug>(
             }
             done => {
                 let done = done.map(|done| done.expect("not None"));
-                // Where a broken frame was found broken depends on the pieces; a good one ends where it ends.
+                // Where an error is found in a broken frame depends on the pieces; a good frame ends where it ends.
                 let taken = if done.is_ok() { taken } else { 0 };
                 return (format!("{taken} {done:?}"), Some(done));
             }
@@ -102,7 +102,7 @@ fn conversation(ours: Offer, chunk: usize, script: &mut Script<'_>) {
     let theirs = offer(script);
     let (_, mut request) = Initiator::new(ours.clone(), DEADLINE);
     let damaged = damage(&mut request, script);
-    // What follows in the same read is not the frame's.
+    // Bytes that follow in the same read do not belong to the frame.
     request.extend_from_slice(&[0x5a; 9]);
     let (_, Some(Ok(asked))) = respond(&request, chunk) else {
         assert!(damaged, "a clean request was not understood");
@@ -124,7 +124,7 @@ fn conversation(ours: Offer, chunk: usize, script: &mut Script<'_>) {
         return;
     };
     if let Ok(answered) = &answered {
-        // Whatever was heard: nothing beyond what was offered.
+        // Whatever was received, nothing exceeds the offer.
         assert!(answered.ird <= ours.ird && answered.ord <= ours.ord);
         assert!(answered.crc || !ours.crc, "a CRC that was asked for is used");
     }
@@ -136,7 +136,7 @@ fn conversation(ours: Offer, chunk: usize, script: &mut Script<'_>) {
         (Err(Failure { error: ConnectError::Rejected(why), .. }), None) => {
             assert_eq!(why, theirs.private_data);
         }
-        // The reply's ORD never exceeds our IRD, and one of our openings is always known to the other side.
+        // The reply's ORD never exceeds our IRD, and the other side always knows one of our openings.
         (other, _) => panic!("{other:?}"),
     }
 }
@@ -154,7 +154,7 @@ fn agreement(ours: &Offer, theirs: &Offer, a: &Agreed, b: &Agreed) {
     assert!(open_with != Some(Opening::Send) || empty_send_opens);
 }
 
-/// Changes up to three bytes; whether it changed any.
+/// Changes up to three bytes; returns whether it changed any.
 fn damage(frame: &mut [u8], script: &mut Script<'_>) -> bool {
     let times = script.byte() % 4;
     let mut changed = false;

@@ -1,12 +1,12 @@
-//! The engine of a connection against any peer: arbitrary bytes, valid streams, and valid streams that were damaged.
+//! The engine of a connection against an arbitrary peer: arbitrary bytes, valid streams, and damaged streams.
 //!
-//! Spec: RFC 5044 4, RFC 5041 5 and 7, RFC 5040 5 and 7. Owns: one connection and what its peer has yet to deliver.
-//! Does not: check what the peer is answered; `tests/hostile.rs` does, rule by rule.
+//! Covers RFC 5044 4, RFC 5041 5 and 7, RFC 5040 5 and 7. It does not check the answers to the peer; `tests/hostile.rs`
+//! does, rule by rule.
 //!
-//! A peer's script builds FPDUs from what the connection itself knows (its regions, its pending Reads), so that most of
-//! them are nearly right, and seals them with a good CRC and the markers that were agreed on. Checked: no panic; room to
-//! receive at any time; every piece of work completes once; memory changes only where the peer was let in and wrote; at
-//! the end the connection lets go of everything within its time limit.
+//! The peer's script builds FPDUs from the connection's own state (its regions, its pending Reads), so that most of
+//! them are nearly right, and adds a valid CRC and the agreed markers. It checks that nothing panics; that there is
+//! always room to receive; that every piece of work completes once; that memory changes only where the peer was allowed
+//! to write and did; and that at the end the connection releases everything within its time limit.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use crate::iwarp::setup::{Agreed, Opening, Role};
 use crate::verbs::{Access, Completion, Done, Segment, Stag, Work};
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Never part of what the peer sends as payload.
+/// Never part of the peer's payload.
 const FILL: u8 = 0xa5;
 const MAX_ACTS: usize = 400;
 const MAX_REGIONS: usize = 6;
 const REGION_LENS: [usize; 3] = [100, 3000, 30_000];
-/// Payload of an FPDU that the peer sends: every length below, and some long ones.
+/// Payload lengths of the peer's FPDUs: every length below, and some long ones.
 const LONG_PAYLOADS: [usize; 3] = [2000, 9000, 30_000];
 
 thread_local! {
@@ -37,7 +37,7 @@ thread_local! {
     static POOL: Pool = Pool::new(64 << 20);
 }
 
-/// A script of a connection's life.
+/// A scripted connection.
 pub fn fpdu_stream(data: &[u8]) {
     let pool = POOL.with(Pool::clone);
     let mut script = Script::new(data);
@@ -62,15 +62,15 @@ struct Region {
 struct World {
     end: Connection,
     pool: Pool,
-    /// Whether the pool has room for what is not needed.
+    /// Whether the pool has room for optional requests.
     plenty: bool,
     now: Time,
     crc: bool,
-    /// Frames what the peer says.
+    /// Frames the peer's messages.
     peer: Out,
-    /// What the peer has said, and is not delivered yet.
+    /// What the peer has sent and is not delivered yet.
     wire: Vec<u8>,
-    /// The peer may have written anywhere that it may write: bytes of its own making were delivered.
+    /// The peer may have written anywhere that it may write: arbitrary bytes were delivered.
     anything: bool,
     regions: Vec<Region>,
     /// Never posted, never registered.
@@ -267,7 +267,7 @@ impl World {
         (header.emit().to_vec(), Bytes::copy_from_slice(&request.emit()))
     }
 
-    /// Changes a byte that is on its way.
+    /// Changes a byte in transit.
     fn flip(&mut self, script: &mut Script<'_>) {
         if self.wire.is_empty() {
             return;
@@ -275,7 +275,7 @@ impl World {
         let at = script.below(self.wire.len().min(1 << 16));
         let bits = script.byte();
         self.wire[at] ^= bits;
-        // With CRCs on, what was damaged is not placed; without, nobody can tell.
+        // With CRCs on, damaged bytes are not placed; without CRCs, nobody can tell.
         self.anything |= !self.crc;
     }
 
@@ -303,7 +303,7 @@ impl World {
             return;
         }
         let mut n = 0;
-        // What is only wished for is not always there.
+        // Optional memory is not always granted.
         if let Some(staging) = self.end.staging_wanted()
             && (staging.needed || self.plenty)
         {
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// The peer goes, whatever it was at.
+    /// The peer leaves, at any point.
     fn end(&mut self) {
         self.deliver_all();
         self.end.eof(self.now);

@@ -1,16 +1,16 @@
-//! A stream with markers: FPDUs are taken out of it whole, without them.
+//! Takes whole FPDUs out of a stream with markers, and removes the markers.
 //!
-//! Spec: RFC 5044 4.3 (where markers stand and what they say), 4.4 (the CRC covers them), 8 (errors).
-//! Owns: the bytes of the FPDU that is arriving. Does not: look into FPDUs; they go to the ring as if there had been no
-//! markers, and no CRC to check.
+//! Implements RFC 5044 4.3 (position and content of markers), 4.4 (the CRC covers them) and 8 (errors). It owns the
+//! bytes of the FPDU that is arriving. It does not interpret FPDUs; they go to the ring as if the stream had neither
+//! markers nor CRCs.
 //!
 //! ```text
 //! | marker 0 | length, header, payload ... | marker | ... pad | CRC |     508 bytes between two markers;
 //!            ^------- its FPDUPTR ---------^                            all of it is a multiple of four
 //! ```
 //!
-//! In order and over a socket markers serve nobody; they are asked for where a user's configuration says so, and cost a copy of
-//! everything received.
+//! On an ordered socket markers serve no purpose; they are used only if the configuration asks for them, and cost a
+//! copy of everything received.
 
 use weft_machine::buf;
 use weft_wire::mpa::{self, CRC_LEN, Crc, LENGTH_LEN, MARKER_INTERVAL, MARKER_LEN};
@@ -25,21 +25,21 @@ const LONGEST: usize = mpa::MAX_FPDU + (mpa::MAX_FPDU / BETWEEN + 2) * MARKER_LE
 
 /// The received stream.
 pub(super) struct Marked {
-    /// Two of the longest, so that the last one's rest and the next one fit.
+    /// Room for two of the longest, so that the remainder of one and all of the next fit.
     bytes: Box<[u8]>,
     len: usize,
-    /// Stream bytes from the start of `bytes` to the next marker; 0: it stands there.
+    /// Stream bytes from the start of `bytes` to the next marker; 0: the marker is there.
     until: usize,
     crc: bool,
 }
 
-/// Where an FPDU lies that is there whole.
-struct Whole {
-    /// A marker stands in front of it.
+/// The position of an FPDU that has arrived completely.
+struct CompleteFpdu {
+    /// A marker precedes it.
     has_lead: bool,
     /// Its length without markers.
     len: usize,
-    /// Its length with the markers inside and in front.
+    /// Its length including the markers inside and in front.
     raw: usize,
 }
 
@@ -48,7 +48,7 @@ impl Marked {
         Marked { bytes: vec![0; 2 * LONGEST].into(), len: 0, until: 0, crc }
     }
 
-    /// Where the next bytes go; never empty, as an FPDU that is whole has left.
+    /// Where the next bytes go; never empty, because a complete FPDU has left the buffer.
     pub(super) fn free(&mut self) -> &mut [u8] {
         self.bytes.split_at_mut(self.len).1
     }
@@ -66,11 +66,11 @@ impl Marked {
         self.len = 0;
     }
 
-    /// Moves the next FPDU to the ring, if it is there whole.
+    /// Moves the next FPDU to the ring, if it has arrived completely.
     pub(super) fn next(&mut self, ring: &mut Ring) -> Result<bool, Fault> {
-        let Some(whole) = self.whole() else { return Ok(false) };
-        let raw = self.bytes.split_at(whole.raw).0;
-        // The CRC comes first: what does not match is not interpreted.
+        let Some(fpdu) = self.complete_fpdu() else { return Ok(false) };
+        let raw = self.bytes.split_at(fpdu.raw).0;
+        // The CRC is checked first: nothing that does not match is interpreted.
         if self.crc {
             let (covered, field) = raw.split_last_chunk::<CRC_LEN>().ok_or(Fault::Framing)?;
             let mut crc = Crc::default();
@@ -80,12 +80,12 @@ impl Marked {
             }
         }
         let (mut rest, mut until) = (raw, self.until);
-        if whole.has_lead {
+        if fpdu.has_lead {
             rest = behind_marker(rest, 0)?;
             until = BETWEEN;
         }
-        let mut left = whole.len;
-        // Stream bytes since the length field, markers included: what FPDUPTR says.
+        let mut left = fpdu.len;
+        // Stream bytes since the length field, including markers: the value of FPDUPTR.
         let mut since = 0usize;
         loop {
             let (part, behind) = rest.split_at_checked(until.min(left)).ok_or(Fault::Framing)?;
@@ -101,33 +101,33 @@ impl Marked {
             until = BETWEEN;
         }
         self.until = until;
-        self.bytes.copy_within(whole.raw..self.len, 0);
-        self.len = self.len.saturating_sub(whole.raw);
+        self.bytes.copy_within(fpdu.raw..self.len, 0);
+        self.len = self.len.saturating_sub(fpdu.raw);
         Ok(true)
     }
 
-    fn whole(&self) -> Option<Whole> {
+    fn complete_fpdu(&self) -> Option<CompleteFpdu> {
         let has_lead = self.until == 0;
         let (lead, before) = if has_lead { (MARKER_LEN, BETWEEN) } else { (0, self.until) };
-        // Markers and FPDUs are multiples of four: none stands inside the length.
+        // Markers and FPDUs are multiples of four, so no marker splits the length field.
         let length = self.bytes.get(..self.len)?.get(lead..)?.first_chunk::<LENGTH_LEN>()?;
         let len = mpa::fpdu_len(u16::from_be_bytes(*length));
-        // One that would follow the last byte belongs to the next FPDU.
+        // A marker directly after the last byte belongs to the next FPDU.
         let inside = len.saturating_sub(before).div_ceil(BETWEEN);
         let raw = lead.saturating_add(len).saturating_add(inside.saturating_mul(MARKER_LEN));
-        (self.len >= raw).then_some(Whole { has_lead, len, raw })
+        (self.len >= raw).then_some(CompleteFpdu { has_lead, len, raw })
     }
 }
 
-/// What follows the marker that `raw` begins with. Its FPDUPTR says how far back the FPDU begins that it stands in,
-/// `since`; its two low bits are not looked at.
+/// What follows the marker at the start of `raw`. Its FPDUPTR must be `since`, the distance back to the start of its
+/// FPDU; the two low bits are ignored.
 fn behind_marker(raw: &[u8], since: usize) -> Result<&[u8], Fault> {
     let (&[_, _, high, low], behind) = raw.split_first_chunk::<MARKER_LEN>().ok_or(Fault::Framing)?;
     if usize::from(u16::from_be_bytes([high, low]) & !3) == since { Ok(behind) } else { Err(Fault::Framing) }
 }
 
 impl Ring {
-    /// Puts bytes behind what is there; there is room.
+    /// Appends bytes; the caller ensures that they fit.
     fn append(&mut self, bytes: &[u8]) {
         let (first, second) = self.free(bytes.len());
         let (to_first, to_second) = bytes.split_at(first.len());

@@ -1,11 +1,11 @@
-//! The staging ring: bytes of the stream that have no place yet.
+//! The staging ring: received bytes whose destination is not known yet.
 //!
-//! Owns: its buffer. Does not: know what the bytes are.
+//! It does not interpret the bytes.
 
 use weft_machine::Buf;
 use weft_wire::mpa::{CRC_LEN, Crc};
 
-/// Received bytes that have no place yet.
+/// Received bytes whose destination is not known yet.
 pub(super) struct Ring {
     buf: Buf,
     head: usize,
@@ -18,12 +18,12 @@ impl Ring {
         Ring { buf, head: 0, len: 0 }
     }
 
-    /// Bytes that it holds at most.
+    /// The most bytes that it holds.
     pub(super) fn capacity(&self) -> usize {
         self.buf.len()
     }
 
-    /// Moves what is there to `buf`, which is larger.
+    /// Moves the content to `buf`, which is larger.
     pub(super) fn move_to(&mut self, buf: Buf) {
         let mut larger = Ring::new(buf);
         let (first, second) = self.slices(0, self.len);
@@ -32,12 +32,12 @@ impl Ring {
         *self = larger;
     }
 
-    /// Bytes that are there.
+    /// Bytes held.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where the byte `at` lies, counted from the first one; `at` is at most the capacity.
+    /// The position of byte `at`, counted from the first one; `at` is at most the capacity.
     fn position(&self, at: usize) -> usize {
         let straight = self.head.saturating_add(at);
         straight.checked_sub(self.capacity()).unwrap_or(straight)
@@ -52,14 +52,14 @@ impl Ring {
         (from_tail.split_at_mut(first).0, before.split_at_mut(room.saturating_sub(first)).0)
     }
 
-    /// Room from byte `at` of the empty ring on: for what will follow bytes that are put to its front first.
+    /// Free room from position `at` of the empty ring on, for bytes that follow others that are put in front first.
     pub(super) fn behind(&mut self, at: usize, limit: usize) -> &mut [u8] {
         debug_assert!(self.len == 0 && self.head == 0);
         let (_, room) = self.buf.split_at_mut(at);
         room.split_at_mut(room.len().min(limit)).0
     }
 
-    /// The `n` bytes that were received there come next; what was put to the front is used up.
+    /// The `n` bytes received there come next; the bytes put in front are consumed.
     pub(super) fn take_behind(&mut self, at: usize, n: usize) {
         if n > 0 {
             assert!(self.len == 0, "bytes before these");
@@ -68,13 +68,13 @@ impl Ring {
         }
     }
 
-    /// Copies out what was received there.
+    /// Copies out the bytes received there.
     pub(super) fn peek_behind(&self, at: usize, to: &mut [u8]) {
         let (_, from) = self.buf.split_at(at);
         to.copy_from_slice(from.split_at(to.len()).0);
     }
 
-    /// Adds a few bytes.
+    /// Appends a few bytes.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let (first, second) = self.free(bytes.len());
         let (a, b) = bytes.split_at(first.len());
@@ -88,7 +88,7 @@ impl Ring {
         assert!(self.len <= self.buf.len(), "more received than there was room for");
     }
 
-    /// The bytes `[at, at + len)`, which must be there, in at most two parts.
+    /// The bytes `[at, at + len)`, which must be present, in at most two parts.
     pub(super) fn slices(&self, at: usize, len: usize) -> (&[u8], &[u8]) {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
         let (before, from_start) = self.buf.split_at(self.position(at));
@@ -96,7 +96,7 @@ impl Ring {
         (from_start.split_at(first).0, before.split_at(len.saturating_sub(first)).0)
     }
 
-    /// Copies out what there is from `at` on, without consuming it: for headers.
+    /// Copies out the bytes available from `at` on, without consuming them: for headers.
     pub(super) fn peek<'a>(&self, at: usize, to: &'a mut [u8]) -> &'a [u8] {
         let len = to.len().min(self.len.saturating_sub(at));
         let (to, _) = to.split_at_mut(len);
@@ -109,7 +109,7 @@ impl Ring {
         to
     }
 
-    /// Takes the first `n` bytes into a CRC, if there is one.
+    /// Adds the first `n` bytes to a CRC, if there is one.
     pub(super) fn checksum(&self, n: usize, crc: &mut Option<Crc>) {
         if let Some(crc) = crc {
             let (first, second) = self.slices(0, n);
@@ -118,7 +118,7 @@ impl Ring {
         }
     }
 
-    /// Whether the field at `at` holds this CRC.
+    /// Whether the field at `at` equals this CRC.
     pub(super) fn holds(&self, at: usize, crc: Crc) -> bool {
         let mut field = [0; CRC_LEN];
         self.peek(at, &mut field) == crc.field()
@@ -129,7 +129,7 @@ impl Ring {
         self.len = self.len.saturating_sub(n);
         self.head = self.position(n);
         if self.len == 0 {
-            // Begin again at the front, which is in the cache.
+            // Start again at the front, which is in the cache.
             self.head = 0;
         }
     }

@@ -21,14 +21,14 @@ fn request_of(bytes: &[u8]) -> Asked {
     responder.handle(&mut &bytes[..]).unwrap().unwrap()
 }
 
-/// Both sides; what each of them makes of it.
+/// Both sides, and the result of each.
 fn agree(initiator: Offer, responder: Offer) -> (Agreed, Agreed) {
     let (mut active, request) = Initiator::new(initiator, DEADLINE);
     let (reply, passive) = request_of(&request).accept(&responder);
     (active.handle(&mut &reply[..]).unwrap().unwrap(), passive)
 }
 
-/// The request, changed, as another implementation would have sent it.
+/// The request as another implementation would have sent it, after `change`.
 fn foreign(change: impl FnOnce(&mut Frame)) -> Asked {
     let (_, request) = Initiator::new(offer(false, 10, 10, b"hi"), DEADLINE);
     let mut frame = Frame::parse(&request).unwrap();
@@ -96,7 +96,7 @@ fn a_responder_that_wants_more_reads_than_were_offered_is_told_why() {
     assert_eq!(failure.farewell[24..], crc.field());
 }
 
-/// RFC 6581 10: whoever speaks only RFC 5044 gets an answer in kind, and is understood.
+/// RFC 6581 10: a peer that knows only RFC 5044 gets an answer of that form, and is understood.
 #[test]
 fn older_peers() {
     for revision in [1, 2] {
@@ -121,7 +121,7 @@ fn the_older_request_is_that_of_rfc_5044() {
     assert!(!active.may_ask_again());
     let (active, passive) = agree(older, offer(false, 7, 9, b""));
     assert_eq!((active.ird, active.ord, passive.ird, passive.ord), (3, 4, 7, 9));
-    // Only before the peer has said anything, and only when nothing was asked that the older form cannot ask.
+    // Only before the peer has sent anything, and only if the older form can express the request.
     let (mut active, _) = Initiator::new(offer(true, 3, 4, b""), DEADLINE);
     assert!(active.may_ask_again());
     active.handle(&mut &b"MPA"[..]).unwrap();
@@ -144,7 +144,7 @@ fn peer_to_peer() {
     assert_eq!(answer(rtr(false, true, false), 1), (rtr(false, true, false), false));
     assert_eq!(answer(rtr(false, false, true), 1), (rtr(false, false, true), false));
     assert_eq!(answer(rtr(true, true, true), 1), (rtr(true, true, true), true));
-    // Nothing in common: what we can do.
+    // Nothing in common: we answer with what we support.
     assert_eq!(answer(rtr(false, false, false), 1), (rtr(true, true, true), true));
     assert_eq!(answer(rtr(false, false, true), 0), (rtr(true, true, false), true));
 
@@ -164,7 +164,7 @@ fn peer_to_peer() {
         let failure = opening(nothing).unwrap_err();
         assert_eq!(failure.farewell[20..24], [0x20, 0x07, 0, 0]);
     }
-    // Without asking, nothing is opened with, whatever the peer says.
+    // If we do not ask for it, there is no opening message, whatever the peer answers.
     let (active, passive) = agree(offer(true, 1, 1, b""), offer(true, 1, 1, b""));
     assert_eq!(active.role, Role::Initiator { open_with: None });
     assert_eq!(passive.role, Role::Responder { empty_send_opens: false });
@@ -197,7 +197,7 @@ fn siw_asks() {
     assert_eq!(reply, *b"MPA ID Rep Frame\x10\x02\0\x04\0\x40\0\x40");
     assert_eq!((agreed.ird, agreed.ord, agreed.crc, agreed.markers), (64, 64, false, false));
     assert_eq!(agreed.private_data[..], captured[24..]);
-    // The flag is not given back.
+    // The flag is not returned.
     assert_eq!(with(&[(16, 0x08)]), (reply, agreed));
     let (reply, agreed) = with(&[(20, 0x80), (22, 0x80)]);
     assert_eq!(reply[20..], [0x80, 0x40, 0x80, 0x40]);
@@ -246,7 +246,7 @@ fn frames_come_in_any_pieces_and_take_no_byte_too_many() {
         let mut responder = Responder::new(DEADLINE);
         let mut at = 0;
         let asked = loop {
-            // A reader that asks for no more than is wanted leaves the FPDU alone.
+            // A reader that asks for no more than is wanted leaves the FPDU in the socket.
             assert!(responder.wanted() > 0 && at + responder.wanted() <= request.len());
             let end = (at + piece).min(stream.len());
             let mut input = &stream[at..end];

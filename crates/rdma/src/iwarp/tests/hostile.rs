@@ -1,4 +1,4 @@
-//! A peer that breaks the rules: each rule with the Terminate that it earns.
+//! A peer that breaks the rules: each rule with the Terminate that it causes.
 
 use proptest::prelude::*;
 use weft_wire::rdmap::{Opcode, ReadRequest, Terminate};
@@ -7,7 +7,8 @@ use weft_wire::{ddp, mpa};
 use super::*;
 use crate::verbs::{Disconnect, Refusal, WorkError};
 
-/// One connection, and a peer made of bytes. It is the responder and has been spoken to.
+/// One connection, and a peer that consists of scripted bytes. The connection is the responder, and has received a
+/// valid FPDU.
 struct Probe {
     end: Connection,
     pool: Pool,
@@ -20,7 +21,7 @@ impl Probe {
         let pool = Pool::new(32 << 20);
         let setting = Setting { crc, ..Setting::default() };
         let mut probe = Probe { end: setting.connection(1, &pool), pool, now: Time::from_nanos(1), crc };
-        // An empty Write opens the way for Terminates.
+        // An empty Write allows the responder to send Terminates.
         let opening = probe.fpdu(&tagged(Opcode::Write, 0, 0, true), &[]);
         probe.feed(&opening);
         assert!(probe.end.ended().is_none());
@@ -54,7 +55,7 @@ impl Probe {
         bytes.resize(bytes.len() + mpa::pad(len), 0);
         let mut crc = mpa::Crc::default();
         crc.update(&bytes);
-        // Without CRCs the field holds anything.
+        // Without CRCs the field may hold anything.
         bytes.extend_from_slice(&if self.crc { crc.field() } else { *b"junk" });
         bytes
     }
@@ -93,8 +94,8 @@ fn read_request(size: u32, source: Segment) -> [u8; 28] {
         .emit()
 }
 
-/// What a peer says to a connection with one region of 100 bytes (`w` to write, `r` to read), a receive buffer of 4096
-/// bytes and one Read under way, and the numbers of the Terminate that it gets for it.
+/// The peer's bytes to a connection with one region of 100 bytes (`w` to write, `r` to read), a receive buffer of 4096
+/// bytes and one Read under way, and the numbers of the Terminate that they cause.
 type Rule = (&'static str, fn(&mut Probe, Scene), (u8, u8, u8));
 
 #[derive(Clone, Copy)]
@@ -293,12 +294,12 @@ fn each_rule_has_its_terminate() {
             }
             let terminate = probe.terminate();
             assert_eq!((terminate.layer, terminate.etype, terminate.code), *numbers, "{what}");
-            // Nothing of it reached anybody's memory.
+            // Nothing of it was placed in memory.
             for region in [scene.w, scene.r] {
                 let buf = probe.end.invalidate(region.stag, probe.now).unwrap();
                 assert!(buf.iter().all(|byte| *byte == FILL), "{what}: placed");
             }
-            // Nor does anything that follows.
+            // Nor is anything that follows.
             let mut done = Vec::new();
             probe.end.take_completions(&mut done);
             probe.say(&untagged(Opcode::Send, 0, 1, 0, true), b"more");
@@ -309,7 +310,7 @@ fn each_rule_has_its_terminate() {
     }
 }
 
-/// What each of these is provoked by stands elsewhere.
+/// Other tests provoke each of these.
 const PROVOKED_ELSEWHERE: &[((u8, u8, u8), &str)] = &[
     ((0, 0, 0), "stories::an_unreadable_file_ends_the_connection_and_says_so"),
     ((2, 0, 2), "a_crc_that_does_not_match_is_reported"),
@@ -371,25 +372,25 @@ fn a_terminate_is_understood_or_ends_the_stream_anyway() {
         let mut done = Vec::new();
         probe.end.take_completions(&mut done);
         assert!(done.iter().any(|c| c.id == 2 && c.result.as_ref().is_err_and(|e| *e == WorkError::Flushed)));
-        // It is answered by nothing.
+        // It gets no answer.
         assert!(probe.end.finished_sending());
         probe.end.ended().unwrap().clone()
     };
     assert_eq!(terminate(&[0x11, 0x00, 0, 0]), Disconnect::Terminated(Refusal::InvalidStag));
     let raw = Refusal::Other { layer: 3, etype: 7, code: 0x55 };
     assert_eq!(terminate(&[0x37, 0x55, 0, 0]), Disconnect::Terminated(raw));
-    // Cut short, or announcing headers that are not there.
+    // Cut short, or announcing headers that are missing.
     assert!(matches!(terminate(&[0x11]), Disconnect::Violation(_)));
     assert!(matches!(terminate(&[0x11, 0x00, 0xe0, 0]), Disconnect::Violation(_)));
 }
 
-/// RFC 5042 6.4: what a peer announces costs nothing here before it comes.
+/// RFC 5042 6.4: what a peer announces costs no memory here before it arrives.
 #[test]
 fn staging_grows_with_what_has_come() {
     let mut probe = Probe::new(true);
     let idle = probe.pool.in_use_bytes();
     assert!(idle <= 4096, "{idle}");
-    // An FPDU of 64 KiB that no buffer is posted for: that is for the CRC to confirm.
+    // An FPDU of 64 KiB without a posted buffer: its CRC must confirm it first.
     let fpdu = probe.fpdu(&untagged(Opcode::Send, 0, 1, 0, true), &[5; 60_000]);
     for (came, held) in
         [(3000, 4 << 10), (4095, 4 << 10), (5000, 16 << 10), (16_000, 16 << 10), (20_000, 64 << 10)]
@@ -409,7 +410,7 @@ fn an_fpdu_that_is_begun_and_not_ended_ends_the_connection() {
     let fpdu = probe.fpdu(&untagged(Opcode::Send, 0, 1, 0, true), &[5; 100]);
     probe.feed(&fpdu[..30]);
     let late = probe.end.timeout().expect("a deadline");
-    // A byte now and then does not put it off.
+    // A byte now and then does not extend the deadline.
     probe.now = probe.now + Duration::from_secs(20);
     probe.feed(&fpdu[30..31]);
     assert_eq!(probe.end.timeout(), Some(late));
@@ -442,7 +443,7 @@ fn a_read_that_is_not_answered_ends_the_connection() {
     pair.read(0, 2, region);
     while pair.transmit(0) {}
     let late = pair.ends[0].patience_at().expect("a deadline");
-    // The first is answered: the second has as long again, from then on.
+    // The first is answered; from then on the second has the full time.
     pair.now = pair.now + Duration::from_secs(20);
     while pair.deliver(0) {}
     while pair.transmit(1) {}
@@ -462,7 +463,7 @@ fn a_read_that_is_not_answered_ends_the_connection() {
     drop(rest);
 }
 
-/// RFC 5044 7.1.2 rule 4 again: before the first valid FPDU, a responder cannot even complain.
+/// RFC 5044 7.1.2 rule 4 again: before the first valid FPDU, a responder may not even send a Terminate.
 #[test]
 fn a_first_fpdu_that_is_wrong_is_answered_by_the_end_alone() {
     let pool = Pool::new(32 << 20);
@@ -473,7 +474,7 @@ fn a_first_fpdu_that_is_wrong_is_answered_by_the_end_alone() {
     assert!(end.finished_sending());
 }
 
-/// A responder that asked for markers, fed a stream of RFC 5044's own making.
+/// A responder that asked for markers, fed a stream taken from RFC 5044.
 fn marked(crc: bool, bytes: &[u8]) -> (Connection, Pool) {
     let pool = Pool::new(32 << 20);
     let mut end = Setting { crc, markers: [false, true], ..Setting::default() }.connection(1, &pool);
@@ -481,7 +482,7 @@ fn marked(crc: bool, bytes: &[u8]) -> (Connection, Pool) {
         let buf = pool.try_alloc(4096).unwrap();
         end.post(Work::Recv { id, buf }).unwrap();
     }
-    // Byte by byte: nothing depends on what comes together.
+    // Byte by byte: nothing depends on what arrives together.
     for byte in bytes {
         end.recv_slots()[0][0] = *byte;
         end.received(1, Time::from_nanos(1));
@@ -489,8 +490,8 @@ fn marked(crc: bool, bytes: &[u8]) -> (Connection, Pool) {
     (end, pool)
 }
 
-/// RFC 5044 figure 5: the first FPDU of a stream, a Send of 24 zeros, with its marker. And what becomes of a marker that
-/// points elsewhere under a good CRC, or without one (RFC 5044 8, error 3).
+/// RFC 5044 figure 5: the first FPDU of a stream, a Send of 24 zeros, with its marker. And what happens if the marker
+/// points elsewhere, with a valid CRC or without one (RFC 5044 8, error 3).
 #[test]
 fn the_first_marker_of_rfc_5044() {
     let mut fpdu = vec![0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
@@ -503,7 +504,7 @@ fn the_first_marker_of_rfc_5044() {
         panic!("{done:?}")
     };
     assert_eq!(buf[..], [0; 24]);
-    // The low two bits are not looked at, the CRC covers them all the same.
+    // The two low bits are ignored, but the CRC covers them.
     let resealed = |marker: [u8; 4]| {
         let mut bytes = fpdu.clone();
         bytes[..4].copy_from_slice(&marker);
@@ -520,7 +521,7 @@ fn the_first_marker_of_rfc_5044() {
     damaged[3] = 3;
     let ended = marked(true, &damaged).0.ended().cloned();
     assert_eq!(ended, Some(Disconnect::Violation("CRC of an FPDU does not match")));
-    // Cut inside the marker, or right behind it.
+    // Cut inside the marker, or right after it.
     for cut in 1..whole.len() {
         let (mut end, _pool) = marked(true, &whole[..cut]);
         end.eof(Time::from_nanos(2));
@@ -528,7 +529,7 @@ fn the_first_marker_of_rfc_5044() {
     }
 }
 
-/// A marker inside an FPDU says how far back it began (RFC 5044 4.3); one that lies ends the stream.
+/// A marker inside an FPDU holds the distance back to its start (RFC 5044 4.3); a wrong distance ends the stream.
 #[test]
 fn a_marker_inside_points_at_its_fpdu() {
     let first = |pointer: u16| {
@@ -555,8 +556,7 @@ fn a_marker_inside_points_at_its_fpdu() {
     }
 }
 
-/// A Write of 1000 bytes to a region to be filled, cut into segments of these lengths, that is received so many bytes at a
-/// time.
+/// A Write of 1000 bytes to a fill region, cut into segments of these lengths and received in pieces of `chunk` bytes.
 fn filled_by(crc: bool, lens: &[usize], chunk: usize) {
     let mut probe = Probe::new(crc);
     let buf = probe.pool.buf_from(&[FILL; 1000]).unwrap();
@@ -577,8 +577,8 @@ fn filled_by(crc: bool, lens: &[usize], chunk: usize) {
     assert!(filled[..] == data[..], "crc {crc}, {lens:?}, {chunk} bytes at a time");
 }
 
-/// A peer may cut a Write as it likes: what was received ahead, for segments of the same length, is put right. A segment
-/// that was longer than the one before it used to be written over what followed it.
+/// A peer may cut a Write as it likes: bytes that were received ahead, assuming segments of equal length, are moved to
+/// where they belong. A segment longer than the one before it used to overwrite the bytes behind it.
 #[test]
 fn segments_of_any_length_fill_a_region() {
     let cuts: &[&[usize]] = &[
@@ -602,7 +602,7 @@ fn segments_of_any_length_fill_a_region() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// A Write that is cut anyhow.
+    /// A Write cut into arbitrary segments.
     #[test]
     fn any_segments_fill_a_region(
         crc: bool, cuts in proptest::collection::vec(0usize..1000, 0..9), chunk in 1usize..1200,
@@ -614,7 +614,7 @@ proptest! {
         filled_by(crc, &lens, chunk);
     }
 
-    /// Bytes from anywhere: never a panic, never anything placed.
+    /// Arbitrary bytes never cause a panic and are never placed.
     #[test]
     fn no_bytes_do_harm(crc: bool, bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let mut probe = Probe::new(crc);
@@ -624,14 +624,14 @@ proptest! {
         prop_assert!(buf.iter().all(|byte| *byte == FILL));
     }
 
-    /// The same behind markers.
+    /// The same after markers.
     #[test]
     fn no_marked_bytes_do_harm(crc: bool, bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let (end, _pool) = marked(crc, &bytes);
         prop_assert!(end.traffic().placed.0 == 0);
     }
 
-    /// A valid FPDU with one byte changed and a valid CRC: whatever it has become, it is checked.
+    /// A valid FPDU with one byte changed and a valid CRC is checked, whatever it has become.
     #[test]
     fn no_header_does_harm(crc: bool, rule in 0..RULES.len(), at in 0usize..18, value: u8, size in 0usize..300) {
         let mut probe = Probe::new(crc);

@@ -1,10 +1,10 @@
-//! Random work of both sides over a stream that is cut into random pieces, against a model made of plain arrays.
+//! Random work of both sides over a stream cut into random pieces, against a model of plain arrays.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Long enough for Read Responses that are received where they belong.
+/// Long enough for Read Responses that are received directly into their buffers.
 const REGION: usize = 40_000;
 
 #[derive(Clone, Debug)]
@@ -87,12 +87,12 @@ proptest! {
                     other => prop_assert!(false, "{:?}", other),
                 }
             }
-            // What is left are Sends and Writes, in the order of their posting.
+            // The remaining ones are Sends and Writes, in the order of posting.
             let ids: Vec<_> = pair.done[side].iter().map(|c| c.id).collect();
             prop_assert!(ids.is_sorted());
             prop_assert!(pair.done[side].iter().all(|c| matches!(c.result, Ok(Done::Sent | Done::Written))));
             let sink = pair.ends[side].invalidate(sinks[side].stag, pair.now).unwrap();
-            // In a region to be filled, what nobody wrote is anything.
+            // In a fill region, bytes that nobody wrote are undefined.
             let same = |(i, byte): (usize, &u8)| *byte == written[side][i] || fill[side] && !touched[side][i];
             prop_assert!(sink.iter().enumerate().all(same));
             let source = pair.ends[side].invalidate(sources[side].stag, pair.now).unwrap();

@@ -1,20 +1,20 @@
-//! Two queue pairs from one number: settings, work, pieces, order of events and the byte at which the stream breaks all
-//! follow from the seed. What was placed and delivered must be a prefix of what was posted, and nothing else may have
-//! changed.
+//! Two queue pairs from one seed, which determines the settings, the work, the pieces, the order of events and the byte
+//! at which the stream breaks. What was placed and delivered must be a prefix of what was posted, and nothing else may
+//! change.
 
 use super::*;
 use crate::verbs::{Disconnect, WorkError};
 
-/// How many seeds are run: 5 ms of one core each in the test profile. `WEFT_SEEDS` says otherwise; CI says 10,000, of
-/// which a quarter is run here: `simulated` runs them all.
+/// Seeds to run: 5 ms of one core each in the test profile. `WEFT_SEEDS` overrides it; CI sets 10,000 and runs a
+/// quarter of them here, because `simulated` runs them all.
 const SEEDS: u64 = 1000;
 /// Long enough for an FPDU with two markers.
 const REGION: usize = 900;
 const MOST_WORK: u64 = 12;
-/// Streams are cut up to here; most are shorter, and stay whole.
+/// Streams break before this byte; most are shorter, and stay whole.
 const CUT_WITHIN: u64 = 4000;
 
-/// What one side has asked of the other.
+/// The work that one side has posted.
 #[derive(Default)]
 struct Posted {
     sends: Vec<Vec<u8>>,
@@ -84,7 +84,7 @@ fn post(
     }
 }
 
-/// What the sink holds after so many bytes of these Writes.
+/// The sink's content after the first `placed` bytes of these Writes.
 fn after(writes: &[(usize, Vec<u8>)], mut placed: usize) -> Vec<u8> {
     let mut memory = vec![FILL; REGION];
     for (at, data) in writes {
@@ -137,7 +137,7 @@ fn check(
     (sink, source): (Segment, Segment),
 ) {
     let ended = pair.ends[side].ended().cloned();
-    // The one thing that goes wrong here is the stream.
+    // Nothing but the stream fails here.
     let broken = (0..2).any(|side| pair.cut[side].is_some_and(|cut| pair.sent[side] >= cut));
     assert_eq!(ended.is_some(), broken, "{ended:?}");
     assert!(matches!(ended, None | Some(Disconnect::Peer | Disconnect::Lost(_))), "{ended:?}");

@@ -1,7 +1,7 @@
-//! Two providers over the machine's simulated TCP, from one number: settings, work, window, pieces, delays, the order in
-//! which tasks run and completions are looked at, and the byte at which the connection breaks. A model made of plain
-//! arrays says what each side's memory must hold then: what the peer wrote, in its order, as far as it came, and nothing
-//! else anywhere.
+//! Two providers over the machine's simulated TCP, from one seed, which determines the settings, work, window, pieces,
+//! delays, the order in which tasks run and completions are processed, and the byte at which the connection breaks. A
+//! model of plain arrays gives the expected content of each side's memory: the peer's writes, in order, as far as they
+//! arrived, and no other change.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use super::*;
 use crate::iwarp::{Config, Provider};
 use crate::verbs::{ConnectError, ConnectParams, Disconnect, Provider as _, QueuePair, Stag, WorkError};
 
-/// How many seeds are run: 3 ms of one core each in the test profile. `WEFT_SEEDS` says otherwise; CI runs 10,000.
+/// Seeds to run: 3 ms of one core each in the test profile. `WEFT_SEEDS` overrides it; CI runs 10,000.
 const SEEDS: u64 = 1000;
 const REGION: usize = 900;
 const RECVS: u64 = 14;
 const MOST_WORK: u64 = 10;
-/// What a side does not hear of for so long never happened: the line is dead.
+/// After this long without an event a side takes the connection for dead.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where a side's two regions are: the first thing that it says.
+/// A side's first message: the positions of its two regions.
 const TOLD: usize = 24;
 /// Ids of Sends, Writes and Reads; those of receive buffers lie below.
 const FIRST_WORK: u64 = 100;
@@ -29,7 +29,7 @@ const BYE_ID: u64 = 99;
 const BYE: &[u8] = b"bye";
 
 thread_local! {
-    // One for all stories: making a pool costs as much as a story does.
+    // One for all stories: making a pool costs as much as a story.
     static POOL: Pool = Pool::new(64 << 20);
 }
 
@@ -45,11 +45,11 @@ enum Op {
 struct Plan {
     config: Config,
     ops: Vec<Op>,
-    /// The first of two that closes; the other sees it.
+    /// Closes first; the other side observes it.
     closes: bool,
 }
 
-/// What a side has seen when all is over.
+/// What a side has observed by the end.
 struct Life {
     completions: Vec<Completion>,
     ended: Disconnect,
@@ -58,7 +58,7 @@ struct Life {
     sink: Buf,
     source: Buf,
     placed: u64,
-    /// Neither posted nor registered: it lay between what was.
+    /// Neither posted nor registered; it lies between buffers that are.
     bystander: Buf,
 }
 
@@ -70,14 +70,14 @@ fn readable(side: usize) -> Vec<u8> {
     pattern(7 + side as u64, REGION)
 }
 
-/// A buffer whose room is all `FILL`.
+/// A buffer filled with `FILL`.
 fn blank(pool: &Pool, len: usize) -> Buf {
     let mut buf = pool.try_alloc(len).unwrap();
     buf.room().fill(FILL);
     buf
 }
 
-/// One side's life on a connection.
+/// One side of a connection, carrying out its plan.
 struct Player {
     qp: Rc<dyn QueuePair>,
     side: usize,
@@ -88,7 +88,7 @@ struct Player {
 }
 
 impl Player {
-    /// Waits for completions and looks at them in any order.
+    /// Waits for completions and processes them in any order.
     async fn poll(&mut self) -> Result<(), Disconnect> {
         let mut some = Vec::new();
         std::future::poll_fn(|cx| self.qp.poll(cx, &mut some)).await?;
@@ -119,7 +119,7 @@ impl Player {
                 self.posted.push(id);
                 Ok(())
             }
-            // Why is for the next poll to say.
+            // The next poll returns the reason.
             Err((crate::verbs::PostError::Closed, _)) => Ok(()),
             Err((other, _)) => panic!("{other}"),
         }
@@ -131,7 +131,7 @@ impl Player {
         self.post(Work::Send { id, data, invalidate: None, solicited, signalled: true })
     }
 
-    /// All of the plan; ends with the connection, or in peace.
+    /// Carries out the whole plan; ends with the connection, or orderly.
     async fn play(&mut self, plan: &Plan, peer_sends: u64, told: Vec<u8>) -> Result<(), Disconnect> {
         if self.side == 0 {
             self.send(TOLD_ID, told.clone())?;
@@ -175,13 +175,13 @@ impl Player {
         while !(0..plan.ops.len() as u64).all(|n| self.has(FIRST_WORK + n)) {
             self.poll().await?;
         }
-        // The peer's last word comes behind its last Write, and after its Reads are done.
+        // The peer's last message follows its last Write, and is sent after its Reads are done.
         self.send(BYE_ID, BYE.to_vec())?;
         while !self.has(BYE_ID) || self.message(peer_sends + 1).is_none() {
             self.poll().await?;
         }
         if !plan.closes {
-            // Until the other one does.
+            // Until the peer closes.
             loop {
                 self.poll().await?;
             }
@@ -212,7 +212,7 @@ async fn live(
     let posted = (0..RECVS).collect();
     let mut player = Player { qp: qp.clone(), side, pool: pool.clone(), rng, seen: Vec::new(), posted };
     if told.len() == TOLD {
-        // Whatever comes of it, the connection is closed in the end.
+        // Whatever the outcome, the connection is closed in the end.
         let _ = rt::timeout(PATIENCE, player.play(plan, peer_sends, told)).await;
     }
     qp.close();
@@ -230,7 +230,7 @@ async fn live(
     Life { completions, ended, posted, sink, source, placed: qp.traffic().placed.0, bystander }
 }
 
-/// Both sides; a side without a life never had a connection.
+/// Both sides; a side without a `Life` never had a connection.
 async fn both(plans: [Plan; 2], pool: Pool, seed: u64) -> [Option<Life>; 2] {
     let sends =
         [0, 1].map(|side| plans[side].ops.iter().filter(|op| matches!(op, Op::Send(_))).count() as u64);
@@ -240,7 +240,7 @@ async fn both(plans: [Plan; 2], pool: Pool, seed: u64) -> [Option<Life>; 2] {
     let recvs = || (0..RECVS).map(|id| Work::Recv { id, buf: blank(&pool, REGION) });
     let serve = async {
         let setup = async {
-            // A connection that was cut before its first byte may be retried in the older form.
+            // A connection cut before its first byte may be retried in the older form.
             loop {
                 match listener.accept().await.unwrap().request().await {
                     Ok(request) => return request.accept(ConnectParams::default(), recvs().collect()).await,
@@ -255,7 +255,7 @@ async fn both(plans: [Plan; 2], pool: Pool, seed: u64) -> [Option<Life>; 2] {
     let ask = async {
         let (qp, _) = client.connect(listener.local_addr(), ConnectParams::default()).await.ok()?;
         for recv in recvs() {
-            // A connection that is over already takes none.
+            // A connection that has already ended accepts none.
             if qp.post(recv).is_err() {
                 return None;
             }
@@ -266,7 +266,7 @@ async fn both(plans: [Plan; 2], pool: Pool, seed: u64) -> [Option<Life>; 2] {
     [asked, served]
 }
 
-/// What the sink holds after so many bytes of these Writes.
+/// The sink's content after the first `placed` bytes of these Writes.
 fn after(peer: usize, plan: &Plan, mut placed: usize) -> Vec<u8> {
     let mut memory = vec![FILL; REGION];
     for (id, op) in (FIRST_WORK..).zip(&plan.ops) {
@@ -280,7 +280,7 @@ fn after(peer: usize, plan: &Plan, mut placed: usize) -> Vec<u8> {
     memory
 }
 
-/// Holds one side's life against what the other side did.
+/// Checks one side's observations against what the other side did.
 fn check(side: usize, life: Life, plans: &[Plan; 2], broken: bool) {
     let (ours, theirs) = (&plans[side], &plans[1 - side]);
     let in_peace = match &life.ended {
@@ -294,7 +294,7 @@ fn check(side: usize, life: Life, plans: &[Plan; 2], broken: bool) {
         "side {side}: {}",
         life.ended
     );
-    // What the peer sends, in its order.
+    // The peer's messages, in order.
     let mut messages: VecDeque<Vec<u8>> = VecDeque::new();
     for (id, op) in (FIRST_WORK..).zip(&theirs.ops) {
         if let Op::Send(len) = op {
@@ -321,7 +321,7 @@ fn check(side: usize, life: Life, plans: &[Plan; 2], broken: bool) {
             Err(other) => panic!("{other}"),
         }
     }
-    // Receive buffers fill in the order of their posting, and the peer's messages come in its order.
+    // Receive buffers fill in the order of posting, with the peer's messages in order.
     received.sort_by_key(|(id, _)| *id);
     for (n, (id, mut buf)) in (0..).zip(received) {
         assert_eq!(id, n, "a buffer was passed over");
@@ -350,7 +350,7 @@ fn check(side: usize, life: Life, plans: &[Plan; 2], broken: bool) {
     assert!(life.bystander.iter().all(|byte| *byte == FILL), "memory that is nobody's");
 }
 
-/// Runs a story. Returns how many bytes each side sent.
+/// Runs a story. Returns the number of bytes that each side sent.
 fn run(seed: u64, faults: Faults, plans: [Plan; 2]) -> [u64; 2] {
     let pool = POOL.with(Pool::clone);
     let broken = !faults.cuts.is_empty();
@@ -380,7 +380,7 @@ fn op(rng: &mut Rng, longest: usize) -> Op {
 
 fn story(seed: u64) {
     let mut rng = Rng::new(seed ^ 0x51de);
-    // The window, and with it how much is worth sending through it.
+    // The window limits how much is worth sending through it.
     let (window, longest) =
         [(1, 20), (7, 60), (40, 300), (300, REGION), (4096, REGION), (256 << 10, REGION)][rng.below(6)];
     let closer = rng.below(2);
@@ -409,7 +409,8 @@ fn story(seed: u64) {
         }
     };
     if !cuts.is_empty() {
-        // Cut before its reply, an initiator asks again in the older form, which does not settle the depths.
+        // If its connection is cut before the reply, an initiator asks again in the older form, which does not
+        // negotiate the depths.
         let ird = [0, 1].map(|side| plans[side].config.ird);
         (0..2).for_each(|side| plans[side].config.ord = plans[side].config.ord.min(ird[1 - side]));
     }
@@ -434,7 +435,7 @@ fn any_seed_over_simulated_tcp() {
     }
 }
 
-/// A story with everything in it, cut at every byte of either direction, in each way there is.
+/// A story with every kind of work, cut at every byte of either direction, in every way.
 #[test]
 fn the_connection_may_break_at_every_byte() {
     let side = |closes| Plan {
@@ -459,7 +460,8 @@ fn the_connection_may_break_at_every_byte() {
         for (n, side) in [Side::Dialer, Side::Acceptor].into_iter().enumerate() {
             for at_byte in 0..=whole[n] {
                 let how = [CutHow::Reset, CutHow::Close, CutHow::Silent];
-                // Each byte in one way, and its neighbours in the others: all three where there is no marker to wait for.
+                // Each byte is cut in one way and its neighbours in the others; in all three ways if there is no marker
+                // to wait for.
                 let ways = if crc && !markers { &how[..] } else { &how[at_byte as usize % 3..][..1] };
                 for how in ways {
                     let cuts = vec![Cut { connection: 0, side, at_byte, how: *how }];

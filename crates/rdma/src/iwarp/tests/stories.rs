@@ -1,4 +1,4 @@
-//! What the contract promises, one story each.
+//! The promises of the contract, one story each.
 
 use bytes::Bytes;
 use weft_machine::{File, FileRange};
@@ -58,7 +58,7 @@ fn a_responder_keeps_quiet_until_it_is_spoken_to() {
     });
 }
 
-/// RFC 6581 9.2: with the peer-to-peer model the responder may be the first to speak.
+/// RFC 6581 9.2: with the peer-to-peer model the responder may send first.
 #[test]
 fn every_ready_to_receive_indication_opens_the_way() {
     for opening in [Opening::Write, Opening::Send, Opening::Read] {
@@ -73,7 +73,7 @@ fn every_ready_to_receive_indication_opens_the_way() {
             pair.send(1, 2, b"me first");
             pair.settle();
             assert_eq!(&pair.received(0, 1)[..], b"me first");
-            // The indication is nobody's message, and the next message is the first.
+            // The indication is not delivered as a message; the next message is the first.
             assert!(pair.done[1].iter().all(|c| c.id == 2), "{:?}", pair.done[1]);
             pair.send(0, 3, b"now me");
             pair.settle();
@@ -82,7 +82,7 @@ fn every_ready_to_receive_indication_opens_the_way() {
     }
 }
 
-/// What its completion does not say: that the peer has the message.
+/// Its completion does not mean that the peer has the message.
 #[test]
 fn a_send_completes_when_the_socket_has_it() {
     both_modes(|setting| {
@@ -140,7 +140,8 @@ fn send_with_invalidate_leaves_the_buffer_to_its_owner() {
     });
 }
 
-/// A buffer that is taken back while a Write into it is arriving gets nothing more, wherever the bytes would have gone.
+/// A buffer that is taken back while a Write into it is arriving receives nothing more, wherever the bytes would have
+/// gone.
 #[test]
 fn nothing_is_placed_after_invalidate() {
     both_modes(|setting| {
@@ -178,7 +179,7 @@ fn a_region_is_taken_back_in_the_middle_of_a_read() {
         }
         (0..steps).for_each(|_| _ = pair.step());
         let mut buf = pair.ends[1].invalidate(region.stag, pair.now).unwrap();
-        // Whatever its owner does with it is not seen by the peer.
+        // The peer sees no later change by the owner.
         buf.fill(FILL);
         pair.chunk = 1 << 20;
         pair.settle();
@@ -187,7 +188,7 @@ fn a_region_is_taken_back_in_the_middle_of_a_read() {
         let refused = pair.completed(0, 1).result.unwrap_err();
         assert_eq!(refused, WorkError::Remote(Refusal::InvalidStag));
     }
-    // A response that was framed whole goes out from a copy, and nobody is refused anything.
+    // A response that was completely framed is sent from a copy, and nothing is refused.
     let mut pair = Pair::new(Setting::default());
     let region = pair.region(1, &pattern(1, 3000), Access::RemoteRead);
     pair.read(0, 1, region);
@@ -221,8 +222,8 @@ fn a_refused_read_is_the_one_that_is_blamed() {
     });
 }
 
-/// Linux's siw as responder, seen on the wire: 0.3 ms after its MPA reply our first Send arrived,
-/// `00 22 41 43 00000000 00000000 00000001 00000000 ...`, and it read it never. The next bytes wake it.
+/// Linux's siw as responder, seen on the wire: our first Send arrived 0.3 ms after its MPA reply,
+/// `00 22 41 43 00000000 00000000 00000001 00000000 ...`, and siw never read it. The next bytes wake it.
 #[test]
 fn a_peer_that_missed_our_first_words_is_nudged() {
     let mut pair = Pair::new(Setting::default());
@@ -246,11 +247,11 @@ fn a_peer_that_missed_our_first_words_is_nudged() {
     let nudge = [0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(nudges.len(), 6 * (nudge.len() + 4));
     assert!(nudges.chunks(nudge.len() + 4).all(|chunk| chunk[..nudge.len()] == nudge));
-    // It wakes up: nothing but the message was said.
+    // The peer wakes up: it received nothing but the message.
     pair.settle();
     assert_eq!(pair.received(1, 1)[..], *b"hello");
     assert_eq!(pair.ends[1].traffic().placed.0, 0);
-    // Who was heard is not nudged, nor is a peer that speaks first.
+    // A peer that answered is not nudged, nor is a peer that speaks first.
     let mut pair = Pair::new(Setting::default());
     pair.recv(1, 1, 100);
     pair.recv(0, 3, 100);
@@ -291,7 +292,7 @@ fn closing_does_not_wait_for_ever() {
     pair.post(0, Work::Send { id: 3, data, invalidate: None, solicited: false, signalled: false });
     pair.ends[0].pump();
     pair.ends[0].close(pair.now);
-    // The peer takes nothing.
+    // The peer accepts nothing.
     assert_eq!(pair.ends[0].timeout(), Some(pair.now + CLOSE_TIMEOUT));
     pair.ends[0].handle_timeout(pair.now + CLOSE_TIMEOUT / 2);
     assert!(pair.ends[0].ended().is_none());
@@ -301,7 +302,7 @@ fn closing_does_not_wait_for_ever() {
     let mut done = Vec::new();
     pair.ends[0].take_completions(&mut done);
     done.sort_by_key(|c| c.id);
-    // Failure is reported for the unsignalled Send, too.
+    // Failure is reported for the unsignalled Send as well.
     assert!(done.iter().map(|c| c.id).eq(1..=3));
     assert!(done.iter().all(|c| matches!(c.result, Err(WorkError::Flushed))));
 }
@@ -328,7 +329,7 @@ fn file_payload_is_read_a_piece_at_a_time() {
     let bytes = Bytes::from(content.clone());
     weft_machine::rt::block_on(async { file.write_at(0, &[bytes]).await.unwrap() }).unwrap();
     both_modes(|setting| {
-        // Whole lines, so that reading the file gives the sums as well.
+        // Whole FPDUs, so that reading the file gives the checksums as well.
         let mut pair = Pair::new(Setting { fpdu_payload: 640, ..setting });
         let region = pair.region(1, &[FILL; 12_000], Access::RemoteWrite);
         pair.recv(1, 1, 100);
@@ -343,7 +344,7 @@ fn file_payload_is_read_a_piece_at_a_time() {
     });
 }
 
-/// Without CRCs nobody has to look at the payload: it goes from the page cache to the socket.
+/// Without CRCs nobody needs the payload's bytes: it goes from the page cache to the socket.
 #[test]
 fn long_file_payload_stays_in_its_file() {
     let file = File::in_memory("story").unwrap();
@@ -361,7 +362,7 @@ fn long_file_payload_stays_in_its_file() {
         assert!(matches!(pair.ends[0].wants_file(), Some(FileNeed::Warm(range)) if range.len == 48_000));
         pair.ends[0].file_warm(Ok(48_000), pair.now);
         pair.ends[0].pump();
-        // The first gather write is a header alone.
+        // The first gather write is only a header.
         let mut slices = [IoSlice::new(&[]); 4];
         assert!(matches!(pair.ends[0].next_out(&mut slices), Next::Slices { filled: 1, more: true }));
         pair.settle();
@@ -412,7 +413,7 @@ fn no_payload_is_copied_to_send_it() {
     assert_eq!(in_place, data.len());
 }
 
-/// Without CRCs, payload is received where it belongs.
+/// Without CRCs, payload is received directly into place.
 #[test]
 fn plain_payload_is_not_staged() {
     let mut pair = Pair::new(Setting { crc: false, fpdu_payload: 60_000, ..Setting::default() });
@@ -425,7 +426,8 @@ fn plain_payload_is_not_staged() {
     assert!(pair.ends[1].invalidate(region.stag, pair.now).unwrap()[..] == pattern(1, 600_000));
 }
 
-/// With CRCs, too, a Read Response is received where it belongs: its buffer is nobody's to see before it is verified.
+/// With CRCs, too, a Read Response is received directly into its buffer, which nobody may look at before it is
+/// verified.
 #[test]
 fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
     const LEN: usize = 100_000;
@@ -442,7 +444,7 @@ fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
         let copied = weft_machine::buf::copies().1 - before;
         let total = pair.sent[1];
         if flip.is_some() && pair.ends[0].ended().is_none() {
-            // A longer length keeps the receiver waiting for bytes that do not come.
+            // A larger length makes the receiver wait for bytes that do not come.
             pair.ends[0].eof(pair.now);
             pair.settle();
         }
@@ -454,12 +456,12 @@ fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
         assert!(buf[..] == pattern(1, LEN));
         assert!(ended.is_none());
         assert!(copied < 80_000, "{copied} of {LEN} bytes were copied");
-        // Headers, payload, pad and CRC of each FPDU, here and there.
+        // Headers, payload, pad and CRC of each FPDU, sampled.
         for at in (0..total).step_by(6007).chain(0..70).chain(30_040..30_090) {
             let (result, ended, ..) = run(chunk, Some((1, at, 0x40)));
             match (result, ended) {
                 (Err(WorkError::Flushed), Some(Disconnect::Violation(_) | Disconnect::Lost(_))) => {}
-                // The message behind it was hit.
+                // The damaged byte was in the next message.
                 (Ok(Done::Read { buf }), _) if at > LEN => assert!(buf[..] == pattern(1, LEN)),
                 other => panic!("byte {at}: {other:?}"),
             }
@@ -467,7 +469,7 @@ fn a_read_response_goes_to_its_buffer_and_a_damaged_one_to_nobody() {
     }
 }
 
-/// What every prefix of an exchange leaves behind.
+/// The state that every prefix of an exchange leaves.
 #[test]
 fn the_stream_may_be_cut_anywhere() {
     for (crc, markers) in [(true, false), (false, false), (true, true)] {
@@ -485,7 +487,7 @@ fn the_stream_may_be_cut_anywhere() {
     }
 }
 
-/// A Write, a Read and a message each way.
+/// A Write, a Read and a message in each direction.
 fn exchange(setting: Setting, cut: Option<(usize, usize)>) -> Pair {
     let mut pair = Pair::new(setting);
     if let Some((side, at)) = cut {
@@ -512,7 +514,7 @@ fn check_cut(pair: &mut Pair, side: usize, cut: usize) {
         Disconnect::Peer | Disconnect::Lost(std::io::ErrorKind::UnexpectedEof) => {}
         other => panic!("cut at {cut}: {other}"),
     }
-    // What was delivered is right, and everything else was flushed.
+    // Everything delivered is correct, and everything else was flushed.
     for (side, received) in [(0, 4), (1, 3)] {
         let done = std::mem::take(&mut pair.done[side]);
         for completion in &done {
@@ -534,11 +536,11 @@ fn check_cut(pair: &mut Pair, side: usize, cut: usize) {
     assert!(sink[..10].iter().chain(&sink[10 + placed..]).all(|byte| *byte == FILL));
 }
 
-/// CRCs on: a byte that was changed on its way is never placed, delivered or acted on.
+/// With CRCs on, a byte changed in transit is never placed, delivered or acted on.
 #[test]
 fn a_corrupted_fpdu_changes_nothing() {
     a_corrupted_fpdu(Setting { fpdu_payload: 200, ..Setting::default() }, 2 + 14 + 50 + 2 + 4);
-    // The first marker stands in front of the first FPDU.
+    // The first marker precedes the first FPDU.
     let markers = [true; 2];
     a_corrupted_fpdu(Setting { markers, fpdu_payload: 200, ..Setting::default() }, 4 + 2 + 14 + 50 + 2 + 4);
 }
@@ -558,7 +560,7 @@ fn a_corrupted_fpdu(setting: Setting, write_fpdu: usize) {
     for at in 0..whole.sent[0] {
         for bits in [0x01, 0x80, 0xff] {
             let (mut pair, sink) = run(Some((0, at, bits)));
-            // A longer length keeps the receiver waiting for bytes that do not come.
+            // A larger length makes the receiver wait for bytes that do not come.
             if pair.ends[1].ended().is_none() {
                 pair.ends[1].eof(pair.now);
             }

@@ -22,7 +22,7 @@ async fn next(qp: &Rc<dyn QueuePair>, seen: &mut Vec<Completion>) -> Result<(), 
     std::future::poll_fn(|cx| qp.poll(cx, seen)).await
 }
 
-/// Everything until the end.
+/// Everything up to the end.
 async fn drain(qp: &Rc<dyn QueuePair>) -> (Vec<Completion>, Disconnect) {
     let mut seen = Vec::new();
     loop {
@@ -166,14 +166,14 @@ fn a_connection_may_break_anywhere() {
     }
 }
 
-/// Nobody keeps a half-made connection for ever.
+/// A half-made connection does not last.
 #[test]
 fn silence_during_set_up_times_out() {
     Sim::new(1).run(async {
         let pool = Pool::new(64 << 20);
         let provider = provider(&pool, Config::default());
         let timed_out = |error: Option<ConnectError>| matches!(error, Some(ConnectError::TimedOut(_)));
-        // A client that says nothing.
+        // A client that sends nothing.
         let listener = provider.listen(any_port()).await.unwrap();
         let silent = Stream::connect(listener.local_addr()).await.unwrap();
         let start = rt::now();
@@ -181,7 +181,7 @@ fn silence_during_set_up_times_out() {
         assert!(timed_out(request.err()));
         assert_eq!(rt::now() - start, Config::default().setup_timeout);
         drop(silent);
-        // A server that says nothing.
+        // A server that sends nothing.
         let silent = weft_machine::Listener::bind(any_port()).unwrap();
         let start = rt::now();
         let connected = provider.connect(silent.local_addr(), ConnectParams::default()).await;
@@ -190,7 +190,7 @@ fn silence_during_set_up_times_out() {
     });
 }
 
-/// Nor is a side held up by a peer that does not even read what it says, with a socket that takes one byte.
+/// A peer that reads nothing, with a socket that takes one byte, does not hold a side up either.
 #[test]
 fn a_request_that_nobody_reads_times_out() {
     let faults = Faults { socket_buffer_bytes: 1, ..Faults::default() };
@@ -205,7 +205,8 @@ fn a_request_that_nobody_reads_times_out() {
     });
 }
 
-/// A server that hangs up late on the first request, and says nothing to the one in the older form, has the time of one.
+/// A server that hangs up late on the first request, and then ignores the one in the older form, gets the time of one
+/// attempt.
 #[test]
 fn all_steps_of_set_up_have_one_limit() {
     Sim::new(1).run(async {
@@ -255,7 +256,8 @@ fn strangers_are_sent_away() {
     });
 }
 
-/// A peer of RFC 5044 alone, to which an enhanced request is malformed: it is asked again in its own form (RFC 6581 10).
+/// A peer that knows only RFC 5044, for which an enhanced request is malformed, is asked again in its own form (RFC
+/// 6581 10).
 #[test]
 fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
     Sim::new(1).run(async {
@@ -283,7 +285,7 @@ fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
         let (qp, said) = connected.unwrap();
         assert_eq!(&said[..], b"yes");
         assert_eq!((qp.caps().ird, qp.caps().ord), (64, 64));
-        // Twice is enough; and what the older form cannot ask for is not asked for in it.
+        // Two attempts are enough; and a request that the older form cannot express is not sent in it.
         let closes = async |times: usize| {
             for _ in 0..times {
                 next().await;
@@ -298,7 +300,7 @@ fn a_peer_that_hangs_up_on_revision_2_is_asked_in_revision_1() {
     });
 }
 
-/// What it sends is received into its own share of memory: that of others, or of peers that are known, is not for it.
+/// A connection receives into memory of its own peer's share, never into that of other peers.
 #[test]
 fn staging_comes_from_the_share_of_the_connection_and_does_not_wait_for_ever() {
     let (providers, own) = (Pool::new(64 << 20), Pool::new(16 << 20));
@@ -321,14 +323,14 @@ fn staging_comes_from_the_share_of_the_connection_and_does_not_wait_for_ever() {
             assert_eq!(providers.in_use_bytes(), 0);
             let first = own.in_use_bytes();
             assert!(first > 0);
-            // It grows there as well.
+            // It also grows there.
             let nowhere = Segment { stag: verbs::Stag(1), offset: 0, len: 8 << 20 };
             let data = Bytes::from(vec![0; 8 << 20]).into();
             qp.post(Work::Write { id: 1, data, to: nowhere, signalled: true }).unwrap();
             rt::sleep(std::time::Duration::from_millis(1)).await;
             assert_eq!(providers.in_use_bytes(), 0);
             drop((_server, qp));
-            // Where others of its peer have used up the share, there is no connection.
+            // If other connections of the peer have used up the share, no connection is made.
             let held: Vec<_> = std::iter::from_fn(|| own.try_alloc(4096)).collect();
             let (accepted, connected) = futures_util::join!(accept(), connect());
             assert!(matches!(accepted.err(), Some(ConnectError::TimedOut(_))));
@@ -370,20 +372,20 @@ fn closing_towards_a_dead_peer_ends_in_time() {
 
 #[test]
 fn a_peer_that_has_reset_before_it_is_accepted_keeps_its_address() {
-    // The simulation keeps addresses for ever: only a socket of the kernel forgets its peer.
+    // The simulation never forgets an address: only a socket of the kernel loses its peer's.
     rt::block_on(async {
         let pool = Pool::new(16 << 20);
         let provider = provider(&pool, Config::default());
         let listener = provider.listen(any_port()).await.unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr()).unwrap();
         let addr = client.local_addr().unwrap();
-        // A close that does not linger is a reset.
+        // Closing with a linger of zero is a reset.
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
         let incoming = listener.accept().await.unwrap();
         assert_eq!(incoming.peer(), Peer::Rdma(addr));
         assert!(incoming.request().await.is_err(), "the connection was reset");
-        // Whoever comes next is served.
+        // The next peer is served.
         let connect = provider.connect(listener.local_addr(), ConnectParams::default());
         let accept = async {
             let request = listener.accept().await.unwrap().request().await.unwrap();

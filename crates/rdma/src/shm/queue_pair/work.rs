@@ -1,7 +1,7 @@
-//! Carrying out what was posted: Sends, Writes and Reads, in order, by whoever posts or polls.
+//! Carries out posted Sends, Writes and Reads, in order, on the task that posts or polls.
 //!
-//! Spec: RFC 5040 5 (ordering), RFC 5040 and 5041 on empty Writes and Reads. Owns: a Write whose file is being read from disk.
-//! Does not: know what the peer says of itself (see the parent), except that what fails ends the connection.
+//! See RFC 5040 5 (ordering), and RFC 5040 and 5041 on empty Writes and Reads. It owns a Write whose file is being read
+//! from disk. The parent handles the peer's news; here a failure ends the connection.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -17,19 +17,19 @@ use super::{Inner, State};
 use crate::verbs::tally;
 use crate::{Access, Completion, Disconnect, Done, PostError, Refusal, Segment, Stag, Work, WorkError};
 
-/// What one trip to the disk fetches when a Write's file is not in the page cache.
+/// Bytes read from disk at a time when a Write's file is not in the page cache.
 const SCRATCH_BYTES: usize = 1 << 20;
 
-/// What a file takes at a time while the peer may not have its memory back.
+/// Bytes moved to or from a file at a time while the peer cannot take its memory back.
 const INSIDE_BYTES: u32 = 1 << 20;
 
 /// Why a piece of work did not succeed.
 pub(super) enum Stop {
-    /// The peer's table, or its lack of receive buffers, says no.
+    /// Refused by the peer's table, or for lack of receive buffers.
     Refused(Refusal),
-    /// The peer has ended; its news say why.
+    /// The peer has ended; its news give the reason.
     PeerEnded,
-    /// The peer's shared memory makes no sense.
+    /// The peer's shared memory is inconsistent.
     Violation(&'static str),
     /// The file could not be read.
     Payload(io::ErrorKind),
@@ -52,8 +52,8 @@ pub(super) struct FileWrite {
     signalled: bool,
     /// Bytes placed; `done <= range.len`.
     done: usize,
-    /// The next bytes on their way from disk, into memory of our own: the peer's region must not be entered across
-    /// an await.
+    /// The read from disk of the next bytes, into our own memory: the peer's region must not be entered across an
+    /// await.
     fetch: Option<LocalBoxFuture<'static, io::Result<Buf>>>,
 }
 
@@ -140,7 +140,7 @@ impl Inner {
         if slab.read_at(at, into) { Ok(()) } else { Err(OUTSIDE) }
     }
 
-    /// A Read whose bytes the kernel copies from the peer's slab into a file: nowhere in between.
+    /// A Read whose bytes the kernel copies straight from the peer's slab into a file.
     pub(super) fn read_into(
         &self,
         state: &mut State,
@@ -164,7 +164,7 @@ impl Inner {
         Some(Ok(()))
     }
 
-    /// Enters a region of the peer: while the first value lives it is not taken back.
+    /// Enters a region of the peer: it is not taken back while the first value lives.
     fn enter<'s>(
         &'s self,
         state: &'s mut State,
@@ -177,7 +177,7 @@ impl Inner {
         Ok((inside, self.slab(state, place.slab)?, at))
     }
 
-    /// Goes on with a Write of a file. Without `cx` it does not go to the disk: it only says that it must.
+    /// Continues a Write of a file. Without `cx` it does not read from disk, and only reports that it must.
     fn write_file(
         &self,
         state: &mut State,
@@ -220,7 +220,8 @@ impl Inner {
         }
     }
 
-    /// Reads the file straight into the peer's region, from the page cache alone; false when that does not hold it.
+    /// Reads the file straight into the peer's region, from the page cache only; false if the page cache does not hold
+    /// it.
     fn write_cached(&self, state: &mut State, range: &FileRange, to: Segment) -> Result<bool, Stop> {
         let (_inside, slab, at) = self.enter(state, to, range.len, Access::RemoteWrite)?;
         let window = slab.slice(at, range.len).ok_or(OUTSIDE)?;
@@ -238,7 +239,7 @@ impl Inner {
                 let result = self.send(state, &data, invalidate, solicited);
                 (id, signalled, result.map(|()| Done::Sent))
             }
-            // RFC 5040 and 5041: an empty Write or Read touches no memory, so its STag is not looked at.
+            // RFC 5040 and 5041: an empty Write or Read touches no memory, so its STag is not checked.
             Work::Write { id, data, signalled, .. } if data.is_empty() => {
                 (id, signalled, Ok(self.written(state, 0)))
             }
@@ -260,7 +261,7 @@ impl Inner {
                     }
                     Poll::Pending => {
                         state.head = Some(write);
-                        // For `poll`, which alone can wait for the disk.
+                        // Wakes `poll`, which alone can wait for the disk.
                         self.inbox.wake();
                         return;
                     }
@@ -270,7 +271,7 @@ impl Inner {
                 let result = self.read(state, &mut into, from);
                 (id, true, result.map(|()| self.fetched(state, into)))
             }
-            // `post` keeps receives apart.
+            // `post` handles receives separately.
             Work::Recv { .. } => return,
         };
         self.complete(state, id, signalled, result);
@@ -296,11 +297,11 @@ impl Inner {
         }
     }
 
-    /// A piece of work failed: with it ends the connection.
+    /// A piece of work failed; this ends the connection.
     fn stop(&self, state: &mut State, id: u64, stop: Stop) {
         let (error, reason) = match stop {
             Stop::Refused(refusal) => {
-                // The peer learns which of its rights ended the connection.
+                // Tells the peer which of its refusals ended the connection.
                 let _ = self.tell(state, News::Refused(refusal));
                 (WorkError::Remote(refusal), Some(Disconnect::Terminated(refusal)))
             }
@@ -312,14 +313,14 @@ impl Inner {
         match reason {
             Some(reason) => self.end(state, reason),
             None => {
-                // It told the reason before it set `ended`, behind its last messages.
+                // The peer published the reason before it set `ended`, behind its last messages.
                 self.take_news(state);
                 self.end(state, Disconnect::Lost(io::ErrorKind::ConnectionAborted));
             }
         }
     }
 
-    /// Carries out what waits behind a file.
+    /// Carries out the work that waits behind a file.
     pub(super) fn advance(&self, state: &mut State, cx: &mut Context<'_>) {
         while state.ended.is_none() {
             if let Some(mut write) = state.head.take() {
@@ -345,17 +346,17 @@ impl Inner {
     }
 }
 
-/// What a peer says whose ring or table points outside of its slabs.
+/// The violation of a peer whose ring or table points outside of its slabs.
 const OUTSIDE: Stop = Stop::Violation("names memory outside of its slabs");
 
 fn next_recv(state: &mut State) -> Result<Option<Posted>, &'static str> {
     match state.peer_recv_ring.pop() {
         None => Ok(None),
-        Some(slot) => Posted::parse(slot).map(Some).ok_or("a receive buffer that makes no sense"),
+        Some(slot) => Posted::parse(slot).map(Some).ok_or("malformed receive buffer"),
     }
 }
 
-/// What is wrong with a Send, Write or Read.
+/// Checks the limits of a Send, Write or Read.
 pub(super) fn check(work: &Work, posted: usize, limit: usize) -> Result<(), PostError> {
     match work {
         Work::Send { data, .. } if data.iter().map(Bytes::len).sum::<usize>() > u32::MAX as usize => {

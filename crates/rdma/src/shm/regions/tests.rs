@@ -6,10 +6,10 @@ use weft_machine::buf::MAX_BUF;
 use super::super::layout::REGION_WORDS;
 use super::*;
 
-/// How long a stopped peer is waited for.
+/// How long to wait for a stopped peer.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// A table and the peer's reach into it.
+/// A table and the peer's access to it.
 struct Both {
     pool: Pool,
     table: RegionTable,
@@ -161,7 +161,7 @@ fn a_dead_peer_is_not_waited_for_and_a_stopped_one_not_forever() {
     assert!(matches!(both.table.take(segment.stag, &both.hazard, LIMIT, || false), Some(Err((Stuck, _)))));
 }
 
-/// Tells the writer to stop, also when an assertion fails: a scope waits for its threads.
+/// Tells the writer to stop, also when an assertion fails, because a scope waits for its threads.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -170,12 +170,12 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// The heart of it: while one thread writes whenever the table allows it, the owner takes the region back at any
-/// moment; from then on not a byte may change.
+/// The central property: while one thread writes whenever the table allows it, the owner takes the region back at a
+/// random moment; from then on not a byte may change.
 #[test]
 fn nothing_is_placed_after_a_region_was_taken_back() {
     const ROUNDS: usize = 1_000;
-    // A copy of this length takes so long that the owner nearly always comes in the middle of one.
+    // A copy of this length takes so long that the owner nearly always interrupts one.
     const LEN: usize = 256 << 10;
     let Both { pool, mut table, reach, hazard, .. } = both(4);
     // The peer sees the memory through its own mapping, as another process would.
@@ -210,14 +210,14 @@ fn nothing_is_placed_after_a_region_was_taken_back() {
             let before = placed.load(Ordering::Relaxed);
             current.store(u64::from(segment.stag.0), Ordering::Relaxed);
             if round % 2 == 0 {
-                // Make sure that the peer is at it.
+                // Waits until the peer is writing.
                 while placed.load(Ordering::Relaxed) == before {
                     std::thread::yield_now();
                 }
             }
             let window = window(table.take(segment.stag, &hazard, LIMIT, || false).unwrap().unwrap());
             let buf = window.try_into_buf().unwrap();
-            // An access that was let in has ended, so its value is everywhere; and what is there stays.
+            // An access that was admitted has ended, so its value is everywhere; and the content no longer changes.
             let last = buf[LEN - 1];
             let whole = vec![last; LEN];
             assert!(buf[..] == whole[..], "round {round}: taken back in the middle of an access");

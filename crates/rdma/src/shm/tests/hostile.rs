@@ -1,15 +1,15 @@
-//! Peers that do not play by the rules: made by hand, they write what they like where they can.
+//! Peers that break the rules: built by hand, they write arbitrary values wherever they can.
 
 use super::*;
 
-/// A peer made by hand: the other half of the segment, and the other end of the socket.
+/// A peer built by hand: the other half of the segment, and the other end of the socket.
 struct Raw {
     socket: Socket,
     segment: Words,
     /// (the peer's own half, the half of the queue pair under test).
     halves: (Half, Half),
     slab: OwnedFd,
-    /// Its own bell, and what rings that of the queue pair.
+    /// Its own bell, and the ringer of the queue pair's bell.
     _bells: (Doorbell, Ringer),
 }
 
@@ -114,7 +114,7 @@ fn a_peer_stopped_inside_our_memory_is_given_up_and_the_memory_kept() {
     assert_eq!(world.pool.in_use_bytes(), 0);
 }
 
-/// It had passed its own end of the socket, which held itself open in what we had not read: the memory was never free.
+/// It had passed its own end of the socket, which our unread data kept open: the memory was never freed.
 #[test]
 fn the_memory_of_a_given_up_peer_is_free_when_it_dies_whatever_it_has_passed() {
     let world = world();
@@ -253,7 +253,7 @@ fn set_up_survives_strangers() {
         (&good, vec![&segment]),
         (&good, vec![&short, &segment]),
         (&slab, vec![&segment]),
-        // A peer that says nothing.
+        // A peer that sends nothing.
         (b"", vec![]),
     ];
     run(async {
@@ -335,7 +335,7 @@ proptest! {
         let _ = Posted::parse(slot);
     }
 
-    /// A peer that scribbles over the whole control segment, with values that look right more often than chance.
+    /// A peer that scribbles over the whole control segment, with values that are valid more often than by chance.
     #[test]
     fn scribbling_never_reaches_outside(
         words in proptest::collection::vec((0..SEGMENT_WORDS, any::<u64>(), 0u8..6), 1..200),
@@ -358,7 +358,7 @@ proptest! {
                         2 => &raw.halves.0.recvs[at % 32],
                         _ => &raw.halves.0.regions[at % 32],
                     };
-                    // Hazards are tested elsewhere: they cost a second each.
+                    // Hazards are tested elsewhere, because they cost a second each.
                     let hazard = std::ptr::eq(word, &*raw.halves.0.hazard);
                     let value = match shape {
                         _ if hazard => 0,

@@ -1,16 +1,16 @@
-//! A capture file: IPv4 packets with the time when they were seen.
+//! A capture file: IPv4 packets with timestamps.
 //!
-//! Spec: the classic pcap format (draft-ietf-opsawg-pcap 4 and 5) in its form with nanoseconds; LINKTYPE_RAW.
-//! Owns: the file, and how much may still go into it. Does not: know what the packets carry.
+//! The format is the classic pcap format (draft-ietf-opsawg-pcap 4 and 5) with nanoseconds, LINKTYPE_RAW. It tracks how
+//! much may still be written. It does not interpret the packets.
 //!
-//! Errors: what cannot be written ends the capture with a line in the log, and nothing else.
+//! A write error ends the capture with a line in the log, and has no other effect.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Magic number of the form with nanoseconds.
+/// Magic number of the variant with nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 /// Packets begin with an IP header.
 const LINKTYPE_RAW: u32 = 101;
@@ -19,7 +19,7 @@ const SNAPLEN: u32 = 65_535;
 /// Bytes before each packet.
 const RECORD_LEN: usize = 16;
 
-/// A capture file. Its clones write to the same one, from any core.
+/// A capture file. Its clones write to the same file, from any core.
 #[derive(Clone, Debug)]
 pub struct Capture(Arc<Mutex<State>>);
 
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Capture {
-    /// Begins a capture in an empty `file` that may become `limit` bytes long.
+    /// Starts a capture in an empty `file` that may grow to `limit` bytes.
     pub fn new(mut file: File, limit: u64) -> io::Result<Capture> {
         let mut header = Vec::with_capacity(24);
         header.extend_from_slice(&MAGIC.to_le_bytes());
@@ -49,7 +49,7 @@ impl Capture {
         Ok(Capture(Arc::new(Mutex::new(State { file: Some(file), left, flows: 0 }))))
     }
 
-    /// A number for the next connection; after 65,536 they come again.
+    /// A number for the next connection; after 65,536 connections the numbers repeat.
     pub(super) fn next_flow(&self) -> u16 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.flows = state.flows.wrapping_add(1);
@@ -76,11 +76,11 @@ impl Capture {
     }
 }
 
-/// A packet with its head: when, how much is here, how long it was.
+/// A packet with its record header: time, captured length, original length.
 fn record(packet: &[u8]) -> Vec<u8> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut record = Vec::with_capacity(RECORD_LEN + packet.len());
-    // Seconds are an unsigned 32-bit number in this format, which ends in 2106.
+    // This format has unsigned 32-bit seconds, which end in 2106.
     record.extend_from_slice(&(now.as_secs() as u32).to_le_bytes());
     record.extend_from_slice(&now.subsec_nanos().to_le_bytes());
     for _ in 0..2 {

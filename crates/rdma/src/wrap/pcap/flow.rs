@@ -1,7 +1,7 @@
-//! One connection of a capture: the TCP packets and FPDUs that its messages would be over iWARP.
+//! One connection of a capture: the TCP packets and FPDUs that would carry its messages over iWARP.
 //!
-//! Spec: RFC 791 3.1 (IPv4 header), RFC 9293 3.1 (TCP header), RFC 5044 4 (FPDU), RFC 5041 4 (DDP headers).
-//! Owns: sequence and message numbers. Does not: show what is lost, repeated or slow on a real wire: there is none.
+//! Headers follow RFC 791 3.1 (IPv4), RFC 9293 3.1 (TCP), RFC 5044 4 (FPDU) and RFC 5041 4 (DDP). The flow owns the
+//! sequence and message numbers. It shows no loss, repetition or delay, because there is no real wire.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -15,9 +15,9 @@ use super::file::Capture;
 use crate::verbs::Segment;
 use crate::wrap::SetUp;
 
-/// Payload of a segment: packets of a size that every reader takes.
+/// Payload of a segment: packets of a size that every reader accepts.
 const PIECE: usize = 16 << 10;
-/// Addresses of ends that have none: TEST-NET-1 (RFC 5737).
+/// Addresses for ends without one: TEST-NET-1 (RFC 5737).
 const INITIATOR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const RESPONDER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 /// The first port for clients (RFC 6335 6).
@@ -28,14 +28,14 @@ const SYN: u8 = 0x02;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Which end speaks.
+/// The sending end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     Here,
     Peer,
 }
 
-/// What one end has sent.
+/// The state of one end.
 #[derive(Clone, Copy, Debug)]
 struct End {
     addr: SocketAddrV4,
@@ -56,11 +56,11 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Begins with a handshake and the two frames of MPA.
+    /// Starts with a TCP handshake and the two MPA frames.
     pub(super) fn new(capture: Capture, peer: Peer, set_up: &SetUp<'_>) -> Flow {
         let number = capture.next_flow();
         let client = FIRST_PORT.wrapping_add(number % (u16::MAX - FIRST_PORT));
-        // The peer as it is known, where it has an address.
+        // The peer's address, if it has one.
         let known = match peer.addr() {
             Some(SocketAddr::V4(addr)) => Some(addr),
             _ => None,
@@ -86,7 +86,7 @@ impl Flow {
         flow
     }
 
-    /// A Send with all that belongs to it.
+    /// A Send and its variants.
     pub(super) fn send(&mut self, from: From, data: &[u8], invalidate: Option<u32>, solicited: bool) {
         let opcode = Opcode::send(invalidate.is_some(), solicited);
         let end = self.end(from);
@@ -105,7 +105,7 @@ impl Flow {
         }
     }
 
-    /// An RDMA Write, or what answers a Read.
+    /// An RDMA Write or an RDMA Read Response.
     pub(super) fn tagged(&mut self, from: From, opcode: Opcode, stag: u32, to: u64, data: &[u8]) {
         for (at, piece, last) in pieces(data) {
             let to = to.wrapping_add(at as u64);
@@ -114,7 +114,7 @@ impl Flow {
         }
     }
 
-    /// What asks for an RDMA Read into `sink`.
+    /// An RDMA Read Request for a read into `sink`.
     pub(super) fn read_request(&mut self, from: From, source: Segment, sink: u32) {
         let end = self.end(from);
         end.reads = end.reads.wrapping_add(1);
@@ -136,7 +136,7 @@ impl Flow {
         self.fpdu(from, &header.emit(), &request.emit());
     }
 
-    /// The end, said by both.
+    /// Both ends close.
     pub(super) fn close(&mut self) {
         if std::mem::take(&mut self.open) {
             self.packet(From::Here, FIN | ACK, &[]);
@@ -152,7 +152,7 @@ impl Flow {
         }
     }
 
-    /// A frame of the set-up. What does not fit into a real one, as on shared memory it may, is left out.
+    /// A frame of MPA set-up. Private data too long for a real frame, which shared memory allows, is left out.
     fn frame(&mut self, from: From, kind: Kind, private_data: &Bytes) {
         let fits = private_data.len() <= mpa::MAX_PRIVATE_DATA;
         let frame = Frame {
@@ -194,7 +194,7 @@ impl Flow {
         packet.extend_from_slice(&own.next.to_be_bytes());
         let acknowledged = if flags & ACK == 0 { 0 } else { other.next };
         packet.extend_from_slice(&acknowledged.to_be_bytes());
-        // Five words of header, the widest window, no checksum, nothing urgent.
+        // Five words of header, the largest window, no checksum, no urgent data.
         packet.extend_from_slice(&[5 << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
         packet.extend_from_slice(data);
         let numbered = data.len() as u32 + u32::from(flags & (SYN | FIN) != 0);
@@ -218,7 +218,7 @@ fn ip_header(from: SocketAddrV4, to: SocketAddrV4, number: u16, len: usize) -> V
     header.extend_from_slice(&[0x45, 0]);
     header.extend_from_slice(&(len as u16).to_be_bytes());
     header.extend_from_slice(&number.to_be_bytes());
-    // Not to be fragmented; 64 hops; TCP; the checksum follows.
+    // Don't fragment; 64 hops; TCP; the checksum follows.
     header.extend_from_slice(&[0x40, 0, 64, 6, 0, 0]);
     header.extend_from_slice(&from.ip().octets());
     header.extend_from_slice(&to.ip().octets());
@@ -231,7 +231,7 @@ fn ip_header(from: SocketAddrV4, to: SocketAddrV4, number: u16, len: usize) -> V
     header
 }
 
-/// A message in pieces, each with where it begins and whether it is the last; of an empty one there is one.
+/// A message in pieces, each with its offset and whether it is the last; an empty message has one piece.
 fn pieces(data: &[u8]) -> impl Iterator<Item = (usize, &[u8], bool)> {
     let count = data.len().div_ceil(PIECE).max(1);
     (0..count).map(move |i| {

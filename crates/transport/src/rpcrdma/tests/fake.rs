@@ -1,6 +1,6 @@
-//! Two queue pairs in memory, for states that a real provider reaches seldom.
+//! Two queue pairs in memory, for states that a real provider rarely reaches.
 //!
-//! Work is carried out when it is posted. Nothing waits for anything, so every test is a sequence of calls.
+//! Work is carried out when it is posted. Nothing waits, so every test is a sequence of calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ use weft_rdma::{
     WorkError,
 };
 
-/// What one end did, for assertions.
+/// An action of one end, for assertions.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum Did {
     Send { bytes: Vec<u8>, invalidate: Option<Stag> },
@@ -53,7 +53,7 @@ impl End {
         }
     }
 
-    /// Where in a region a peer's access lies.
+    /// The position in a region of a peer's access.
     fn place(&mut self, s: Segment, access: Access) -> Result<&mut [u8], Refusal> {
         let region = self.regions.get_mut(&s.stag).filter(|r| !r.revoked).ok_or(Refusal::InvalidStag)?;
         if !region.access.allows(access) {
@@ -77,12 +77,12 @@ impl End {
     }
 }
 
-/// One of the two.
+/// One end of the pair.
 pub struct FakeQp {
     ends: Rc<RefCell<[End; 2]>>,
     me: usize,
     max_send_work: usize,
-    /// Whether it reads into files and lends what lies in this pool.
+    /// If set, this end reads into files and lends what lies in this pool.
     pub reaches: RefCell<Option<Pool>>,
     /// Whether its Reads wait for [`FakeQp::answer_reads`].
     pub reads_wait: Cell<bool>,
@@ -99,12 +99,12 @@ pub fn pair(max_send_work: usize) -> (Rc<FakeQp>, Rc<FakeQp>) {
 }
 
 impl FakeQp {
-    /// What this end did since the last call.
+    /// The actions of this end since the last call.
     pub fn did(&self) -> Vec<Did> {
         std::mem::take(&mut self.ends.borrow_mut()[self.me].did)
     }
 
-    /// Messages that this end sent since the last call.
+    /// Messages sent by this end since the last call.
     pub fn sent(&self) -> Vec<Vec<u8>> {
         let sends = self.did().into_iter().filter_map(|did| match did {
             Did::Send { bytes, .. } => Some(bytes),
@@ -113,7 +113,7 @@ impl FakeQp {
         sends.collect()
     }
 
-    /// The peer answers the Reads of this end that waited.
+    /// The peer answers the waiting Reads of this end.
     pub fn answer_reads(&self) {
         self.reads_wait.set(false);
         let waited = std::mem::take(&mut self.ends.borrow_mut()[self.me].unanswered);
@@ -122,19 +122,19 @@ impl FakeQp {
         }
     }
 
-    /// Regions that the peer can reach now.
+    /// Regions that the peer can access now.
     pub fn regions(&self) -> usize {
         self.ends.borrow()[self.me].regions.len()
     }
 
-    /// Sends raw bytes, as a peer that keeps to no rule would.
+    /// Sends raw bytes, as a peer that ignores all rules would.
     pub fn send_raw(&self, bytes: impl Into<Bytes>) {
         let data = vec![bytes.into()];
         let send = Work::Send { id: u64::MAX, data, invalidate: None, solicited: false, signalled: false };
         self.post(send).map_err(|(e, _)| e).unwrap();
     }
 
-    /// Receive buffers for `n` messages, so that a raw peer can be answered.
+    /// Posts receive buffers for `n` messages, so that a raw peer can be answered.
     pub fn post_receives(&self, n: usize, pool: &Pool) {
         for _ in 0..n {
             let buf = pool.try_alloc(4096).unwrap();
@@ -305,7 +305,7 @@ impl QueuePair for FakeQp {
         Some(file.place_at(offset, &pool.buf_from(place).unwrap().into_window()))
     }
 
-    fn lend(&self, bytes: &Bytes) -> Option<Segment> {
+    fn register_shared(&self, bytes: &Bytes) -> Option<Segment> {
         let pool = self.reaches.borrow().clone()?;
         pool.location(bytes)?;
         self.register(pool.buf_from(bytes)?, Access::RemoteRead).ok()

@@ -1,4 +1,4 @@
-//! Peers that keep to no rule.
+//! Peers that break the rules.
 
 use proptest::prelude::*;
 use weft_machine::rt;
@@ -38,7 +38,7 @@ impl Raw {
         self.server.recv().now_or_never().map(|m| m.unwrap().unwrap())
     }
 
-    /// What the server answered by itself.
+    /// The server's own error reply.
     fn error(&self) -> Option<ErrorCode> {
         self.peer.received().iter().find_map(|m| match Header::parse(m.clone()) {
             Ok((Header { body: Body::Error(code), .. }, _)) => Some(code),
@@ -107,7 +107,7 @@ fn versions_and_procedures_of_others() {
     raw.peer.send_raw(words(&[7, 2, 1, 0, 0, 0, 0]));
     assert!(raw.shown().is_none());
     assert_eq!(raw.error(), Some(ErrorCode::Version { low: 1, high: 1 }));
-    // RDMA_MSGP is refused, RDMA_DONE, RDMA_ERROR and what is too short are ignored.
+    // RDMA_MSGP is refused; RDMA_DONE, RDMA_ERROR and messages that are too short are ignored.
     raw.peer.send_raw(words(&[7, 1, 1, 2, 0, 0, 0, 0, 0]));
     assert!(raw.shown().is_none());
     assert_eq!(raw.error(), Some(ErrorCode::Chunk));
@@ -132,7 +132,7 @@ fn a_chunk_of_many_pieces_is_gathered_in_order() {
     let access = weft_rdma::Access::RemoteRead;
     let call = words(&[7, 0, 5]);
     let stream = [&call[..5], &call[5..]].map(|piece| (0, raw.region(piece, access)));
-    // The fill may be a segment of its own (RFC 8166 3.4.5.2).
+    // The padding may be a segment of its own (RFC 8166 3.4.5.2).
     let payload = [&b"he"[..], b"l", b"lo", b"\0\0\0"].map(|piece| (12, raw.region(piece, access)));
     raw.call(nomsg(7, reads(&[&stream[..], &payload[..]].concat())), &[]);
     let shown = raw.shown().unwrap();
@@ -151,7 +151,7 @@ fn a_client_that_never_calls_holds_little_and_is_let_go_in_time() {
         let server = super::super::server(server_qp, peer_says, config, pool.clone(), Some(deadline));
         assert!(pool.in_use_bytes() <= 16 << 10, "{}", pool.in_use_bytes());
         peer.post_receives(1, &Pool::new(0));
-        // What is no call does not put it off.
+        // Messages that are no calls do not extend the deadline.
         peer.send_raw(words(&[7, 1, 1, 3, 0, 0, 0]));
         peer.send_raw(words(&[7, 2, 1, 0, 0, 0, 0]));
         assert!(matches!(server.recv().await, Err(Error::TimedOut("the first call"))));
@@ -161,7 +161,7 @@ fn a_client_that_never_calls_holds_little_and_is_let_go_in_time() {
     });
 }
 
-/// A call that lies in two segments of `len` bytes each; the peer has nothing there.
+/// A call in two segments of `len` bytes each; the peer has no such memory.
 fn in_two_segments(xid: u32, len: u32) -> Header {
     let segment = |handle| (0, Wire { handle, length: len, offset: 0 });
     nomsg(xid, reads(&[segment(666), segment(667)]))
@@ -218,7 +218,7 @@ fn a_call_waits_for_all_of_its_buffers_at_once() {
         let access = weft_rdma::Access::RemoteRead;
         let call = [words(&[7, 0]).to_vec(), vec![5; 512 << 10]].concat();
         let halves = [&call[..256 << 10], &call[256 << 10..]].map(|half| (0, raw.region(half, access)));
-        // One size class is missing: 1 MiB for the whole, 256 and 512 KiB for what is read.
+        // One size class is missing: 1 MiB for the whole, 256 and 512 KiB for the Reads.
         let sum = (1 << 20) + (256 << 10) + (512 << 10);
         let mut taken: Vec<Buf> = Vec::new();
         while raw.pool.limit_bytes() - raw.pool.in_use_bytes() >= sum {
@@ -227,7 +227,7 @@ fn a_call_waits_for_all_of_its_buffers_at_once() {
         let full = raw.pool.in_use_bytes();
         raw.call(nomsg(7, reads(&halves)), &[]);
         for _ in 0..3 {
-            // Each of these is one poll, which comes back.
+            // Each of these is one poll, which returns.
             assert!(raw.shown().is_none());
             assert_eq!(raw.pool.in_use_bytes(), full);
         }
@@ -243,7 +243,7 @@ fn a_call_waits_for_all_of_its_buffers_at_once() {
 #[test]
 fn a_call_beyond_its_connections_share_is_refused_before_anything_is_allocated() {
     let raw = Raw::with_pool(16 << 20);
-    // Many small segments: each takes a buffer, besides the whole.
+    // Many small segments: each takes a buffer, in addition to the whole.
     let segment = |_| (0, Wire { handle: 666, length: 6200, offset: 0 });
     let payload = |_| (8, Wire { handle: 666, length: 33_000, offset: 0 });
     let list: Vec<_> = (0..130).map(segment).chain((0..30).map(payload)).collect();
@@ -387,7 +387,7 @@ fn what_is_no_reply_to_us_is_discarded() {
     raw.peer.send_raw(words(&[7]));
     raw.reply(Header { body: Body::Done, ..msg(7, Chunks::default()) }, &[0; 12]);
     assert!(raw.outcome().is_none());
-    // A long reply that was offered room, used in part; the sink left alone.
+    // A long reply in the room that was offered, used in part; the sink is not used.
     let chunks = raw.client_qp.regions();
     assert_eq!(chunks, 2);
     raw.reply(msg(7, Chunks::default()), &words(&[7, 1]));
@@ -414,7 +414,7 @@ fn a_grant_of_zero_is_taken_for_one() {
 fn a_late_reply_to_a_call_that_was_given_up_finds_its_memory_in_place() {
     let raw = RawServer::new();
     let chunks = raw.call();
-    // Nobody waits any more; the region stays until the reply says that the server is done with it.
+    // Nobody waits any more; the region stays until the reply shows that the server is done with it.
     assert_eq!(raw.client_qp.regions(), 2);
     let target = chunks::from_wire(chunks.writes[0][0]);
     let data = Bytes::from_static(b"late").into();
@@ -476,7 +476,7 @@ proptest! {
 
 #[test]
 fn a_server_calls_its_client_and_takes_no_more_answers_than_it_asked_for() {
-    // RFC 8167 4.1, 5.1: the header says nothing about the direction, the message does.
+    // RFC 8167 4.1, 5.1: the header does not show the direction, the message does.
     let raw = Raw::new();
     let ask = |xid| raw.server.send(Outgoing::bytes(words(&[xid, 0, 2])));
     let answer = |xid, credits| {
@@ -488,7 +488,7 @@ fn a_server_calls_its_client_and_takes_no_more_answers_than_it_asked_for() {
         drop(ask(xid));
     }
     assert!(raw.shown().is_none());
-    // One at a time until the client says how many it takes.
+    // One at a time until the client announces how many it accepts.
     let first = asked();
     assert_eq!(first.len(), 1);
     let (head, stream) = header(&first[0]);
@@ -496,15 +496,15 @@ fn a_server_calls_its_client_and_takes_no_more_answers_than_it_asked_for() {
     answer(50, 3);
     assert_eq!(raw.shown().expect("the answer").body, words(&[50, 1, 0]));
     assert_eq!(asked().len(), 3);
-    // Its calls are carried out meanwhile, as many as it has credits for.
+    // Its own calls are carried out meanwhile, as many as it has credits for.
     raw.still_serves();
-    // What nobody asked is discarded; what is asked is answered once.
+    // A reply to no call is discarded; a call is answered once.
     answer(50, 9);
     answer(77, 9);
     assert!(raw.shown().is_none());
     answer(52, 0);
     assert_eq!(raw.shown().expect("the answer").body, words(&[52, 1, 0]));
-    // Credit zero is one: two are still out.
+    // A credit of zero means one: two are still outstanding.
     assert_eq!(asked().len(), 0);
     raw.still_serves();
 }

@@ -1,6 +1,6 @@
-//! A message that comes in fragments, in memory that grows as they come.
+//! Reassembles a fragmented message in memory that grows as the fragments arrive.
 //!
-//! Spec: [MS-SMBD] 3.1.5.8. Owns: the buffer. Does not: allocate; it says how much it needs.
+//! It implements [MS-SMBD] 3.1.5.8 and owns the buffer. It does not allocate; it reports the size that it needs.
 
 use weft_machine::{Buf, buf};
 
@@ -8,25 +8,27 @@ use crate::channel::Ending;
 
 /// The first buffer of a message in fragments, in bytes.
 const FIRST_BYTES: usize = 64 << 10;
-/// The next is so many times as large: a peer has sent a quarter of what it holds. A mebibyte is copied once and a third.
+/// Each next buffer is this many times as large: a peer has sent a quarter of what it occupies. A mebibyte is copied
+/// one and a third times.
 const GROWTH: usize = 4;
 
-/// A message of which some fragments are here.
+/// A partly received message.
 #[derive(Debug)]
 pub(super) struct Assembly {
     /// Filled up to its length; `None` before the first fragment.
     buf: Option<Buf>,
-    /// Bytes that are still to come.
+    /// Bytes still to come.
     remaining: usize,
 }
 
 impl Assembly {
-    /// Of a message of `len` bytes, none of which is here.
+    /// A message of `len` bytes, none of which has arrived.
     pub(super) fn new(len: usize) -> Assembly {
         Assembly { buf: None, remaining: len }
     }
 
-    /// Whether a fragment of `len` bytes that says that `remaining` bytes follow goes on where the last ended.
+    /// Checks that a fragment of `len` bytes, with `remaining` bytes announced after it, continues where the last one
+    /// ended.
     pub(super) fn check(&self, len: usize, remaining: usize) -> Result<(), Ending> {
         match self.remaining.checked_sub(len) {
             None => Err(Ending::Violation("[MS-SMBD] 3.1.5.8: more fragments than announced")),
@@ -41,7 +43,7 @@ impl Assembly {
         self.buf.as_ref().map_or(0, |buf| buf.len())
     }
 
-    /// The size of the buffer without which a fragment of `len` bytes does not fit.
+    /// The size of the buffer that a fragment of `len` bytes needs; `None` if it fits already.
     pub(super) fn wanted(&self, len: usize) -> Option<usize> {
         let have = self.buf.as_ref().map_or(0, Buf::capacity);
         let needed = self.filled().saturating_add(len);
@@ -50,11 +52,11 @@ impl Assembly {
         }
         let total = self.filled().saturating_add(self.remaining);
         let next = have.saturating_mul(GROWTH).max(FIRST_BYTES).max(needed);
-        // No step for less than what it leaves to the next.
+        // The last step must not be smaller than the one before.
         Some(if next.saturating_mul(2) >= total { total } else { next })
     }
 
-    /// Goes on in `larger`.
+    /// Continues in `larger`.
     pub(super) fn move_to(&mut self, mut larger: Buf) {
         larger.set_len(self.filled());
         if let Some(old) = &self.buf {
@@ -63,7 +65,7 @@ impl Assembly {
         self.buf = Some(larger);
     }
 
-    /// Appends a fragment that was checked and fits. Whether the message is whole.
+    /// Appends a fragment that was checked and fits. Returns whether the message is complete.
     pub(super) fn append(&mut self, data: &[u8]) -> bool {
         let filled = self.filled();
         if let Some(buf) = &mut self.buf {

@@ -1,6 +1,6 @@
-//! The first message of either side, and what both derive from them.
+//! The Negotiate messages of both sides, and the parameters derived from them.
 //!
-//! Spec: [MS-SMBD] 3.1.5.2, 3.1.5.3, 3.1.5.6, 3.1.5.7.
+//! It implements [MS-SMBD] 3.1.5.2, 3.1.5.3, 3.1.5.6 and 3.1.5.7.
 
 use weft_machine::Time;
 use weft_machine::buf::MAX_BUF;
@@ -97,7 +97,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What both sides derive from the other's sizes.
+    /// Derives the parameters from the other side's sizes.
     fn agree(
         &mut self,
         preferred: u32,

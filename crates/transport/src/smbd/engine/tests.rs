@@ -1,4 +1,4 @@
-//! Two engines under virtual time, and one engine against a peer of our own making.
+//! Two engines under virtual time, and one engine against a hand-made peer.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ struct Side {
     got: VecDeque<Vec<u8>>,
     /// Whether the upper layer takes messages.
     takes: bool,
-    /// Receives that the pool can spare, beyond what was posted.
+    /// Receives that the pool can spare, beyond those posted.
     memory: usize,
     /// Credits in messages that have reached this side, minus messages that it sent: never negative.
     credits: i64,
@@ -87,7 +87,7 @@ impl Pair {
         pair
     }
 
-    /// Does everything that can be done at this moment.
+    /// Does everything possible at this moment.
     fn pump(&mut self) {
         for (i, side) in self.sides.iter_mut().enumerate() {
             loop {
@@ -111,7 +111,7 @@ impl Pair {
         }
     }
 
-    /// Lets the next thing happen; false when nothing is under way but timers.
+    /// Performs the next event; false when nothing is in transit but timers.
     fn step(&mut self) -> bool {
         self.pump();
         let Some(from) =
@@ -179,7 +179,7 @@ impl Pair {
         number
     }
 
-    /// Runs until nothing is under way.
+    /// Runs until nothing is in transit.
     fn settle(&mut self) {
         let mut steps = 0;
         while self.step() {
@@ -274,7 +274,7 @@ fn both_sides_agree_on_sizes() {
 
 #[test]
 fn windows_accepts_our_negotiate_request() {
-    // [MS-SMBD] 3.1.5.6 note 6: PreferredSendSize above 8136 is refused. Whatever the configuration says.
+    // [MS-SMBD] 3.1.5.6 note 6: PreferredSendSize above 8136 is refused. This holds whatever the configuration says.
     for max_send_size in [0, 1364, 8136, 8137, 65536, u32::MAX] {
         let config = Config { max_send_size, ..Config::default() };
         let mut engine = Engine::new(Role::Active, config, Time::ZERO);
@@ -283,7 +283,7 @@ fn windows_accepts_our_negotiate_request() {
         assert!((128..=8136).contains(&request.preferred_send_size));
         assert_eq!((request.min_version, request.max_version), (VERSION, VERSION));
         assert_eq!(request.credits_requested, 255);
-        // Room for what SMB puts around a mebibyte: 16, 52 and 64 bytes of headers and a WRITE's 48 at least.
+        // Room for SMB's overhead around a mebibyte: 16, 52 and 64 bytes of headers and at least a WRITE's 48.
         assert!(request.max_fragmented_size >= (1 << 20) + 164);
     }
 }
@@ -383,7 +383,7 @@ fn a_one_way_stream_costs_few_messages_for_credits() {
 
 #[test]
 fn a_credit_is_granted_only_after_its_receive_is_posted() {
-    // The peer wants 255, but memory for three receives is all there is: the harness fails a message that finds none.
+    // The peer wants 255, but there is memory for three receives only: the harness fails a message that finds none.
     let mut pair = Pair::new(Config::default(), Config::default(), 11);
     pair.sides[PASSIVE].memory = 3;
     pair.sides[ACTIVE].memory = 2;
@@ -412,7 +412,7 @@ fn one_credit_each_is_enough_for_both_directions_at_once() {
             }
             pair.settle();
             if pair.sides.iter().any(|side| side.got.len() < 20) {
-                // Only before the first grant may the two be silent.
+                // Only before the first grant may both be silent.
                 pair.wait();
                 pair.settle();
             }
@@ -706,7 +706,7 @@ fn hostile_messages_end_the_connection() {
 fn messages_without_credits_end_the_connection() {
     let pool = Pool::new(1 << 24);
     let mut engine = established(Role::Passive, &pool);
-    // Ten credits were granted; the engine may not grant more, as it has none itself.
+    // Ten credits were granted; the engine may not grant more, because it has none itself.
     for _ in 0..10 {
         feed(&mut engine, &pool, &transfer(10, 0, 0, 24, 8, 32)).unwrap();
         engine.handle(Event::Taken(8), Time::ZERO).unwrap();
@@ -727,13 +727,13 @@ fn a_message_that_is_begun_holds_what_has_come_and_ends_the_connection_in_time()
     let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
     let first = transfer(10, 1, 1_000_000, 24, 1000, 1024);
     engine.handle(Event::Received(pool.buf_from(&first).unwrap()), at(1)).unwrap();
-    // A sixteenth of what it announces, until there is more of it.
+    // A sixteenth of the announced length, until more has arrived.
     assert_eq!(engine.buffer_wanted(), Some(64 << 10));
-    // The wait for memory is ours.
+    // The time of our own wait for memory does not count.
     assert!(engine.poll_timeout().unwrap() > at(100));
     engine.handle(Event::Buffer(pool.try_alloc(64 << 10).unwrap()), at(90)).unwrap();
     assert_eq!(engine.poll_timeout(), Some(at(90) + MESSAGE_LIMIT));
-    // Neither credits nor another fragment put it off.
+    // Neither credits nor another fragment extend the deadline.
     let credits = transfer(10, 1, 0, 0, 0, 20);
     let second = transfer(10, 1, 999_000, 24, 1000, 1024);
     for message in [credits, second] {
@@ -743,7 +743,7 @@ fn a_message_that_is_begun_holds_what_has_come_and_ends_the_connection_in_time()
     }
     engine.handle(Event::Timeout, at(119)).unwrap();
     let ended = engine.handle(Event::Timeout, at(120));
-    assert!(matches!(ended, Err(Ending::TimedOut("the rest of a message in fragments"))), "{ended:?}");
+    assert!(matches!(ended, Err(Ending::TimedOut("the remainder of a fragmented message"))), "{ended:?}");
 }
 
 #[test]
@@ -769,13 +769,13 @@ fn a_client_that_says_nothing_after_negotiation_is_let_go_in_time() {
     let late = Time::ZERO + FIRST_MESSAGE_LIMIT;
     let mut engine = established(Role::Passive, &pool);
     assert_eq!(engine.poll_timeout(), Some(late));
-    // Credits say nothing.
+    // Credits do not count as a message.
     feed(&mut engine, &pool, &transfer(10, 1, 0, 0, 0, 20)).unwrap();
     assert!(matches!(engine.handle(Event::Timeout, late), Err(Ending::TimedOut(_))));
     let mut engine = established(Role::Passive, &pool);
     feed(&mut engine, &pool, &transfer(10, 1, 0, 24, 8, 32)).unwrap();
     assert!(engine.poll_timeout().unwrap() > late);
-    // A server may be silent as long as it is not asked.
+    // A server may be silent while nothing is requested.
     assert!(established(Role::Active, &pool).poll_timeout().unwrap() > late);
 }
 
@@ -860,7 +860,7 @@ proptest! {
         }
         pair.settle();
         if pair.sides.iter().zip(&expected).any(|(side, expected)| side.got.len() < expected.len()) {
-            // Only before the first grant may the two be silent.
+            // Only before the first grant may both be silent.
             pair.wait();
             pair.settle();
         }
