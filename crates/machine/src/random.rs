@@ -1,9 +1,11 @@
-//! Random numbers of the system, which nobody guesses.
+//! Random numbers of the system, which nobody guesses; under simulation, numbers of the seed, which repeat with it.
 //!
-//! Spec: getrandom(2). Does not: offer numbers that are the same again under simulation; what has to be so is given
-//! its numbers as an argument.
+//! Spec: getrandom(2). A simulation draws them from a generator of their own, so that taking one does not change the order in
+//! which tasks run.
 
 use std::io;
+
+use crate::sim;
 
 /// The system gives no random numbers: without getrandom(2) and without /dev/urandom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +23,13 @@ impl From<Unavailable> for io::Error {
 /// # Errors
 /// There are none; what was filled until then is no secret.
 pub fn fill(bytes: &mut [u8]) -> Result<(), Unavailable> {
-    getrandom::fill(bytes).map_err(Unavailable)
+    match sim::current() {
+        Some(world) => {
+            world.fill_secret(bytes);
+            Ok(())
+        }
+        None => getrandom::fill(bytes).map_err(Unavailable),
+    }
 }
 
 /// So many.
@@ -46,5 +54,12 @@ mod tests {
         fill(&mut all).unwrap();
         assert!(all.chunks(100).all(|chunk| chunk.iter().any(|byte| *byte != 0)));
         assert_eq!((bytes::<0>(), fill(&mut [])), (Ok([]), Ok(())));
+    }
+
+    #[test]
+    fn a_seed_repeats_them() {
+        let of = |seed| sim::Sim::new(seed).run(async { [bytes::<32>().unwrap(), bytes::<32>().unwrap()] });
+        let [a, b] = of(7);
+        assert!(a != b && of(7) == [a, b] && of(8) != [a, b]);
     }
 }
