@@ -3,12 +3,13 @@
 CARGO ?= cargo
 WEFT  := target/release/weft
 
-.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers test-replica test-abuse test-fresh bench-replica fuzz clean
+.PHONY: help build demo test deps fmt-check lint unit interop docs man test-kernel test-smbtorture bench-demo bench-rdma bench-peers bench-smb bench-scale bench-nfs bench-check bench-papers sim test-replica test-abuse test-fresh bench-replica fuzz clean
 
 help:
 	@echo "make demo         build, serve a ramdisk on loopback, sweep READ and WRITE over TCP, iWARP and shm, write report.html"
 	@echo "make test         run everything that CI runs (as root it installs the necessary Debian packages)"
 	@echo "make man          write the manual pages to target/man"
+	@echo "make sim          run servers, clients, disks, network and clocks in one simulation: SEED=17 repeats one, SEEDS=0..10000 runs many"
 	@echo "make test-kernel  interoperate with the Linux kernel's iWARP, SMB Direct and NFS/RDMA in a QEMU guest (Debian 12; builds it first)"
 	@echo "make test-replica  replicate volumes under a Linux guest and PostgreSQL, and kill their server (builds the guest of test-kernel)"
 	@echo "make test-abuse   floods, slow and vanished clients, wrong passwords, a full disk, on every port, while two clients work; REPEAT=3 (needs root)"
@@ -60,6 +61,12 @@ lint:
 unit: SEED ?= 20261122
 unit:
 	WEFT_SEEDS=10000 PROPTEST_RNG_SEED=$(SEED) $(CARGO) test --workspace --lib --bins --tests --locked
+
+# The first 200 seeds are part of `unit`. A seed that fails prints its last events, and repeats them.
+sim: SEED ?=
+sim: SEEDS ?= $(or $(SEED),0..10000)
+sim:
+	$(CARGO) run --release --locked -p weft-sim -- $(SEEDS)
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked

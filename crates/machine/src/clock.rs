@@ -1,9 +1,14 @@
-//! Monotonic time as a value that is passed in, so that protocol code never reads a clock.
+//! Time: monotonic time as a value that protocol code is given, and the one place where other crates read the time of day.
+//!
+//! Under simulation every answer is the simulation's, so that a run depends on its seed alone. The house test keeps the protocol
+//! crates from reading the system's clocks directly. Sleeping is in [`crate::rt`].
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::{rt, sim};
 
 /// Nanoseconds since an arbitrary origin of this process (or of the simulation).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -38,6 +43,20 @@ impl Time {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 86400);
         origin() + Duration::from_nanos(self.0).min(CENTURY)
     }
+}
+
+/// The time of day, since 1970: the system's clock, or the simulation's, which [`sim::set_wall`] sets. It may jump either way; a clock
+/// before 1970 reads as 1970.
+pub fn wall() -> Duration {
+    match sim::current() {
+        Some(world) => world.wall(),
+        None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+    }
+}
+
+/// [`rt::now`] in the standard library's type.
+pub fn instant() -> Instant {
+    rt::now().to_instant()
 }
 
 fn origin() -> Instant {

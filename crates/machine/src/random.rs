@@ -1,9 +1,11 @@
-//! Random numbers from the system, which nobody can guess.
+//! Random numbers from the system, which nobody can guess; under simulation, numbers from the seed, which repeat with it.
 //!
-//! They come from getrandom(2). They differ also under simulation; code that must be reproducible takes its numbers as
-//! an argument.
+//! They come from getrandom(2). A simulation draws them from a generator of their own, so that taking one does not change the
+//! order in which tasks run.
 
 use std::io;
+
+use crate::sim;
 
 /// The system provides no random numbers: neither getrandom(2) nor /dev/urandom is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +23,13 @@ impl From<Unavailable> for io::Error {
 /// # Errors
 /// No random numbers are available; bytes filled until then are no secret.
 pub fn fill(bytes: &mut [u8]) -> Result<(), Unavailable> {
-    getrandom::fill(bytes).map_err(Unavailable)
+    match sim::current() {
+        Some(world) => {
+            world.fill_secret(bytes);
+            Ok(())
+        }
+        None => getrandom::fill(bytes).map_err(Unavailable),
+    }
 }
 
 /// `N` random bytes.
@@ -46,5 +54,12 @@ mod tests {
         fill(&mut all).unwrap();
         assert!(all.chunks(100).all(|chunk| chunk.iter().any(|byte| *byte != 0)));
         assert_eq!((bytes::<0>(), fill(&mut [])), (Ok([]), Ok(())));
+    }
+
+    #[test]
+    fn a_seed_repeats_them() {
+        let of = |seed| sim::Sim::new(seed).run(async { [bytes::<32>().unwrap(), bytes::<32>().unwrap()] });
+        let [a, b] = of(7);
+        assert!(a != b && of(7) == [a, b] && of(8) != [a, b]);
     }
 }

@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nbd", &["wire", "machine", "store"]),
     ("replica", &["wire", "machine", "store"]),
     ("load", &["wire", "machine", "rdma"]),
+    ("sim", &["machine", "transport", "store", "smb", "nfs"]),
     (
         "weft",
         &[
@@ -330,6 +331,37 @@ fn random_numbers_come_from_one_place_only() {
             continue;
         }
         assert!(!text.contains("getrandom"), "{name} asks the system for random numbers itself");
+    }
+}
+
+/// Crates that a simulation runs as they are: every answer of a clock in them must be the simulation's.
+const SIMULATED: [&str; 8] = ["wire", "store", "smb", "nfs", "nbd", "replica", "transport", "rdma"];
+
+/// Files of them that ask the system's clock nevertheless, and why.
+const OWN_CLOCKS: [(&str, &str); 1] =
+    [("crates/smb/src/crypto/engine.rs", "it measures how fast this processor encrypts, once in a process")];
+
+#[test]
+fn time_comes_from_one_place_only() {
+    // `machine::rt::now`, `clock::instant` and `clock::wall` answer with the simulation's time where one runs.
+    let asks = |text: &str| {
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
+        ["Instant::now", "SystemTime::now", ".elapsed()"].into_iter().find(|way| code.contains(way))
+    };
+    let sources = sources();
+    for (name, text) in &sources {
+        let simulated = SIMULATED.iter().any(|room| name.starts_with(&format!("crates/{room}/src/")));
+        if !simulated || name.ends_with("/tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        let excepted = OWN_CLOCKS.iter().any(|(file, _)| file == name);
+        match asks(text) {
+            Some(way) if !excepted => {
+                panic!("{name} asks the system's clock by {way}: machine::clock does that")
+            }
+            None if excepted => panic!("{name} asks no clock any more: take it from OWN_CLOCKS"),
+            _ => {}
+        }
     }
 }
 

@@ -16,11 +16,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 
 use crate::buf::{Mapping, Window};
+use crate::clock;
 
 /// Shorter writes to pages not known to exist use the descriptor: a query costs what the copy saves.
 const MAPPED_WRITE: usize = 4096;
@@ -129,7 +130,7 @@ impl Memory {
 
     /// The bytes have been changed.
     pub fn touched(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let now = clock::wall().as_nanos();
         let now = u64::try_from(now).unwrap_or(u64::MAX);
         let later = |before: u64| Some(now.max(before.saturating_add(1)));
         // The update is never refused.

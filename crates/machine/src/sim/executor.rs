@@ -23,6 +23,12 @@ use crate::rt::turn;
 /// Polls without progress of time after which a run counts as a livelock.
 const POLLS_PER_INSTANT: u64 = 5_000_000;
 
+/// The time of day at which a simulation begins: 2026-01-01.
+const FIRST_WALL_SECS: u64 = 1_767_225_600;
+
+/// Separates the generator of [`crate::random`] from the one that decides what happens.
+const SECRETS: u64 = 0x5ec2_e700_0000_0001;
+
 /// The id of the main future, which is passed to `run`.
 const MAIN: u64 = 0;
 
@@ -76,6 +82,10 @@ pub(crate) struct World {
     pub(super) seed: u64,
     time: Cell<Time>,
     time_limit: Cell<Time>,
+    /// The time of day, since 1970, at [`Time::ZERO`]; changed when the clock is set.
+    wall_origin: Cell<i128>,
+    /// What [`crate::random`] gives.
+    secrets: RefCell<Rng>,
     tasks: RefCell<BTreeMap<u64, Slot>>,
     next_id: Cell<u64>,
     ready: Arc<Ready>,
@@ -137,6 +147,8 @@ impl World {
             seed,
             time: Cell::new(Time::ZERO),
             time_limit: Cell::new(Time::ZERO + time_limit),
+            wall_origin: Cell::new(i128::from(FIRST_WALL_SECS) * 1_000_000_000),
+            secrets: RefCell::new(Rng::new(seed ^ SECRETS)),
             tasks: RefCell::default(),
             next_id: Cell::new(MAIN + 1),
             ready: Arc::default(),
@@ -155,6 +167,22 @@ impl World {
 
     pub(crate) fn now(&self) -> Time {
         self.time.get()
+    }
+
+    /// See [`crate::clock::wall`].
+    pub(crate) fn wall(&self) -> Duration {
+        let nanos = self.wall_origin.get() + i128::from(self.now().as_nanos());
+        Duration::from_nanos_u128(u128::try_from(nanos).unwrap_or(0))
+    }
+
+    pub(super) fn set_wall(&self, wall: Duration) {
+        let nanos = i128::try_from(wall.as_nanos()).unwrap_or(i128::MAX);
+        self.wall_origin.set(nanos - i128::from(self.now().as_nanos()));
+    }
+
+    /// See [`crate::random::fill`].
+    pub(crate) fn fill_secret(&self, bytes: &mut [u8]) {
+        self.secrets.borrow_mut().fill(bytes);
     }
 
     fn waker(&self, id: u64) -> Waker {

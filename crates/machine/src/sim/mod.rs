@@ -97,6 +97,14 @@ pub fn cut_all(how: CutHow) {
     net::cut_all(&world, how);
 }
 
+/// Sets the time of day of the running simulation; monotonic time and timers are not affected.
+///
+/// # Panics
+/// Outside [`Sim::run`].
+pub fn set_wall(since_1970: Duration) {
+    current().expect("no simulation runs on this thread").set_wall(since_1970);
+}
+
 /// Runs `story` with [short turns](Sim::short_turns), and counts the turns that another task of its core gets
 /// meanwhile.
 pub fn turns_of_others<F: Future>(story: F) -> usize {

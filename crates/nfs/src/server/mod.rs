@@ -40,10 +40,10 @@ mod watch;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use weft_machine::rt::{self, Drain};
-use weft_machine::{Pool, random};
+use weft_machine::{Pool, clock, random};
 use weft_store::rules::Way;
 use weft_store::{Share, Timestamp};
 use weft_transport::datagram::Reached;
@@ -194,7 +194,7 @@ impl Server {
                 Vec::new()
             });
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = clock::wall();
         let born = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
         let state_limits = v4::state::Limits {
             lease: limits.lease,

@@ -9,10 +9,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use weft_machine::{Source, Time, rt};
+use weft_machine::{Source, Time, clock, rt};
 use weft_wire::nlm::{Object, Status};
 
 use super::durable::{Durable, Unusable};
@@ -49,7 +49,7 @@ pub(super) struct Monitors {
 impl Monitors {
     /// For a new run. Without a state directory no hosts are known, and the clock supplies the state number.
     pub fn new(durable: Option<&Durable>) -> Monitors {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let seconds = clock::wall().as_secs();
         let by_clock = (seconds as u32) | 1;
         let (mut state, mut before) = (by_clock, Vec::new());
         if let Some(durable) = durable {

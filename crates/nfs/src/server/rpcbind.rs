@@ -4,8 +4,8 @@
 //! forwarded (CALLIT, BCAST and INDIRECT would lend the server's address to any caller).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use weft_machine::clock;
 use weft_transport::Kind;
 use weft_wire::mount::List;
 use weft_wire::rpc::Reply;
@@ -220,7 +220,7 @@ pub(super) fn answer(
             List(services.everywhere(at).flat_map(each).collect()).emit(&mut body);
         }
         procedure::GETTIME if !old => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let now = clock::wall().as_secs();
             // RFC 1833 2.2.1: 32 bits of seconds, which wrap in 2106.
             (now as u32).emit(&mut body);
         }

@@ -5,9 +5,8 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use weft_machine::{random, rt};
+use weft_machine::{clock, random, rt};
 use weft_wire::smb2::header::Flags;
 use weft_wire::smb2::negotiate::Capabilities;
 use weft_wire::smb2::session_setup::{Request, RequestFlags, Response, SessionFlags};
@@ -168,6 +167,6 @@ fn check_last(reply: &Reply, keys: &SessionKeys, must: bool) -> Result<(), Error
 
 /// The current FILETIME, for servers that do not send theirs.
 fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = clock::wall();
     Filetime::from_unix(since.as_secs() as i64, since.subsec_nanos()).0
 }

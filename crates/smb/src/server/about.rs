@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use weft_machine::rt;
 use weft_wire::smb2::Dialect;
 use weft_wire::smb2::negotiate::{Capabilities, CipherId, SigningId};
 
@@ -106,7 +107,7 @@ impl SessionAbout {
             channels: session.mailboxes().len(),
             shares: session.shares(),
             opens: session.opens.len(),
-            age_seconds: session.met.elapsed().as_secs(),
+            age_seconds: rt::now().since(session.met).as_secs(),
         }
     }
 }

@@ -3,10 +3,8 @@
 //! Spec: [MS-SMB2] 3.3.5.3 (from SMB1), 3.3.5.4. The connection stores the result. Nothing is offered that the client
 //! did not ask for.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bytes::Bytes;
-use weft_machine::{random, rt};
+use weft_machine::{clock, random, rt};
 use weft_wire::smb2::header::{Flags, Header};
 use weft_wire::smb2::negotiate::{
     Capabilities, CipherId, Context, HashId, Request, Response, SecurityMode, SigningId, Smb1Negotiate,
@@ -92,7 +90,7 @@ impl Negotiated {
 
 /// The current FILETIME.
 pub(super) fn filetime() -> Filetime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = clock::wall();
     Filetime::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
 }
 

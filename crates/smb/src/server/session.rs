@@ -17,9 +17,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
 
-use weft_machine::{Budget, Charge, Time};
+use weft_machine::{Budget, Charge, Time, rt};
 use weft_store::access::Token;
 use weft_store::vfs::Share;
 use weft_wire::smb2::{Guid, NtStatus};
@@ -46,7 +45,7 @@ pub(crate) struct Session {
     pub(super) client_guid: Guid,
     /// The keys of the whole session. What is signed on one channel is signed by its [`Binding`].
     /// When it was set up.
-    pub met: Instant,
+    pub met: Time,
     /// Where its client is, once it has connected to a share.
     pub client: OnceLock<String>,
     /// The user's token for access checks, once needed.
@@ -175,7 +174,7 @@ impl Session {
             opens: Opens::default(),
             profile,
             client_guid,
-            met: Instant::now(),
+            met: rt::now(),
             client: OnceLock::new(),
             token: OnceLock::new(),
             keys,

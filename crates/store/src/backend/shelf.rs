@@ -3,9 +3,8 @@
 //! What: [`Shelf`] turns [`Items`], a list of things that can be opened, into a backend. Owns: nothing but the time at
 //! which it was made. Does not: create, remove, rename or resize; each is refused as on a read-only disk.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use futures_util::future::LocalBoxFuture;
+use weft_machine::clock;
 
 use super::names;
 use crate::vfs::{
@@ -61,7 +60,7 @@ pub struct Shelf<I> {
 impl<I: Items> Shelf<I> {
     /// A shelf of these.
     pub fn new(items: I) -> Shelf<I> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = clock::wall();
         let made = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
         Shelf { items, made }
     }

@@ -7,7 +7,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use weft_machine::clock;
 
 use super::{Backend, NodeId, ShareId};
 
@@ -73,7 +75,7 @@ impl Swept {
         let (Some(backend), Some(caches)) = (self.backend.upgrade(), self.caches.upgrade()) else { return };
         backend.sweep(PER_TURN);
         if !caches.read_only.load(Ordering::Acquire) {
-            backend.tidy(Instant::now());
+            backend.tidy(clock::instant());
         }
         caches.sweep();
     }

@@ -8,7 +8,8 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use weft_machine::clock;
 
 /// Magic number of the variant with nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
@@ -78,7 +79,7 @@ impl Capture {
 
 /// A packet with its record header: time, captured length, original length.
 fn record(packet: &[u8]) -> Vec<u8> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = clock::wall();
     let mut record = Vec::with_capacity(RECORD_LEN + packet.len());
     // This format has unsigned 32-bit seconds, which end in 2106.
     record.extend_from_slice(&(now.as_secs() as u32).to_le_bytes());

@@ -10,10 +10,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use weft_machine::{Time, random, rt};
+use weft_machine::{Time, clock, random, rt};
 use weft_store::vfs::{Error, Kind, NodeId, OpenFile, Timestamp, Vfs};
 use weft_wire::smb2::NtStatus;
 use weft_wire::smb2::access::AccessMask;
@@ -198,7 +198,7 @@ async fn settled(open: &Open) -> Result<(Timestamp, u64), Failure> {
 
 /// The age of a timestamp; zero for one in the future, which a clock that was set back leaves.
 fn age(then: Timestamp) -> Duration {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = clock::wall();
     let then = Duration::new(u64::try_from(then.secs).unwrap_or(0), then.nanos);
     now.saturating_sub(then)
 }

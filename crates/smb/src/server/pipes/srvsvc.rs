@@ -3,8 +3,7 @@
 //! Spec: [MS-SRVS] 3.1.4, [MS-WKST] 3.2.4. Shares and sessions cannot be changed: shares are configured, and sessions
 //! are ended by their clients. A user sees only his own sessions.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use weft_machine::{clock, rt};
 use weft_wire::dcerpc::FaultStatus;
 use weft_wire::dcerpc::srvsvc::{self, Enum, ServerInfo, SessionInfo, ShareInfo};
 use weft_wire::dcerpc::wkssvc::{self, WorkstationInfo};
@@ -34,8 +33,8 @@ pub(super) fn call(caller: &Caller<'_>, opnum: u16, stub: &[u8]) -> Result<Vec<u
         srvsvc::SESSION_ENUM => session_enum(caller, &Enum::parse_sessions(stub)?),
         srvsvc::SERVER_GET_INFO => server_info(caller, srvsvc::parse_server_get_info(stub)?),
         srvsvc::REMOTE_TOD => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let up = caller.session.met.elapsed().as_millis() as u32;
+            let now = clock::wall();
+            let up = rt::now().since(caller.session.met).as_millis() as u32;
             srvsvc::emit_time_of_day(now.as_secs() as i64, now.subsec_nanos(), up)
         }
         _ => return Err(FaultStatus::OPERATION_OUT_OF_RANGE),
@@ -128,7 +127,7 @@ fn session_enum(caller: &Caller<'_>, wish: &Enum) -> Vec<u8> {
             client: session.client.get().map_or(caller.peer, |client| client).to_owned(),
             user: session.user.to_string(),
             opens: u32::try_from(session.opens.len()).unwrap_or(u32::MAX),
-            seconds: u32::try_from(session.met.elapsed().as_secs()).unwrap_or(u32::MAX),
+            seconds: u32::try_from(rt::now().since(session.met).as_secs()).unwrap_or(u32::MAX),
         })
         .filter(|session| is(&session.client, &wish.client) && is(&session.user, &wish.user))
         .collect();

@@ -6,12 +6,11 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
 
 use futures_util::lock::Mutex as Queue;
 use rustix::io::Errno;
 use weft_machine::file::system::Descriptor;
-use weft_machine::rt;
+use weft_machine::{clock, rt};
 
 use super::folds::{self, Known, Learned};
 use super::search::STEP;
@@ -92,7 +91,7 @@ impl Folder {
             Ok(stat) => self.seen(&stat, dir, name).map(Looked::Found),
             Err(Errno::NOENT) if fold_case => {
                 let stamp = sys::stat(fd.as_fd())?.stamp();
-                let known = self.folds().ask(dir, stamp, &names::fold(name), Instant::now());
+                let known = self.folds().ask(dir, stamp, &names::fold(name), clock::instant());
                 match known {
                     Known::Absent => Err(Error::NotFound),
                     Known::Spelled(spelled) => match sys::stat_at(fd.as_fd(), &spelled) {
@@ -129,7 +128,7 @@ impl Folder {
         };
         // What we change from here on is told; its times are asked for after that.
         let _reading = learns.then(|| Reading::begin(self, dir));
-        let (wanted, now) = (names::fold(name), Instant::now());
+        let (wanted, now) = (names::fold(name), clock::instant());
         let opened = self.step(site, move |folder| {
             let fd = folder.dir_fd(dir)?;
             // Learning takes the whole directory; who only wants to find is done.

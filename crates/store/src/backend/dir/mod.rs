@@ -33,7 +33,7 @@ use rustix::io::Errno;
 use weft_machine::file::busy::{self, Inode, Unlocked};
 use weft_machine::file::ending::{self, MUCH_BYTES};
 use weft_machine::file::system::{Device, FileSystem};
-use weft_machine::{File, rt};
+use weft_machine::{File, clock, rt};
 
 use self::folds::Folds;
 use self::lookup::{Looked, Turns};
@@ -561,7 +561,7 @@ impl Folder {
         let Some(own) = observer.map(|observer| observer.own()).filter(|own| own.is_observed()) else {
             return self.act(op);
         };
-        let now = Instant::now();
+        let now = clock::instant();
         let names = match &op {
             Op::Create { dir, name, .. } | Op::Link { dir, name, .. } => {
                 vec![(*dir, name.clone(), Turn::Comes)]
@@ -723,7 +723,7 @@ impl Folder {
     async fn shrink(&self, node: NodeId, size: u64) -> Result<(), Error> {
         let file = self.reopen(&*self.fd(node)?, self.table().kind(node)?, true)?;
         if let Some(observer) = self.observer.get().and_then(Option::as_ref) {
-            observer.own().content(node, Instant::now());
+            observer.own().content(node, clock::instant());
         }
         let inode = Inode::of(&file)?;
         Ok(busy::lengthy(inode, move || rustix::fs::ftruncate(&file, size)).await?)

@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use weft_machine::clock;
 
 use super::{Folder, MAX_DEPTH, MAX_ENTRIES, sys};
 use crate::vfs::depot::FOLDER;
@@ -491,7 +492,9 @@ impl Reader {
                 self.seen(served, Seen { dir, name, flags, cookie: event.cookie() });
             }
         }
-        let is_due = |since: &Instant| since.elapsed() >= Duration::from_millis(PAIR_MS.unsigned_abs());
+        let is_due = |since: &Instant| {
+            clock::instant().duration_since(*since) >= Duration::from_millis(PAIR_MS.unsigned_abs())
+        };
         if !any && let Some((from, _)) = self.pending.take_if(|(_, since)| is_due(since)) {
             // The other half of a rename is not among what is observed.
             self.went(served, &from);
@@ -517,7 +520,7 @@ impl Reader {
             None => {}
         }
         if seen.flags.contains(ReadFlags::MOVED_FROM) {
-            self.pending = Some((seen, Instant::now()));
+            self.pending = Some((seen, clock::instant()));
         } else if seen.flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
             let foreign = self.is_foreign(&seen, Turn::Comes);
             if foreign {
@@ -536,7 +539,7 @@ impl Reader {
 
     /// Whether it was somebody else who let a name come or go.
     fn is_foreign(&self, seen: &Seen, turn: Turn) -> bool {
-        !self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, Instant::now())
+        !self.shared.watches.own().is_own_name(seen.dir, &seen.name, turn, clock::instant())
     }
 
     /// A name is gone.
@@ -568,7 +571,7 @@ impl Reader {
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
         if !foreign {
             // What else we do to a file that we make.
-            self.shared.watches.own().content(attr.node, Instant::now());
+            self.shared.watches.own().content(attr.node, clock::instant());
         }
         if attr.kind == Kind::Dir && !self.shared.state().trees.is_empty() {
             // A tree that is moved to and fro arrives faster than it is entered. The walk finds what is left of it.
@@ -584,7 +587,7 @@ impl Reader {
     fn modified(&self, served: &Folder, seen: &Seen) {
         // What has no name any more was told as removed.
         let Ok(attr) = served.exact(seen.dir, &seen.name) else { return };
-        if self.shared.watches.own().is_own_content(attr.node, Instant::now()) {
+        if self.shared.watches.own().is_own_content(attr.node, clock::instant()) {
             return;
         }
         let what = match seen.flags.contains(ReadFlags::MODIFY) {

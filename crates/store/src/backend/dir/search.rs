@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_machine::rt;
+use weft_machine::{clock, rt};
 
 use super::Folder;
 use super::site::Site;
@@ -132,7 +132,7 @@ impl Folder {
                     other => return other,
                 }
             }
-            let next = self.search().next(wanted.inode(), Instant::now());
+            let next = self.search().next(wanted.inode(), clock::instant());
             match next {
                 Next::In(parent, before) => {
                     // Where it was seen, so that a large directory is not read for each file in it; elsewhere only if it moved within.

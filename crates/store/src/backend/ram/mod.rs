@@ -10,10 +10,10 @@ mod quota;
 mod tree;
 mod xattrs;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::future::LocalBoxFuture;
+use weft_machine::random;
 
 use self::content::Content;
 #[cfg(test)]
@@ -71,8 +71,8 @@ impl Ram {
     /// The same, whose files may have so many descriptors.
     pub(super) fn with_descriptors(limit_bytes: u64, descriptors: usize) -> Ram {
         let pages = usize::try_from(limit_bytes / 4096).unwrap_or(usize::MAX);
-        // The keys of a hasher are random; nothing depends on their being secret.
-        let serial = RandomState::new().build_hasher().finish();
+        // Only tells this disk's files from those of another; a system without random numbers serves no clients anyway.
+        let serial = u64::from_ne_bytes(random::bytes().expect("random numbers"));
         let tree = Tree::new(pages.clamp(MIN_NAMES, MAX_NAMES), serial);
         Ram(Arc::new(Shared {
             tree: Mutex::new(tree),

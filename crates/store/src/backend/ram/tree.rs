@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use weft_machine::clock;
 
 use super::content::Content;
 use super::quota::{Data, Usage};
@@ -26,7 +28,7 @@ pub(super) const MAX_LINKS: usize = 1024;
 
 /// The server's clock, in the form of file times.
 pub(super) fn now() -> Timestamp {
-    since_1970(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    since_1970(clock::wall())
 }
 
 fn since_1970(time: Duration) -> Timestamp {

@@ -3,7 +3,8 @@
 //! Cost: while nobody watches, one atomic load a change.
 
 use std::sync::Arc;
-use std::time::Instant;
+
+use weft_machine::clock;
 
 use super::super::NodeId;
 use super::super::stream::Stream;
@@ -41,7 +42,7 @@ impl Witnessed {
                 Told::File(node) => *node,
                 Told::Stream(stream) => stream.id,
             };
-            own.content(node, Instant::now());
+            own.content(node, clock::instant());
         }
     }
 

@@ -1,0 +1,224 @@
+//! What clients may see: for each sector of each file, the writes whose content a read may return and a crash may leave.
+//!
+//! A sector is a register that many write: a read may return what was written last before it began, or anything that was being written
+//! while it went on. A write that was not answered, or was refused, may have happened or not. A crash of the host may bring back
+//! whatever no durable write has replaced.
+//!
+//! Does not: know how anything is carried; whoever drives it tells when calls begin and end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// A moment: events are numbered.
+pub type Moment = u64;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// SMB.
+    Smb,
+    /// NFS.
+    Nfs,
+}
+
+/// How a call ended that was not answered with success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// The server said no; it does nothing more about it, but may have done a part.
+    Refused,
+    /// Nobody knows; it may still happen while the server lives.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+struct Write {
+    tag: u64,
+    begun: Moment,
+    /// From when on it changes nothing more; `None`: it may still.
+    ended: Option<Moment>,
+    /// It was answered: it has replaced all that ended before it began.
+    answered: bool,
+    durable: bool,
+    /// The open that wrote it, and its protocol.
+    by: (u64, Protocol),
+    /// Flushes that had failed when it began.
+    failures: u64,
+    /// It was there, or may have been, when the host crashed: what is left of it is on disk.
+    survivor: bool,
+}
+
+impl Write {
+    fn is_replaced_by(&self, other: &Write) -> bool {
+        other.answered && self.ended.is_some_and(|ended| ended < other.begun)
+    }
+}
+
+/// The model of one share.
+#[derive(Default)]
+pub struct Model {
+    clock: Cell<Moment>,
+    sectors: RefCell<BTreeMap<(usize, usize), Vec<Write>>>,
+    next_tag: Cell<u64>,
+}
+
+/// A write under way.
+pub struct Writing {
+    /// What each 8 bytes of it are.
+    pub tag: u64,
+    file: usize,
+    sectors: Range<usize>,
+}
+
+impl Model {
+    /// One more event.
+    pub fn moment(&self) -> Moment {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    fn each(&self, file: usize, sectors: Range<usize>, mut act: impl FnMut(&mut Vec<Write>)) {
+        let mut all = self.sectors.borrow_mut();
+        for sector in sectors {
+            act(all.entry((file, sector)).or_insert_with(|| vec![Write::nothing()]));
+        }
+    }
+
+    /// A write begins by this open; `failures`: flushes that have failed.
+    pub fn begin_write(
+        &self,
+        file: usize,
+        sectors: Range<usize>,
+        by: (u64, Protocol),
+        failures: u64,
+    ) -> Writing {
+        let begun = self.moment();
+        self.next_tag.set(self.next_tag.get() + 1);
+        let tag = self.next_tag.get();
+        let write =
+            Write { tag, begun, ended: None, answered: false, durable: false, by, failures, survivor: false };
+        self.each(file, sectors.clone(), |writes| writes.push(write.clone()));
+        Writing { tag, file, sectors }
+    }
+
+    /// It was answered, or not.
+    pub fn end_write(&self, writing: Writing, outcome: Result<(), Failed>) {
+        let now = self.moment();
+        self.each(writing.file, writing.sectors, |writes| {
+            for write in writes.iter_mut().filter(|write| write.tag == writing.tag && write.ended.is_none()) {
+                write.answered = outcome.is_ok();
+                write.ended = (outcome != Err(Failed::Unknown)).then_some(now);
+            }
+        });
+    }
+
+    /// A flush by this open that began at `begun` was answered; `failures`: flushes that have failed by now. A flush that failed in between has
+    /// lost what others wrote; a client of NFS writes its own data again.
+    pub fn flushed(&self, file: usize, begun: Moment, by: (u64, Protocol), failures: u64) {
+        for ((of, _), writes) in self.sectors.borrow_mut().iter_mut() {
+            for write in writes.iter_mut().filter(|write| *of == file && write.answered) {
+                let kept = write.failures == failures || (by.1 == Protocol::Nfs && write.by == by);
+                write.durable |= kept && write.ended.is_some_and(|ended| ended < begun);
+            }
+        }
+    }
+
+    /// A read that began at `begun` and has just ended returned `tag`. Why that may not be.
+    pub fn judge(&self, file: usize, sector: usize, tag: u64, begun: Moment) -> Result<(), String> {
+        let now = self.moment();
+        let mut judged = Ok(());
+        self.each(file, sector..sector + 1, |writes| {
+            let replaced = |write: &Write| {
+                let before =
+                    |by: &Write| write.is_replaced_by(by) && by.ended.is_some_and(|ended| ended < begun);
+                writes.iter().any(before)
+            };
+            let may = |write: &&Write| write.tag == tag && write.begun < now && !replaced(write);
+            if !writes.iter().any(|write| may(&write)) {
+                let mut told = format!("f{file} sector {sector} reads {tag} at {begun}..{now}; written were");
+                for write in writes.iter() {
+                    let _ = write!(
+                        told,
+                        " {}:{}..{}{}{}",
+                        write.tag,
+                        write.begun,
+                        write.ended.map_or("?".into(), |ended| ended.to_string()),
+                        if write.answered { "" } else { " unanswered" },
+                        if write.durable { " durable" } else { "" }
+                    );
+                }
+                judged = Err(told);
+            }
+        });
+        judged
+    }
+
+    /// What was seen in a sector while nothing wrote to it is what it holds.
+    pub fn settle(&self, file: usize, sector: usize, tag: u64, begun: Moment) {
+        self.each(file, sector..sector + 1, |writes| {
+            let quiet = writes.iter().all(|write| write.ended.is_some_and(|ended| ended < begun));
+            if quiet && let Some(seen) = writes.iter().find(|write| write.tag == tag).cloned() {
+                // Whether a crash can bring back another one is open, unless this one came through one.
+                if seen.durable || seen.survivor {
+                    let seen = Write { answered: true, durable: true, ..seen };
+                    *writes = vec![seen];
+                } else if let Some(seen) = writes.iter_mut().find(|write| write.tag == tag) {
+                    seen.answered = true;
+                    seen.begun = seen.begun.max(begun);
+                    seen.ended = Some(begun);
+                }
+            }
+        });
+    }
+
+    /// Nothing goes on any more, also of what was never answered.
+    pub fn quiet(&self) {
+        self.process_ended();
+    }
+
+    /// The server's process has ended: what was not answered happens no more.
+    pub fn process_ended(&self) {
+        let now = self.moment();
+        for writes in self.sectors.borrow_mut().values_mut() {
+            for write in writes.iter_mut() {
+                write.ended.get_or_insert(now);
+            }
+        }
+    }
+
+    /// The server's host has crashed: whatever no durable write has replaced may be there.
+    pub fn host_crashed(&self) {
+        self.process_ended();
+        let now = self.moment();
+        for writes in self.sectors.borrow_mut().values_mut() {
+            let durable: Vec<Write> = writes.iter().filter(|write| write.durable).cloned().collect();
+            writes.retain(|write| !durable.iter().any(|by| write.is_replaced_by(by)));
+            // It is on disk now, whichever it is, and nobody was told which.
+            let certain = writes.len() == 1;
+            for write in writes {
+                write.ended = Some(now);
+                write.answered = certain;
+                write.durable = certain;
+                write.survivor = true;
+            }
+        }
+    }
+}
+
+impl Write {
+    /// What a sector is that nobody has written.
+    fn nothing() -> Write {
+        let by = (0, Protocol::Nfs);
+        Write {
+            tag: 0,
+            begun: 0,
+            ended: Some(0),
+            answered: true,
+            durable: true,
+            by,
+            failures: 0,
+            survivor: false,
+        }
+    }
+}

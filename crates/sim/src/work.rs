@@ -1,0 +1,523 @@
+//! What clients do: a worker holds a file open by one protocol, and writes, reads and flushes it in an order that the seed decides.
+//!
+//! Each worker writes sectors that no other writes, because a client of NFS writes again what a server has lost, and says that nobody else
+//! may write there meanwhile. It writes none twice between two flushes, because what is written again comes in its old order. All of them
+//! read everything.
+//!
+//! Owns: connections and open files. Does not: judge what it sees (see [`crate::model`]).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use weft_machine::sim::with_rng;
+use weft_machine::{Pool, Stream, rt};
+use weft_nfs::client as nfs;
+use weft_smb::client as smb;
+use weft_transport::{Channel, nbss, record};
+
+use crate::disk::SECTOR;
+use crate::model::{Failed, Protocol};
+use crate::world::{CALL_LIMIT, NFS, PASSWORD, SHARE, SMB, USER, World, tell};
+
+/// Files that workers share.
+const FILES: usize = 3;
+/// Sectors of each that a worker writes.
+const OWN_SECTORS: usize = 8;
+const WORKERS: usize = 4;
+/// Names that each worker makes and removes.
+const OWN_NAMES: usize = 3;
+/// The file that is opened so that nobody else writes.
+const ALONE: &str = "alone";
+/// What a client waits before it tries to connect again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Attempts of one connection; a server is away for seconds.
+const ATTEMPTS: usize = 60;
+
+/// One client.
+pub(crate) struct Worker {
+    number: usize,
+    kind: Kind,
+    pool: Pool,
+    session: Option<Session>,
+    file: Option<(usize, u64, File)>,
+    opens: u64,
+    /// Sectors written since the last flush that was answered.
+    dirty: BTreeSet<usize>,
+    /// The file that it has open so that nobody else writes.
+    alone: Option<File>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Smb { sealed: bool },
+    Nfs3,
+    Nfs4,
+}
+
+enum Session {
+    Smb(smb::Session, smb::Tree),
+    Nfs3(nfs::Mount),
+    Nfs4(nfs::v4::Mount),
+}
+
+enum File {
+    Smb(smb::File),
+    Nfs(nfs::File),
+}
+
+/// Why a call failed, and what was said.
+struct Error(Failed, String);
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0, self.1)
+    }
+}
+
+impl From<smb::Error> for Error {
+    fn from(e: smb::Error) -> Error {
+        Error(if e.status().is_some() { Failed::Refused } else { Failed::Unknown }, e.to_string())
+    }
+}
+
+impl From<nfs::Error> for Error {
+    fn from(e: nfs::Error) -> Error {
+        let refused = matches!(e, nfs::Error::Status(_) | nfs::Error::Status4(_));
+        Error(if refused { Failed::Refused } else { Failed::Unknown }, e.to_string())
+    }
+}
+
+impl From<weft_transport::Error> for Error {
+    fn from(e: weft_transport::Error) -> Error {
+        Error(Failed::Unknown, e.to_string())
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(e: std::io::Error) -> Error {
+        Error(Failed::Unknown, e.to_string())
+    }
+}
+
+/// The workers of a world.
+pub(crate) fn workers() -> Vec<Worker> {
+    let kind = |number| match number % 2 {
+        0 => Kind::Smb { sealed: below(2) == 0 },
+        _ if below(2) == 0 => Kind::Nfs3,
+        _ => Kind::Nfs4,
+    };
+    let worker = |number| Worker {
+        number,
+        kind: kind(number),
+        pool: Pool::new(32 << 20),
+        session: None,
+        file: None,
+        opens: 0,
+        dirty: BTreeSet::new(),
+        alone: None,
+    };
+    (0..WORKERS).map(worker).collect()
+}
+
+fn below(n: usize) -> usize {
+    with_rng(|rng| rng.below(n))
+}
+
+/// A call ends, whatever happens.
+async fn ends<T, E: Into<Error>>(what: &str, call: impl Future<Output = Result<T, E>>) -> Result<T, Error> {
+    match rt::timeout(CALL_LIMIT, call).await {
+        Ok(done) => done.map_err(Into::into),
+        Err(_) => panic!("{what} was never answered"),
+    }
+}
+
+impl Worker {
+    fn protocol(&self) -> Protocol {
+        match self.kind {
+            Kind::Smb { .. } => Protocol::Smb,
+            Kind::Nfs3 | Kind::Nfs4 => Protocol::Nfs,
+        }
+    }
+
+    /// One thing that a client does.
+    pub async fn step(&mut self, world: &World) {
+        let nanos = with_rng(|rng| rng.within(0..=200_000_000));
+        rt::sleep(Duration::from_nanos(nanos)).await;
+        if self.file.is_none() {
+            let file = below(FILES);
+            return self.open(world, file).await;
+        }
+        match below(15) {
+            0..4 => self.write(world).await,
+            4..7 => {
+                self.read(world, None).await;
+            }
+            7..9 => self.flush(world).await,
+            9 => self.close(world).await,
+            10..12 => self.be_alone(world).await,
+            _ => self.change_name(world).await,
+        }
+    }
+
+    /// Reads all of every file.
+    pub async fn check(&mut self, world: &World) {
+        for file in 0..FILES {
+            // Its session may have been lost long ago, which the first call tells.
+            for attempt in 0.. {
+                assert!(attempt < 4, "{self} cannot read f{file}, and nothing fails any more");
+                self.close(world).await;
+                self.open(world, file).await;
+                if self.read(world, Some(0..OWN_SECTORS * WORKERS)).await {
+                    break;
+                }
+            }
+        }
+        self.list(world).await;
+    }
+
+    /// Leaves the server as a client does that has done its work.
+    pub async fn end(mut self, world: &World) {
+        self.close(world).await;
+        self.no_longer_alone(world).await;
+        let ended = match self.session.take() {
+            Some(Session::Smb(session, _)) => ends("LOGOFF", session.logoff()).await,
+            Some(Session::Nfs4(mount)) => ends("the end of a session", async { mount.end().await }).await,
+            Some(Session::Nfs3(mount)) => {
+                mount.close();
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        self.told(world, "leaves", &ended);
+    }
+
+    fn told<T>(&self, world: &World, what: impl fmt::Display, outcome: &Result<T, Error>) {
+        match outcome {
+            Ok(_) => {
+                world.answered.set(world.answered.get() + 1);
+                tell!(world, "{self} {what}");
+            }
+            Err(e) => tell!(world, "{self} {what}: {e}"),
+        }
+    }
+
+    async fn connect(&mut self, world: &World) -> Result<(), Error> {
+        let pool = self.pool.clone();
+        self.session = Some(match self.kind {
+            Kind::Smb { sealed } => {
+                let stream = Stream::connect(SMB).await?;
+                let channel = nbss::Nbss::new(stream, pool.clone(), nbss::Config::default());
+                let encryption = if sealed { smb::Wish::Required } else { smb::Wish::IfRequired };
+                let options = smb::Options { encryption, ..smb::Options::new("weft", USER, PASSWORD, pool) };
+                let session = ends("a log-on", smb::Session::connect(channel, options)).await?;
+                let tree = ends("TREE_CONNECT", session.tree(SHARE)).await?;
+                Session::Smb(session, tree)
+            }
+            Kind::Nfs3 => {
+                let dial = dial(pool.clone());
+                let channel = dial().await?;
+                let options = nfs::Options { credential: credential(), pool };
+                let mount =
+                    ends("MOUNT", nfs::Mount::connect(channel, &format!("/{SHARE}"), options)).await?;
+                Session::Nfs3(mount.keep_connected(dial, 1))
+            }
+            Kind::Nfs4 => {
+                let dial = dial(pool.clone());
+                let channel = dial().await?;
+                let options = nfs::Options { credential: credential(), pool };
+                let path = format!("/{SHARE}");
+                let mount = nfs::v4::Mount::connect(channel, &path, options, Some((dial, 1)));
+                Session::Nfs4(ends("EXCHANGE_ID", mount).await?)
+            }
+        });
+        self.told(world, "connects", &Ok(()));
+        Ok(())
+    }
+
+    async fn open(&mut self, world: &World, file: usize) {
+        if self.session.is_none() {
+            for _ in 0..ATTEMPTS {
+                match self.connect(world).await {
+                    Ok(()) => break,
+                    failed => self.told(world, "connects", &failed),
+                }
+                self.session = None;
+                rt::sleep(AGAIN).await;
+            }
+        }
+        let name = format!("f{file}");
+        let set = nfs::SetAttributes::default();
+        let opened = match &self.session {
+            Some(Session::Smb(_, tree)) => {
+                ends("CREATE", tree.open(&name, smb::OpenOptions::create())).await.map(File::Smb)
+            }
+            Some(Session::Nfs3(mount)) => ends("CREATE", mount.create(&name, set)).await.map(File::Nfs),
+            Some(Session::Nfs4(mount)) => ends("OPEN", mount.create(&name, set)).await.map(File::Nfs),
+            None => panic!("{self} cannot connect to a server that runs"),
+        };
+        self.told(world, format_args!("opens {name}"), &opened);
+        match opened {
+            Ok(opened) => {
+                self.opens += 1;
+                self.file = Some((file, self.opens * 100 + self.number as u64, opened));
+            }
+            Err(_) => self.lose(world),
+        }
+        self.dirty.clear();
+    }
+
+    /// Nothing of its session is left.
+    fn lose(&mut self, world: &World) {
+        world.alone.released(self.number);
+        (self.session, self.file, self.alone) = (None, None, None);
+        self.dirty.clear();
+    }
+
+    async fn close(&mut self, world: &World) {
+        let Some((file, _, open)) = self.file.take() else { return };
+        let closed = match open {
+            File::Smb(file) => ends("CLOSE", file.close()).await,
+            File::Nfs(file) => ends("CLOSE", file.close()).await,
+        };
+        self.told(world, format_args!("closes f{file}"), &closed);
+        self.judge_session(world, &closed);
+        self.dirty.clear();
+    }
+
+    /// A client that cannot go on connects anew.
+    fn judge_session<T>(&mut self, world: &World, outcome: &Result<T, Error>) {
+        let lost = match (outcome, self.protocol()) {
+            (Ok(_), _) => false,
+            (Err(Error(failed, _)), Protocol::Smb) => *failed == Failed::Unknown,
+            // A server that was started again does not know what it gave out.
+            (Err(_), Protocol::Nfs) => true,
+        };
+        if lost {
+            self.lose(world);
+        }
+    }
+
+    /// Opens a file so that nobody else writes to it, or closes it.
+    async fn be_alone(&mut self, world: &World) {
+        if self.alone.is_some() {
+            return self.no_longer_alone(world).await;
+        }
+        let losses = world.alone.losses();
+        let opened = match &self.session {
+            Some(Session::Smb(_, tree)) => {
+                let share = smb::OpenOptions::draft().share;
+                let options = smb::OpenOptions { share, ..smb::OpenOptions::create() };
+                ends("CREATE", tree.open(ALONE, options)).await.map(File::Smb)
+            }
+            Some(Session::Nfs4(mount)) => {
+                let set = nfs::SetAttributes::default();
+                ends("OPEN", mount.create_alone(ALONE, set)).await.map(File::Nfs)
+            }
+            Some(Session::Nfs3(_)) | None => return,
+        };
+        self.told(world, "is alone", &opened);
+        match opened {
+            Ok(file) => {
+                match world.alone.granted((self.number, self.protocol()), losses) {
+                    Ok(claimed) => tell!(world, "{self} claims it: {claimed}"),
+                    Err(why) => panic!("{self}: {why}"),
+                }
+                self.alone = Some(file);
+            }
+            // Somebody else has it, or the connection is gone; the next step finds out.
+            Err(Error(Failed::Refused, _)) => {}
+            unknown => self.judge_session(world, &unknown),
+        }
+    }
+
+    async fn no_longer_alone(&mut self, world: &World) {
+        let Some(file) = self.alone.take() else { return };
+        world.alone.released(self.number);
+        tell!(world, "{self} is alone no longer...");
+        let closed = match file {
+            File::Smb(file) => ends("CLOSE", file.close()).await,
+            File::Nfs(file) => ends("CLOSE", file.close()).await,
+        };
+        self.told(world, "is alone no longer", &closed);
+        self.judge_session(world, &closed);
+    }
+
+    /// Makes a name, or removes it.
+    async fn change_name(&mut self, world: &World) {
+        let name = format!("n{}-{}", self.number, below(OWN_NAMES));
+        let known = world.names.is_there(&name);
+        let makes = !known.unwrap_or_else(|| below(2) == 0);
+        world.names.changes(&name);
+        let what = format!("{} {name}", if makes { "makes" } else { "removes" });
+        tell!(world, "{self} {what}...");
+        let set = nfs::SetAttributes::default();
+        let changed = match &self.session {
+            Some(Session::Smb(_, tree)) if makes => {
+                let made = ends("CREATE", tree.open(&name, smb::OpenOptions::create_new())).await;
+                match made {
+                    Ok(file) => ends("CLOSE", file.close()).await,
+                    Err(e) => Err(e),
+                }
+            }
+            Some(Session::Smb(_, tree)) => ends("the removal of a name", tree.remove(&name)).await,
+            Some(Session::Nfs3(mount)) if makes => {
+                ends("CREATE", mount.create_new(&name, set)).await.map(drop)
+            }
+            Some(Session::Nfs3(mount)) => ends("REMOVE", mount.remove(&name)).await,
+            Some(Session::Nfs4(mount)) if makes => {
+                let made = ends("OPEN", mount.create_new(&name, set)).await;
+                match made {
+                    Ok(file) => ends("CLOSE", file.close()).await,
+                    Err(e) => Err(e),
+                }
+            }
+            Some(Session::Nfs4(mount)) => ends("REMOVE", mount.remove(&name)).await,
+            None => return,
+        };
+        self.told(world, what, &changed);
+        match changed {
+            Ok(()) => world.names.changed(&name, makes, self.protocol()),
+            // What is not known to be there may be refused; nobody knows what a refusal has left behind.
+            Err(Error(Failed::Refused, _)) => {}
+            unknown => self.judge_session(world, &unknown),
+        }
+    }
+
+    /// Reads the folder while nobody changes it.
+    async fn list(&mut self, world: &World) {
+        let listed = match &self.session {
+            Some(Session::Smb(_, tree)) => {
+                let listed = ends("QUERY_DIRECTORY", tree.list("")).await;
+                listed.map(|all| all.into_iter().map(|entry| entry.name).collect::<Vec<_>>())
+            }
+            Some(Session::Nfs3(mount)) => names(ends("READDIRPLUS", mount.list("")).await),
+            Some(Session::Nfs4(mount)) => names(ends("READDIR", mount.list("")).await),
+            None => panic!("{self} has read files a moment ago"),
+        };
+        self.told(world, "lists", &listed);
+        match listed {
+            Ok(listed) => {
+                if let Err(why) = world.names.judge(&listed) {
+                    panic!("{self}: {why}");
+                }
+            }
+            Err(e) => panic!("{self} lists a folder, and nothing fails any more: {e}"),
+        }
+    }
+
+    async fn write(&mut self, world: &World) {
+        let Some((file, open, opened)) = &self.file else { return };
+        let own = self.number * OWN_SECTORS;
+        let start = own + below(OWN_SECTORS);
+        let end = (start + 1 + below(4)).min(own + OWN_SECTORS);
+        if (start..end).any(|sector| self.dirty.contains(&sector)) {
+            return self.flush(world).await;
+        }
+        let by = (*open, self.protocol());
+        let writing = world.model.begin_write(*file, start..end, by, world.disk.failures());
+        let tag = writing.tag;
+        let data = Bytes::from(tag.to_le_bytes().repeat((end - start) * SECTOR / 8));
+        let what = format!("writes {tag} to f{file} {start}..{end}");
+        tell!(world, "{self} {what}...");
+        let at = (start * SECTOR) as u64;
+        let written = match opened {
+            File::Smb(file) => ends("WRITE", file.write(at, data)).await,
+            File::Nfs(file) => ends("WRITE", file.write(at, data)).await,
+        };
+        world.model.end_write(writing, written.as_ref().map(drop).map_err(|e| e.0));
+        self.dirty.extend(start..end);
+        self.told(world, what, &written);
+        self.judge_session(world, &written);
+    }
+
+    /// Whether it was answered.
+    async fn read(&mut self, world: &World, sectors: Option<Range<usize>>) -> bool {
+        let Some((file, _, opened)) = &self.file else { return false };
+        let file = *file;
+        let sectors = sectors.unwrap_or_else(|| {
+            let start = below(OWN_SECTORS * WORKERS);
+            start..(start + 1 + below(12)).min(OWN_SECTORS * WORKERS)
+        });
+        let begun = world.model.moment();
+        let (at, len) = ((sectors.start * SECTOR) as u64, sectors.len() * SECTOR);
+        let read = match opened {
+            File::Smb(file) => ends("READ", file.read(at, len)).await,
+            File::Nfs(file) => ends("READ", file.read(at, len)).await,
+        };
+        self.told(world, format_args!("reads f{file} {sectors:?}"), &read);
+        if let Ok(data) = &read {
+            for (index, sector) in sectors.enumerate() {
+                let tag = tag(data.get(index * SECTOR..).unwrap_or(&[]));
+                let tag = tag.unwrap_or_else(|| panic!("{self} reads a torn sector {sector} of f{file}"));
+                if let Err(why) = world.model.judge(file, sector, tag, begun) {
+                    panic!("{self}: {why}");
+                }
+                world.model.settle(file, sector, tag, begun);
+            }
+        }
+        self.judge_session(world, &read);
+        read.is_ok()
+    }
+
+    async fn flush(&mut self, world: &World) {
+        let Some((file, open, opened)) = &self.file else { return };
+        let (file, by) = (*file, (*open, self.protocol()));
+        tell!(world, "{self} flushes f{file}...");
+        let begun = world.model.moment();
+        let flushed = match opened {
+            File::Smb(file) => ends("FLUSH", file.flush()).await,
+            File::Nfs(file) => ends("COMMIT", file.commit()).await,
+        };
+        self.told(world, format_args!("flushes f{file}"), &flushed);
+        if flushed.is_ok() {
+            world.model.flushed(file, begun, by, world.disk.failures());
+            self.dirty.clear();
+        }
+        self.judge_session(world, &flushed);
+    }
+}
+
+fn names(listed: Result<Vec<nfs::Entry>, Error>) -> Result<Vec<String>, Error> {
+    let name = |entry: nfs::Entry| String::from_utf8_lossy(&entry.name).into_owned();
+    listed.map(|all| all.into_iter().map(name).collect())
+}
+
+/// What a sector holds; what is not there reads as zeros. `None`: more than one thing.
+fn tag(sector: &[u8]) -> Option<u64> {
+    let sector = &sector[..sector.len().min(SECTOR)];
+    let (words, rest) = sector.as_chunks::<8>();
+    let mut tags = words.iter().map(|word| u64::from_le_bytes(*word));
+    let first = tags.next().unwrap_or(0);
+    (rest.is_empty() && tags.all(|tag| tag == first)).then_some(first)
+}
+
+fn credential() -> nfs::Credential {
+    nfs::Credential::Sys(nfs::AuthSys::new(Bytes::from_static(b"host"), 0, 0))
+}
+
+fn dial(pool: Pool) -> nfs::Dial {
+    Rc::new(move || -> LocalBoxFuture<'static, Result<Rc<dyn Channel>, weft_transport::Error>> {
+        let pool = pool.clone();
+        Box::pin(async move {
+            let stream = Stream::connect(NFS).await?;
+            let channel: Rc<dyn Channel> = record::Record::new(stream, pool, record::Config::default());
+            Ok(channel)
+        })
+    })
+}
+
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Smb { .. } => "smb",
+            Kind::Nfs3 => "nfs3",
+            Kind::Nfs4 => "nfs4",
+        };
+        write!(f, "{kind}-{}", self.number)
+    }
+}
