@@ -20,7 +20,7 @@ from test_replica import Host
 
 SMB, NFS = "smb://a@127.0.0.1:{port}/s", "nfs://127.0.0.1:{port}/s"
 REPLICA = ["vol1", "127.0.0.1:vol1", "--smb-port", "{port}", "--user", "a", "--state-dir", "{state}"]
-ASLEEP = "takes connections, and does not answer"
+ASLEEP = "accepts connections but does not answer"
 # The command, what it says at last where nobody answers, and how long it may take: those that say themselves how long they wait, None.
 COMMANDS = [
     (["ls", SMB], ASLEEP, None),

@@ -696,7 +696,7 @@ mod tests {
         };
         let group = |reason: &str| group("source", json!({ "peers": [peer.clone()] }), vec![link(reason)]);
         let remedy = |reason: &str| brief(&group(reason)).remove(0).no_rdma.unwrap().1;
-        assert!(remedy("TCP as asked for").contains("without --transport tcp"));
+        assert!(remedy("TCP, as requested").contains("without --transport tcp"));
         assert_eq!(remedy("no RDMA: it was not reachable"), "weft doctor other shows which step fails");
         assert!(!brief(&group("x"))[0].care, "TCP is slower, and safe");
         let alone = Group { engine: Value::Null, stopped: Some("both were written to".into()), ..group("x") };
