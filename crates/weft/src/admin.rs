@@ -163,7 +163,7 @@ impl Server {
         self.ask_saying(request, patience, says_after, || {
             let (pid, seconds, interrupted) = (self.pid, patience.as_secs(), request.when_interrupted());
             note!(
-                "the server with process number {pid} has not answered yet; waiting up to {seconds} s{interrupted}"
+                "the server with process number {pid} has not answered yet; waiting for {seconds} s at most{interrupted}"
             );
         })
     }

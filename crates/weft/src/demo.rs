@@ -81,7 +81,7 @@ pub(crate) fn run(args: Demo) -> Result<ExitCode, Failure> {
     server.service.stop()?;
     let short: Vec<_> = report.verdicts.iter().filter(|v| !v.holds).collect();
     for verdict in &short {
-        note!("bound missed: {}", verdict.claim);
+        note!("falls short: {}", verdict.claim);
     }
     Ok(if args.gate && !short.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

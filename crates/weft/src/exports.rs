@@ -99,8 +99,8 @@ mod tests {
         for (text, says) in [
             ("data", "NAME:OPTION"),
             (":ro", "share's name"),
-            ("data:readonly", "no option"),
-            ("data:ro=1", "no option"),
+            ("data:readonly", "not an export option"),
+            ("data:ro=1", "not an export option"),
             ("data:insecure=yes", "secure, insecure"),
             ("data:anonuid=me", "number"),
             ("data:net=192.0.2.1/24", "write 192.0.2.0/24"),

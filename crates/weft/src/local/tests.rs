@@ -182,7 +182,7 @@ fn two_copies_to_one_target_do_not_meet_in_one_file() {
 fn a_folder_that_is_missing_is_named_with_what_makes_it() {
     let dir = tempfile::tempdir().unwrap();
     let says = |path: &str| Destination::of(&dir.path().join(path)).err().unwrap().to_string();
-    assert!(says("none/file").ends_with(&format!("make it: mkdir -p {}/none", dir.path().display())));
+    assert!(says("none/file").ends_with(&format!("create it: mkdir -p {}/none", dir.path().display())));
     assert!(says("none/").ends_with("none/"));
     assert!(Destination::of(&dir.path().join("file")).is_ok());
 }

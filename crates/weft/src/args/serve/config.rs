@@ -239,7 +239,7 @@ mod tests {
                 "--snapshots volumes: it is for folders",
                 true,
             ),
-            ("--volume v --volume v --nbd", "--volume v is there twice", true),
+            ("--volume v --volume v --nbd", "--volume v is given twice", true),
             ("--volume v --nbd --pcap x", "--pcap: nothing here goes over RDMA", true),
             (
                 "./data --nfs-port 0 --export data:xprtsec=tls",
@@ -294,7 +294,7 @@ mod tests {
             (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to be served"),
             (
                 asked("./data", |c| c.shares[0].source = ShareSource::Folder("/none/x".into())),
-                "shares.data.folder: cannot serve /none/x: there is no such folder; make it: mkdir -p /none/x",
+                "shares.data.folder: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
             ),
             (
                 asked("./data", |c| c.listeners.smb_port = c.listeners.smb_direct_port),
