@@ -326,7 +326,7 @@ class Listening(unittest.TestCase):
         """Clients of `localhost` would find another program there."""
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
             port = other.getsockname()[1]
-            with self.assertRaisesRegex(RuntimeError, rf"cannot listen on \[::1\]:{port}: .*another program has the port"):
+            with self.assertRaisesRegex(RuntimeError, rf"cannot listen on \[::1\]:{port}: .*another program uses the port"):
                 with weft.serving(listen=None, ports={"smb": port}):
                     pass
 

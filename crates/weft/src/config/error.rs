@@ -59,13 +59,13 @@ pub(crate) enum Problem {
     Excludes(Key),
     /// There is no share and no volume.
     NothingServed,
-    /// The number of those who log on.
+    /// The number of users is not one.
     NotOneUser,
-    /// There is no RDMA of which a capture could be made.
+    /// Nothing is served over RDMA, so there is nothing to capture.
     NothingByRdma,
-    /// There is no place for what has to survive a restart.
+    /// There is no directory for state that survives a restart.
     NoStateDir,
-    /// Clients that come back would not find the port.
+    /// Returning clients would not find a port that is chosen at each start.
     AnyPort { fixed: Key },
     /// A file cannot be read.
     Unreadable { path: PathBuf, source: io::Error },
