@@ -421,7 +421,7 @@ fn progress(peer: &Value) -> String {
 fn no_rdma(link: &Link) -> Option<(String, String)> {
     let host = link.address.rsplit_once(':').map_or(&*link.address, |(host, _)| host);
     (link.transport == "tcp").then(|| {
-        let remedy = match link.reason.contains("asked for") {
+        let remedy = match link.reason.contains("requested") {
             true => "weft replica remove, then create without --transport tcp".to_owned(),
             false => format!("{} shows which step fails", ShellCommand::new("weft doctor").operand(host)),
         };

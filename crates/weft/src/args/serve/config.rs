@@ -210,7 +210,7 @@ mod tests {
         for (line, says, is_misuse) in [
             (
                 "./data --read-only dta",
-                "--read-only dta: there is no share of that name; there is data",
+                "--read-only dta: there is no share of that name; the shares are data",
                 true,
             ),
             ("./data --dfs-link x/a=//h/s", "--dfs-link x: there is no share of that name", true),
@@ -291,7 +291,7 @@ mod tests {
                 asked(ram, |c| c.listeners.nbd_port = Some(0)),
                 "listeners.nbd_port needs a volume: give volumes",
             ),
-            (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to be served"),
+            (asked("--volume v --nbd", |c| c.listeners.nbd_port = None), "volumes needs a way to serve them"),
             (
                 asked("./data", |c| c.shares[0].source = ShareSource::Folder("/none/x".into())),
                 "shares.data.folder: cannot serve /none/x: no such folder; create it: mkdir -p /none/x",
