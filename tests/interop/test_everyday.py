@@ -107,7 +107,7 @@ class Everyday(unittest.TestCase):
         told = self.weft(*sync, "-n", check=False)
         self.assertEqual(told.returncode, 1)
         self.assertIn("a file at one end, a folder at the other", told.stdout)
-        self.assertIn("delete     nothing, because of what cannot be copied\n", told.stdout)
+        self.assertIn("delete     nothing, because not everything can be copied\n", told.stdout)
         self.assertNotRegex(told.stdout, "(?m)^(make|copy) |^delete +extra")
         done = self.weft(*sync, check=False)
         self.assertEqual(done.returncode, 1)

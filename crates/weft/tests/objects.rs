@@ -1,5 +1,5 @@
-//! A file that has no descriptor on the server is served as any other, by SMB and NFS, over TCP, iWARP and shared memory; what its
-//! backend fails with reaches the client, and the connection goes on.
+//! A file without a descriptor on the server is served like any other, by SMB and NFS, over TCP, iWARP and shared
+//! memory; errors of its backend reach the client, and the connection continues.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use self::far::Far;
 mod far;
 mod served;
 
-/// What a backend is written with.
+/// The API for writing a backend.
 mod api {
     pub use weft_store::*;
 }
 
-/// More than travels inside a message, and no multiple of a page.
+/// Too large to travel inside a message, and not a multiple of a page.
 const SIZE: usize = (256 << 10) + 7;
-/// Little enough for a READ that is answered at once.
+/// Small enough for a READ that is answered at once.
 const SHORT: usize = 100;
 
 fn far() -> (Vfs, Arc<AtomicBool>) {

@@ -1,4 +1,4 @@
-//! A status for people.
+//! Prints a status for people.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
